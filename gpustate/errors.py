@@ -1,0 +1,134 @@
+"""The exception tree.
+
+::
+
+    GpustateError            anything a user can cause; one clear line, no traceback
+    ├── UsageError           the command line, or a file it names
+    │   ├── PolicyError      the text of a policy, or a parameter of a state
+    │   └── InventoryError   the text of an inventory, or a limit pattern
+    ├── GraphError           unknown names, cycles, one name with two owners
+    ├── RefusedError         stale plan, compatibility, safety gate
+    ├── LockHeld             somebody else holds the node
+    ├── ConnectionFailed     the node could not be reached, or the connection broke
+    ├── ProbeError           the node answered, and the answer makes no sense
+    ├── StepFailed           a step of an apply went wrong on the node
+    ├── VerifyFailed         the steps ran, and the node still is not as desired
+    └── LabError             the throw-away nodes could not be made
+
+Each carries the exit code that ``design.md`` section 8 gives it. Which code wins when several
+apply is decided in :func:`worst_exit_code`, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_PENDING = 2
+EXIT_VALIDATION = 3
+EXIT_UNREACHABLE = 4
+EXIT_REFUSED = 5
+EXIT_STOPPED = 6
+EXIT_ROLLED_BACK = 7
+EXIT_LOCKED = 8
+EXIT_INTERRUPTED = 130
+
+#: The worst for an operator first.
+_WORST_FIRST = (
+    EXIT_ERROR,
+    EXIT_ROLLED_BACK,
+    EXIT_VALIDATION,
+    EXIT_STOPPED,
+    EXIT_UNREACHABLE,
+    EXIT_REFUSED,
+    EXIT_LOCKED,
+    EXIT_PENDING,
+)
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """Return the code that a run with all of ``codes`` ends with; 0 when there are none.
+
+    An interruption outranks everything: the run is not over, and the resume command says how to go on.
+    """
+    seen = set(codes)
+    if EXIT_INTERRUPTED in seen:
+        return EXIT_INTERRUPTED
+    for code in _WORST_FIRST:
+        if code in seen:
+            return code
+    return EXIT_OK
+
+
+class GpustateError(Exception):
+    """Base of all; ``str()`` is the one line a person reads.
+
+    Args:
+        message: what was seen and what was wanted.
+        place: file and line, or ``node: state``; printed before the message.
+        fix: the next move, printed after it.
+    """
+
+    exit_code: ClassVar[int] = EXIT_ERROR
+
+    def __init__(self, message: str, *, place: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return f"{text}; {self.fix}" if self.fix else text
+
+
+class UsageError(GpustateError):
+    """The command line, or a file it names, cannot be used."""
+
+
+class PolicyError(UsageError):
+    """The text of a policy, or a parameter of a state, is wrong."""
+
+
+class InventoryError(UsageError):
+    """The text of an inventory, or a limit pattern, is wrong."""
+
+
+class GraphError(GpustateError):
+    """States that cannot be put in order: an unknown name, a cycle, a name with two owners."""
+
+
+class RefusedError(GpustateError):
+    """Nothing was done, on purpose: stale plan, compatibility, safety gate."""
+
+    exit_code = EXIT_REFUSED
+
+
+class LockHeld(GpustateError):
+    """Somebody else holds the node."""
+
+    exit_code = EXIT_LOCKED
+
+
+class ConnectionFailed(GpustateError):
+    """The node could not be reached, or the connection broke."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class ProbeError(GpustateError):
+    """The node answered, and the answer makes no sense."""
+
+
+class StepFailed(GpustateError):
+    """A step of an apply went wrong on the node."""
+
+
+class VerifyFailed(GpustateError):
+    """The steps ran, and the node still is not as desired."""
+
+
+class LabError(GpustateError):
+    """The throw-away nodes could not be made or taken down."""
