@@ -1,0 +1,325 @@
+"""What can be asked of a node, as data.
+
+A probe is ordinary Python that asks a node. Each ask is a frozen value with three parts: the sh
+fragment that finds the answer, the function that reads it, and what probing goes on with while
+the answer is still on its way. The engine runs all probes of a node against those stand-ins
+first, collects what they ask, and sends it in one exec; it then runs them again with the answers.
+Only an ask that comes up because of an answer costs another round trip.
+
+Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, may only read, and
+use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from gpustate.errors import ProbeError
+from gpustate.text import dpkg, systemd
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """A program or library that an ask needs on the node.
+
+    The engine puts it at ``$SHIPPED/<digest>/<name>`` in the exec that asks, once for each content;
+    the ask lists it in an attribute ``ships``. Where the node has no room for it, it is not there:
+    the fragment must do without.
+
+    Args:
+        name: file name on the node.
+        package: Python package, or top-level module, that has it.
+        resource: file within the package; ``None`` for the source of a top-level module.
+    """
+
+    name: str
+    package: str
+    resource: str | None = None
+
+    def load(self) -> bytes:
+        """The content."""
+        return _shipped(self.package, self.resource)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content: 16 hexadecimal digits."""
+        return _digest(self.package, self.resource)
+
+    @property
+    def path(self) -> str:
+        """Where it lies on a node, for a fragment; contains ``$SHIPPED``, to be put in double quotes."""
+        return f"$SHIPPED/{self.digest}/{self.name}"
+
+
+@cache
+def _shipped(package: str, resource: str | None) -> bytes:
+    if resource is not None:
+        return resources.files(package).joinpath(resource).read_bytes()
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ProbeError(f"the Python module {package} is not installed here")
+    return Path(spec.origin).read_bytes()
+
+
+@cache
+def _digest(package: str, resource: str | None) -> str:
+    return hashlib.sha256(_shipped(package, resource)).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a fragment printed and how it ended."""
+
+    status: int
+    out: bytes
+
+    @property
+    def text(self) -> str:
+        """Output as text; bytes that are not UTF-8 are replaced."""
+        return self.out.decode("utf-8", "replace")
+
+
+class Ask(ABC, Generic[T]):
+    """One question to a node. Subclasses are frozen dataclasses: equal asks are sent once."""
+
+    @abstractmethod
+    def script(self) -> str:
+        """The sh fragment."""
+
+    @abstractmethod
+    def parse(self, answer: Answer) -> T:
+        """Read the answer; raise ``ProbeError`` when it makes no sense."""
+
+    @abstractmethod
+    def stand_in(self) -> T:
+        """What probing assumes before the answer is there: the common, harmless case."""
+
+
+def rooted(path: str) -> str:
+    """Quote a path for sh, with ``/proc`` and ``/sys`` taken from the node's roots."""
+    for prefix, variable in (("/proc/", '"$PROC"/'), ("/sys/", '"$SYS"/')):
+        if path.startswith(prefix):
+            return variable + shlex.quote(path.removeprefix(prefix))
+    return shlex.quote(path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileText(Ask[str | None]):
+    """The text of a file, ``None`` where there is none."""
+
+    path: str
+
+    def script(self) -> str:
+        path = rooted(self.path)
+        return f"[ -e {path} ] || exit 66; cat {path}"
+
+    def parse(self, answer: Answer) -> str | None:
+        if answer.status == 66:
+            return None
+        if answer.status != 0:
+            raise ProbeError(f"{self.path} cannot be read (cat ended with {answer.status})")
+        return answer.text
+
+    def stand_in(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FileTexts(Ask[dict[str, str]]):
+    """Every regular file that a shell pattern matches, with its text, sorted by path."""
+
+    pattern: str  # a shell pattern without blanks; not quoted
+
+    def script(self) -> str:
+        return (
+            f"for f in {self.pattern}; do [ -f \"$f\" ] || continue; "
+            'printf "%s\\n%s\\n" "$f" "$(wc -c <"$f")"; cat "$f"; echo; done'
+        )
+
+    def parse(self, answer: Answer) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        rest = answer.out
+        while rest:
+            name, _, rest = rest.partition(b"\n")
+            size, _, rest = rest.partition(b"\n")
+            try:
+                length = int(size)
+            except ValueError:
+                raise ProbeError(f"{self.pattern}: the listing is torn at {name!r}") from None
+            texts[name.decode("utf-8", "replace")] = rest[:length].decode("utf-8", "replace")
+            rest = rest[length + 1 :]
+        return texts
+
+    def stand_in(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended. 127: not found; 124: ran out of time."""
+
+    status: int
+    stdout: str
+
+    @property
+    def ok(self) -> bool:
+        """Exit status 0."""
+        return self.status == 0
+
+    @property
+    def found(self) -> bool:
+        """The program exists."""
+        return self.status != 127
+
+
+@dataclass(frozen=True, slots=True)
+class Shell(Ask[CommandResult]):
+    """A read-only sh fragment of the state's own; standard error is dropped unless it says ``2>&1``."""
+
+    text: str
+    assume: str = ""  # standard output to go on with until the answer is there
+
+    def script(self) -> str:
+        return self.text
+
+    def parse(self, answer: Answer) -> CommandResult:
+        return CommandResult(answer.status, answer.text)
+
+    def stand_in(self) -> CommandResult:
+        return CommandResult(0, self.assume)
+
+
+def command(argv: tuple[str, ...], *, timeout_s: int = 20) -> Shell:
+    """Ask for one command, killed after ``timeout_s`` seconds; ``proc`` and ``sys`` paths are rooted."""
+    return Shell(f"timeout -k 2 {timeout_s} " + " ".join(rooted(word) for word in argv))
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """A file without its content. ``target`` is set for a symbolic link."""
+
+    kind: str  # file, dir, link, char, block, fifo, socket
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    target: str | None = None
+    device: tuple[int, int] | None = None  # major, minor of a device node
+
+
+_KINDS = {
+    "regular file": "file",
+    "regular empty file": "file",
+    "directory": "dir",
+    "symbolic link": "link",
+    "character special file": "char",
+    "block special file": "block",
+    "fifo": "fifo",
+    "socket": "socket",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileStats(Ask[dict[str, FileStat]]):
+    """Stat of everything that shell patterns match, links not followed."""
+
+    patterns: tuple[str, ...]
+
+    def script(self) -> str:
+        return (
+            f"for f in {' '.join(self.patterns)}; do "
+            '[ -e "$f" ] || [ -L "$f" ] || continue; l=; [ -L "$f" ] && l=$(readlink "$f"); '
+            "stat -c \"%F|%a|%u|%g|%s|%t|%T|$f|$l\" \"$f\"; done"
+        )
+
+    def parse(self, answer: Answer) -> dict[str, FileStat]:
+        stats: dict[str, FileStat] = {}
+        for line in answer.text.splitlines():
+            parts = line.split("|")
+            if len(parts) != 9 or parts[0] not in _KINDS:
+                continue
+            kind, mode, uid, gid, size, major, minor, path, target = parts
+            device = (int(major, 16), int(minor, 16)) if _KINDS[kind] in ("char", "block") else None
+            stats[path] = FileStat(
+                _KINDS[kind], int(mode, 8), int(uid), int(gid), int(size), target or None, device
+            )
+        return stats
+
+    def stand_in(self) -> dict[str, FileStat]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Packages(Ask[dict[str, dpkg.Package]]):
+    """Installed (and half-installed) Debian packages whose names match shell patterns."""
+
+    patterns: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
+        return f"dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || :"
+
+    def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
+        return dpkg.parse_query(answer.text)
+
+    def stand_in(self) -> dict[str, dpkg.Package]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates(Ask[dict[str, tuple[dpkg.Candidate, ...]]]):
+    """Every version of some packages that the configured repositories offer, best first."""
+
+    names: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(name) for name in self.names)
+        return f"apt-cache madison {names} 2>/dev/null || :"
+
+    def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        return dpkg.parse_madison(answer.text)
+
+    def stand_in(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Units(Ask[dict[str, systemd.Unit]]):
+    """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``."""
+
+    names: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(name) for name in self.names)
+        keys = ",".join(systemd.SHOW_KEYS)
+        return f"timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null || :"
+
+    def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
+        return systemd.parse_show(answer.text)
+
+    def stand_in(self) -> dict[str, systemd.Unit]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModules(Ask[frozenset[str]]):
+    """Names in ``/proc/modules``; with underscores, as the kernel has them."""
+
+    def script(self) -> str:
+        return '[ -e "$PROC/modules" ] || exit 0; while read -r m _; do echo "$m"; done <"$PROC/modules"'
+
+    def parse(self, answer: Answer) -> frozenset[str]:
+        return frozenset(answer.text.split())
+
+    def stand_in(self) -> frozenset[str]:
+        return frozenset()

@@ -1,0 +1,87 @@
+"""What would change on a node, and what that costs the node.
+
+Sources:
+    design.md section 2: the ladder of disruptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Disruption(IntEnum):
+    """What a change costs a node, worst last."""
+
+    NONE = 0
+    RELOAD = 1  # a service rereads its configuration
+    RESTART = 2  # a service restarts, workloads go on
+    DRAIN = 3  # GPU workloads must leave
+    RESET = 4  # a GPU reset
+    REBOOT = 5
+
+    @property
+    def word(self) -> str:
+        """Lower-case name, as on the command line and in JSON."""
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, word: str) -> Disruption:
+        """Read a word such as ``restart``; raise ``ValueError`` naming the choices."""
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            choices = ", ".join(level.word for level in cls)
+            raise ValueError(f"{word!r} is no disruption level (one of {choices})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field of one state that differs.
+
+    Args:
+        field: name of the field of the state's ``Observed``.
+        before: as it is; plain JSON data, ``None`` for "does not exist".
+        after: as it will be.
+        disruption: what this change costs the node.
+        why: half a sentence on what asks for it or why it costs that; may be empty.
+        path: the file whose content this is, so that it can be shown as a diff.
+        secret: never print ``before`` and ``after``.
+    """
+
+    field: str
+    before: Any
+    after: Any
+    disruption: Disruption = Disruption.NONE
+    why: str = ""
+    path: str | None = None
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All changes of one state on one node; falsy when there are none.
+
+    Args:
+        changes: in the order they are shown.
+        notes: things a person should know that change nothing.
+        refusal: why this state must not be applied here, with the next move; ``None`` when it may.
+    """
+
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+    refusal: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that change."""
+        return frozenset(change.field for change in self.changes)
+
+    @property
+    def disruption(self) -> Disruption:
+        """The worst any of the changes costs."""
+        return max((change.disruption for change in self.changes), default=Disruption.NONE)

@@ -1,0 +1,35 @@
+"""Observations as plain JSON data, so that they can be compared, kept and hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """Turn dataclasses, enums, tuples and sets into what JSON has; sets are sorted."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in sorted(value.items(), key=lambda kv: str(kv[0]))}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item) for item in value), key=json.dumps)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def fingerprint(value: Any) -> str:
+    """Hash of the plain form, the same in every process: 16 hexadecimal digits."""
+    text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,102 @@
+"""Nodes as an inventory names them: who they are, how to reach them, what is said about them.
+
+Pure data. ``gpustate.inventory`` reads the many formats into it, ``gpustate.remote`` connects by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How one node is reached. ``None`` means "not given": ``~/.ssh/config`` or the default decides.
+
+    Args:
+        kind: ``ssh``, or ``local`` for the machine gpustate itself runs on.
+        host: name or address to connect to.
+        port: TCP port, 1 to 65535.
+        user: login name.
+        key_file: private key.
+        password: login password.
+        known_hosts_file: where host keys are looked up.
+        strict_host_key: ``yes`` refuses unknown keys (default), ``accept-new`` keeps them, ``no`` takes any.
+        ssh_config_file: instead of ``~/.ssh/config``.
+        proxy_jump: ``user@host:port``, several separated by commas, first hop first.
+        proxy_command: a command whose standard input and output is the connection.
+        become: run as another user through sudo.
+        become_user: that user.
+        become_password: sudo's password; never part of a command line.
+        timeout_s: to be connected and authenticated, in seconds.
+    """
+
+    kind: str = "ssh"
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+    key_file: str | None = None
+    password: str | None = field(default=None, repr=False)
+    known_hosts_file: str | None = None
+    strict_host_key: str = "yes"
+    ssh_config_file: str | None = None
+    proxy_jump: str | None = None
+    proxy_command: str | None = None
+    become: bool = False
+    become_user: str = "root"
+    become_password: str | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryNode:
+    """One node of an inventory.
+
+    Args:
+        name: as written in the inventory; unique.
+        groups: every group it is in, parents included, sorted, without ``all``.
+        vars: merged variables, the narrowest scope winning, connection variables included.
+        origins: for each variable, the place it came from (``group_vars/gpu.yml``, ``hosts.ini:7``).
+        connection: how to reach it.
+    """
+
+    name: str
+    groups: tuple[str, ...] = ()
+    vars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    connection: Connection = field(default_factory=Connection)
+
+    @property
+    def proc_root(self) -> str:
+        """Where this node's ``/proc`` is read; another place in the lab."""
+        return str(self.vars.get("gpustate_proc_root", "/proc"))
+
+    @property
+    def sys_root(self) -> str:
+        """Where this node's ``/sys`` is read; another place in the lab."""
+        return str(self.vars.get("gpustate_sys_root", "/sys"))
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All nodes that were read, in the order of the source, and the place they came from.
+
+    Args:
+        source: what the inventory was read from, as the user named it.
+        nodes: in the order of the source.
+        groups: the nodes of each group, children's included, in the group's own order; ``group[0]``
+            of a limit pattern counts by it. Empty for an inventory made by hand.
+        notes: what was seen in the source and has no effect, one line each, with its place.
+    """
+
+    source: str
+    nodes: tuple[InventoryNode, ...] = ()
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[InventoryNode]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)

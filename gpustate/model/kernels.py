@@ -1,0 +1,142 @@
+"""The kernels a node can boot, and the NVIDIA module each of them has.
+
+A node that works today may come up without GPUs tomorrow: the next boot takes another kernel, one
+without headers, without a built module, or with nouveau in its initramfs. So states look at every
+kernel with an image in /boot, and at the running one, which a container has no image of.
+
+The NVIDIA module is looked up where modprobe looks, in ``modules.dep``: a file that was built but
+never indexed cannot be loaded by name. Debian's own packages call it ``nvidia-current.ko``.
+
+Sources:
+    modules.dep(5), modinfo(8); update-initramfs(8) and dracut(8) for the names of the images;
+    NVIDIA/open-gpu-kernel-modules: MODULE_LICENSE "Dual MIT/GPL" of the open modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer, Ask
+from gpustate.text.dpkg import version_key
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a node.
+
+    Args:
+        release: as ``uname -r`` has it.
+        image: path of the image in /boot; ``None`` for the running kernel of a container.
+        initrd: path of its initramfs, ``None`` where there is none.
+        running: it runs now.
+        bootable: it has an image and a folder of modules.
+        headers: modules can be built for it (``/lib/modules/RELEASE/build`` leads somewhere).
+        module_path: the nvidia module modprobe would take, ``None`` where there is none.
+        nvidia_version, nvidia_license, nvidia_signer: what modinfo says of it; the signer is
+            ``None`` for a module without a signature.
+    """
+
+    release: str
+    image: str | None = None
+    initrd: str | None = None
+    running: bool = False
+    bootable: bool = False
+    headers: bool = False
+    nvidia_version: str | None = None
+    nvidia_license: str | None = None
+    nvidia_signer: str | None = None
+    module_path: str | None = None
+
+    @property
+    def nvidia_open(self) -> bool | None:
+        """The module is of the open kind; ``None`` where there is no module."""
+        return None if self.nvidia_license is None else "GPL" in self.nvidia_license
+
+
+def default_kernel(kernels: Iterable[Kernel]) -> Kernel | None:
+    """The kernel the next boot takes unless somebody chose: the newest that can boot."""
+    bootable = [kernel for kernel in kernels if kernel.bootable]
+    return max(bootable, key=lambda kernel: version_key(kernel.release), default=None)
+
+
+# modinfo reads a compressed module as a whole, up to a second for 100 MiB: what it says of those
+# is kept, by the file's size, time and inode.
+_SCRIPT = r"""
+run=$(uname -r); dir=/var/lib/gpustate/cache
+about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*) printf '%s\n' "$l";; esac; done; }
+one() {
+  k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
+  n=; for f in "/boot/initrd.img-$k" "/boot/initramfs-$k.img" "/boot/initrd-$k"; do [ -e "$f" ] && { n=$f; break; }; done
+  m=; [ -d "/lib/modules/$k" ] && m=1
+  h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
+  printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
+  [ -e "/lib/modules/$k/modules.dep" ] || return 0
+  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?\.ko(\.[a-z0-9]+)?:' "/lib/modules/$k/modules.dep") || return 0
+  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$k/$p;; esac
+  [ -e "$p" ] || return 0
+  printf 'module: %s\n' "$p"
+  case $p in *.ko) about "$p"; return 0;; esac
+  s=$(stat -L -c '%n %s %Y %i' "$p"); c=$dir/modinfo-$k
+  { IFS= read -r o <"$c"; } 2>/dev/null && [ "$o" = "$s" ] && { cat "$c"; return 0; }
+  t=$(about "$p"); printf '%s\n' "$t"
+  [ -d "${dir%/*}" ] && mkdir -p "$dir" && printf '%s\n%s\n' "$s" "$t" >"$c.$$" && mv -f "$c.$$" "$c"
+  return 0
+}
+seen=
+for i in /boot/vmlinuz-* /boot/vmlinux-*; do
+  k=${i#/boot/vmlinu[zx]-}
+  case $k in *\**|*rescue*|*.old|*.bak|*.dpkg-*|*.rpm*|*.gz) continue;; esac
+  case " $seen " in *" $k "*) continue;; esac
+  [ -e "$i" ] || continue
+  seen="$seen $k"; one "$k" "$i"
+done
+case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Ask[tuple[Kernel, ...]]):
+    """Every kernel with an image in /boot and the running one, oldest first, in one fragment."""
+
+    def script(self) -> str:
+        return _SCRIPT
+
+    def parse(self, answer: Answer) -> tuple[Kernel, ...]:
+        found: list[dict[str, str]] = []
+        for line in answer.text.splitlines():
+            if line.startswith("kernel|"):
+                parts = line.split("|")
+                if len(parts) != 7:
+                    raise ProbeError(f"the list of kernels is torn at {line!r}")
+                found.append(dict(zip(_KEYS, parts[1:], strict=True)))
+            elif found:
+                key, _, value = line.partition(":")
+                if key in ("module", "version", "license", "signer"):
+                    found[-1].setdefault(key, value.strip())
+        if not any(keys["running"] for keys in found):
+            raise ProbeError("the node did not say which kernel it runs (uname failed)")
+        kernels = (_kernel(keys) for keys in found)
+        return tuple(sorted(kernels, key=lambda kernel: version_key(kernel.release)))
+
+    def stand_in(self) -> tuple[Kernel, ...]:
+        return ()
+
+
+_KEYS = ("release", "image", "initrd", "running", "modules", "headers")
+
+
+def _kernel(keys: dict[str, str]) -> Kernel:
+    return Kernel(
+        release=keys["release"],
+        image=keys["image"] or None,
+        initrd=keys["initrd"] or None,
+        running=bool(keys["running"]),
+        bootable=bool(keys["image"]) and bool(keys["modules"]),
+        headers=bool(keys["headers"]),
+        nvidia_version=keys.get("version") or None,
+        nvidia_license=keys.get("license") or None,
+        nvidia_signer=keys.get("signer") or None,
+        module_path=keys.get("module") or None,
+    )

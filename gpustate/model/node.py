@@ -1,0 +1,72 @@
+"""What a state may ask of a node."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TypeVar
+
+from gpustate.model import asks
+from gpustate.model.facts import AskFacts, NodeFacts
+from gpustate.text import dpkg, systemd
+
+T = TypeVar("T")
+
+
+class Node(ABC):
+    """The other side of a probe: every method asks the node and only reads.
+
+    Ask everything unconditionally where that is cheap: asks that do not depend on answers leave
+    together, in one exec. :class:`gpustate.testing.FakeNode` is the stand-in for tests.
+
+    Attributes:
+        name: the node's name in the inventory.
+        vars: its inventory variables.
+    """
+
+    name: str
+    vars: Mapping[str, object]
+
+    @abstractmethod
+    def ask(self, ask: asks.Ask[T]) -> T:
+        """Ask anything; the methods below are the common asks."""
+
+    def facts(self) -> NodeFacts:
+        """Operating system, kernel, boot id, runtimes and NVIDIA devices on PCI."""
+        return self.ask(AskFacts())
+
+    def read_text(self, path: str) -> str | None:
+        """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
+        return self.ask(asks.FileText(path))
+
+    def read_texts(self, pattern: str) -> dict[str, str]:
+        """Text of every regular file that a shell pattern (without blanks) matches."""
+        return self.ask(asks.FileTexts(pattern))
+
+    def stats(self, *patterns: str) -> dict[str, asks.FileStat]:
+        """Kind, mode and owner of everything that shell patterns match; links are not followed."""
+        return self.ask(asks.FileStats(patterns))
+
+    def command(self, *argv: str, timeout_s: int = 20) -> asks.CommandResult:
+        """Run a command that only reads."""
+        return self.ask(asks.command(argv, timeout_s=timeout_s))
+
+    def shell(self, text: str, *, assume: str = "") -> asks.CommandResult:
+        """Run a sh fragment that only reads. ``assume``: output to go on with until it answers."""
+        return self.ask(asks.Shell(text, assume))
+
+    def packages(self, *patterns: str) -> dict[str, dpkg.Package]:
+        """Debian packages in dpkg's database whose names match shell patterns."""
+        return self.ask(asks.Packages(patterns))
+
+    def candidates(self, *names: str) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        """Versions of packages that the configured repositories offer, best first."""
+        return self.ask(asks.Candidates(names))
+
+    def units(self, *names: str) -> dict[str, systemd.Unit]:
+        """systemd units by full name (``containerd.service``); empty where there is no systemd."""
+        return self.ask(asks.Units(names))
+
+    def modules(self) -> frozenset[str]:
+        """Names of the loaded kernel modules, with underscores."""
+        return self.ask(asks.LoadedModules())

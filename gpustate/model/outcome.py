@@ -1,0 +1,109 @@
+"""What became of one state on one node, and of the node as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpustate import errors
+from gpustate.model.change import Disruption, Plan
+
+
+class Outcome(Enum):
+    """What became of one state on one node. The value is what JSON and the terminal say."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    PENDING = "would change"  # plan and drift
+    KNOWN_AFTER = "known after"  # plan: what it needs to look at is not there yet
+    REBOOT_PENDING = "reboot pending"  # done as far as it goes; the rest comes with a reboot
+    NOT_APPLICABLE = "not applicable"
+    NOT_RUN = "not run"  # because another state failed; see the reason
+    FAILED = "failed"
+    ROLLED_BACK = "rolled back"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class StateResult:
+    """One state on one node.
+
+    Args:
+        state: its name.
+        outcome: what became of it.
+        plan: what was to change; for a changed state, what did.
+        reason: why, for everything but unchanged and changed; cause first, next move last.
+        evidence: output that shows it, last lines only.
+        known_after: names of the states it waits for.
+        worst: what a plan not known yet may cost.
+        proof: it is a proving state.
+    """
+
+    state: str
+    outcome: Outcome
+    plan: Plan = field(default_factory=Plan)
+    reason: str = ""
+    evidence: str = ""
+    known_after: tuple[str, ...] = ()
+    worst: Disruption = Disruption.NONE
+    proof: bool = False
+
+
+class NodeStatus(Enum):
+    """What became of a node; the worst of its states, or what kept it from being reached."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    LOCKED = "locked"
+    ROLLED_BACK = "rolled back"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True)
+class NodeResult:
+    """One node after a run."""
+
+    name: str
+    status: NodeStatus = NodeStatus.OK
+    reason: str = ""
+    states: list[StateResult] = field(default_factory=list[StateResult])
+    reboots: int = 0
+    execs: int = 0
+    connections: int = 0
+    duration_s: float = 0.0
+    observed: dict[str, object] = field(default_factory=dict[str, object])
+    facts: dict[str, object] = field(default_factory=dict[str, object])
+    notes: list[str] = field(default_factory=list[str])
+
+    def outcomes(self, *wanted: Outcome) -> list[StateResult]:
+        """States with one of these outcomes."""
+        return [result for result in self.states if result.outcome in wanted]
+
+    @property
+    def changed(self) -> bool:
+        """Something on the node is different from before."""
+        return bool(self.outcomes(Outcome.CHANGED, Outcome.REBOOT_PENDING))
+
+    @property
+    def pending(self) -> bool:
+        """Something would change."""
+        return bool(self.outcomes(Outcome.PENDING, Outcome.KNOWN_AFTER))
+
+    @property
+    def exit_code(self) -> int:
+        """What this node alone would make the run end with, pending changes not counted."""
+        failed = self.outcomes(Outcome.FAILED)
+        if self.status is NodeStatus.FAILED:
+            only_proofs = bool(failed) and all(result.proof for result in failed)
+            return errors.EXIT_VALIDATION if only_proofs else errors.EXIT_ERROR
+        return {
+            NodeStatus.OK: errors.EXIT_OK,
+            NodeStatus.UNREACHABLE: errors.EXIT_UNREACHABLE,
+            NodeStatus.REFUSED: errors.EXIT_REFUSED,
+            NodeStatus.LOCKED: errors.EXIT_LOCKED,
+            NodeStatus.ROLLED_BACK: errors.EXIT_ROLLED_BACK,
+            NodeStatus.INTERRUPTED: errors.EXIT_INTERRUPTED,
+        }[self.status]

@@ -1,0 +1,132 @@
+"""A policy: which states, with which parameters, on which nodes.
+
+The order of the states means nothing; they say themselves what they need. Parameters of a state
+are overridden per group and per node from the inventory::
+
+    gpustate:
+      driver: {branch: 570}
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpustate.errors import PolicyError
+from gpustate.model.inventory import InventoryNode
+from gpustate.model.state import AnyState, State
+
+
+class Policy:
+    """States that should hold together.
+
+    Args:
+        states: at most one of each name.
+        name: shown in plans; the file's name when not given.
+        notes: what a reader of another format could not express, shown in the plan.
+
+    Raises:
+        PolicyError: one name twice.
+    """
+
+    def __init__(
+        self, *states: AnyState, name: str | None = None, notes: tuple[str, ...] = ()
+    ) -> None:
+        seen: set[str] = set()
+        for state in states:
+            if not isinstance(state, State):
+                raise PolicyError(f"{state!r} is no state", fix="call the state class: Driver(...)")
+            if state.name in seen:
+                raise PolicyError(
+                    f"state {state.name!r} is there twice", fix="keep one and override it per group"
+                )
+            seen.add(state.name)
+        self.states = states
+        self.name = name
+        self.notes = notes
+
+    def __repr__(self) -> str:
+        return f"Policy({', '.join(state.name for state in self.states)})"
+
+    def with_ensure(self, ensure: str) -> Policy:
+        """The same policy with every state's ``ensure`` set; ``absent`` takes everything away."""
+        states = (build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states)
+        return Policy(*states, name=self.name, notes=self.notes)
+
+
+def parameters(state: AnyState) -> dict[str, Any]:
+    """The parameters that were given, as plain JSON data."""
+    return json.loads(state.model_dump_json(exclude_unset=True))
+
+
+def build(cls: type[AnyState], values: Mapping[str, Any], *, place: str | None = None) -> AnyState:
+    """Make a state from plain data; raise ``PolicyError`` naming the parameter that is wrong."""
+    try:
+        text = json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"{cls.name}: {error}", place=place) from error
+    try:
+        return cls.model_validate_json(text)
+    except ValidationError as error:
+        raise PolicyError(f"{cls.name}: {explain(error, cls)}", place=place) from None
+
+
+def explain(error: ValidationError, cls: type[AnyState]) -> str:
+    """Say in one line which parameters are wrong, what was given and what is wanted."""
+    parts: list[str] = []
+    for item in error.errors(include_url=False):
+        path = ".".join(str(step) for step in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = sorted(cls.model_fields)
+            near = difflib.get_close_matches(path, known, 1)
+            hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
+            parts.append(f"no parameter {path!r}; {hint}")
+        else:
+            message = item["msg"][:1].lower() + item["msg"][1:]
+            parts.append(f"{path or 'it'}: {message} (given: {item['input']!r})")
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The states of one node with its own parameters."""
+
+    node: InventoryNode
+    states: tuple[AnyState, ...]
+    notes: tuple[str, ...] = ()
+
+
+def resolve(policy: Policy, node: InventoryNode) -> Resolved:
+    """Apply the inventory's ``gpustate:`` overrides of one node to a policy.
+
+    Raises:
+        PolicyError: overrides of a wrong shape or with parameters a state does not have, with the
+            place in the inventory they came from.
+    """
+    overrides = node.vars.get("gpustate")
+    if overrides is None:
+        return Resolved(node, policy.states)
+    place = f"{node.origins.get('gpustate', 'inventory')}: {node.name}: gpustate"
+    if not isinstance(overrides, Mapping):
+        raise PolicyError(f"must map states to parameters, is {overrides!r}", place=place)
+    states: list[AnyState] = []
+    for state in policy.states:
+        mine = overrides.get(state.name)
+        if mine is None:
+            states.append(state)
+            continue
+        if not isinstance(mine, Mapping):
+            raise PolicyError(f"{state.name}: must map parameters to values, is {mine!r}", place=place)
+        states.append(build(type(state), {**parameters(state), **mine}, place=place))
+    named = {state.name for state in policy.states}
+    notes = tuple(
+        f"{place}.{name}: the policy has no such state; ignored"
+        for name in sorted(str(key) for key in overrides)
+        if name not in named
+    )
+    return Resolved(node, tuple(states), notes)

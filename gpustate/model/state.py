@@ -1,0 +1,161 @@
+"""The contract of a state: one idempotent concern of a node.
+
+A subclass is a frozen, closed pydantic model: its annotated fields are its parameters. Each method
+says whether a subclass MUST, SHOULD or MAY define it. The engine calls them in this order, and
+can be understood without reading it::
+
+    probe(node) -> seen      reads the node
+    refuse(seen)             may this state be applied here at all
+    plan(seen) -> Plan       pure: what differs from desired(seen), and what it costs
+    apply(seen, plan)        pure: yields the steps the plan asks for; the engine carries them out
+    probe, verify(seen)      what the node says afterwards decides; exit codes of steps never do
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from gpustate.model import where
+from gpustate.model.change import Change, Disruption, Plan
+from gpustate.model.encode import plain
+from gpustate.model.node import Node
+from gpustate.model.step import Step
+
+Seen = TypeVar("Seen")
+
+
+def _condition(value: object) -> object:
+    return where.parse(value) if isinstance(value, str) else value
+
+
+OnlyWhere = Annotated[
+    where.Condition, BeforeValidator(_condition), PlainSerializer(lambda c: c.text, return_type=str)
+]
+
+
+class State(BaseModel, Generic[Seen]):
+    """Base of all states.
+
+    Class attributes:
+        name: how policies, inventories and the command line call it. MUST be set.
+        needs: states that must hold first; when one fails, this one is not run.
+        after, before: order only; names of states that need not be in the policy.
+        known_after: states whose pending changes make this one's probe worthless (no NVML before
+            there is a driver). While one of them has changes, this state is planned as "known
+            after ..." and planned for real when they are done.
+        worst: the most a plan that is not known yet may cost.
+        stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
+        proof: this state only proves; its failure is a validation failure (exit code 3).
+
+    Args:
+        ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
+        only: nodes it applies to; all when not given.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, revalidate_instances="never"
+    )
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
+    after: ClassVar[tuple[str, ...]] = ()
+    before: ClassVar[tuple[str, ...]] = ()
+    known_after: ClassVar[tuple[str, ...]] = ()
+    worst: ClassVar[Disruption] = Disruption.NONE
+    stable: ClassVar[tuple[str, ...] | None] = None
+    proof: ClassVar[bool] = False
+
+    ensure: Literal["present", "absent"] = "present"
+    only: OnlyWhere | None = None
+
+    @property
+    def absent(self) -> bool:
+        """This state is to be taken away."""
+        return self.ensure == "absent"
+
+    @abstractmethod
+    def probe(self, node: Node) -> Seen:
+        """MUST: read the node into an observation, a frozen dataclass. Reads only, any time."""
+
+    @abstractmethod
+    def desired(self, seen: Seen) -> Seen:
+        """MUST: the observation as it should be, for both values of ``ensure``.
+
+        Pure, and ``desired(desired(seen)) == desired(seen)``. Fields that are facts rather than
+        things to change are copied from ``seen``.
+        """
+
+    def refuse(self, seen: Seen) -> str | None:
+        """MAY: say why this must not be applied to this node, and the next move."""
+        return None
+
+    def plan(self, seen: Seen) -> Plan:
+        """SHOULD: what differs, each with its cost. Pure; ``plan(desired(seen))`` is empty."""
+        return diff(seen, self.desired(seen))
+
+    @abstractmethod
+    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+        """MUST: yield the steps for the fields in ``plan``, in order, and no others. Pure."""
+
+    def verify(self, seen: Seen) -> Plan:
+        """MAY: judge a fresh observation after the steps ran; empty means good. Only to add checks."""
+        return self.plan(seen)
+
+    def reboot_blocker(self, seen: Seen) -> str | None:
+        """MAY: say why this node must not reboot now (a kernel without a built module)."""
+        return None
+
+    @classmethod
+    def observation_type(cls) -> Any:
+        """The dataclass that ``probe`` returns, from the class's own ``State[...]``."""
+        for base in cls.__mro__:
+            metadata = getattr(base, "__pydantic_generic_metadata__", None)
+            if metadata and metadata["args"]:
+                return metadata["args"][0]
+        return None
+
+
+def diff(
+    seen: object,
+    desired: object,
+    *,
+    costs: Mapping[str, Disruption] | None = None,
+    why: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
+    secret: frozenset[str] = frozenset(),
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """Compare two observations field by field.
+
+    Args:
+        seen, desired: two instances of one dataclass.
+        costs: what a change of a field costs; ``NONE`` when not named.
+        why: half a sentence for a field.
+        paths: for fields that are the text of a file, that file's path.
+        secret: fields whose values are never printed.
+        notes: passed on to the plan.
+    """
+    before, after = plain(seen), plain(desired)
+    changes = tuple(
+        Change(
+            field=name,
+            before=before[name],
+            after=after[name],
+            disruption=(costs or {}).get(name, Disruption.NONE),
+            why=(why or {}).get(name, ""),
+            path=(paths or {}).get(name),
+            secret=name in secret,
+        )
+        for name in before
+        if before[name] != after[name]
+    )
+    return Plan(changes, notes)
+
+
+AnyState = State[Any]
+
+__all__ = ["AnyState", "OnlyWhere", "Seen", "State", "diff"]

@@ -1,0 +1,29 @@
+"""A step: one action on a node, as data.
+
+States yield steps, ``gpustate.ops`` has the kinds there are, and the engine compiles the steps of
+a node into one program that runs there. So dry runs, the journal, roll-back and masking exist once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """One action on a node. Carried out twice it must do no more than carried out once."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it does, as a person says it: ``write /etc/modprobe.d/x.conf``."""
+
+    @abstractmethod
+    def script(self) -> str:
+        """POSIX sh, run with ``set -e`` as root; the functions of ``ops.library`` are at hand."""
+
+    @property
+    def timeout_s(self) -> int:
+        """Seconds after which a step counts as failed and is killed."""
+        return 300

@@ -1,0 +1,163 @@
+"""Conditions on nodes: ``only=where.group("inference") & where.mig_capable``.
+
+A condition says in words what it asks for, so that a state that does not apply is listed with the
+reason. Conditions are plain data: they compare, and survive a saved plan as their text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from gpustate.errors import PolicyError
+from gpustate.model.facts import NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A question about one node with a yes or no; combine with ``&``, ``|`` and ``~``."""
+
+    text: str
+    test: Callable[[NodeView], bool] = field(compare=False, repr=False)
+
+    def holds(self, view: NodeView) -> bool:
+        """Answer for one node."""
+        return self.test(view)
+
+    def __and__(self, other: Condition) -> Condition:
+        return Condition(f"({self.text} & {other.text})", lambda v: self.test(v) and other.test(v))
+
+    def __or__(self, other: Condition) -> Condition:
+        return Condition(f"({self.text} | {other.text})", lambda v: self.test(v) or other.test(v))
+
+    def __invert__(self) -> Condition:
+        return Condition(f"~{self.text}", lambda v: not self.test(v))
+
+
+def group(name: str) -> Condition:
+    """The node is in this inventory group; shell patterns are allowed."""
+    return Condition(
+        f"group({name!r})", lambda v: any(fnmatchcase(g, name) for g in (*v.groups, "all"))
+    )
+
+
+def node(name: str) -> Condition:
+    """The node's inventory name matches this shell pattern."""
+    return Condition(f"node({name!r})", lambda v: fnmatchcase(v.name, name))
+
+
+def var(name: str, value: object = True) -> Condition:
+    """An inventory variable has this value."""
+    return Condition(f"var({name!r}, {value!r})", lambda v: v.vars.get(name) == value)
+
+
+def distribution(code: str) -> Condition:
+    """NVIDIA's distribution code matches this shell pattern: ``debian12``, ``ubuntu*``."""
+    return Condition(f"distribution({code!r})", lambda v: fnmatchcase(v.facts.distribution, code))
+
+
+def runtime(name: str) -> Condition:
+    """This container runtime is installed: containerd, crio, docker, k3s, podman."""
+    return Condition(f"runtime({name!r})", lambda v: name in v.facts.runtimes)
+
+
+def architecture(name: str) -> Condition:
+    """Some GPU is of this architecture: ampere, ada, hopper, blackwell ..."""
+    return Condition(
+        f"architecture({name!r})", lambda v: any(g.architecture == name for g in v.facts.gpus)
+    )
+
+
+gpu = Condition("gpu", lambda v: bool(v.facts.gpus))
+mig_capable = Condition("mig_capable", lambda v: v.facts.mig_capable)
+nvswitch = Condition("nvswitch", lambda v: v.facts.has_nvswitch)
+
+_CALLS: dict[str, Callable[..., Condition]] = {
+    "group": group,
+    "node": node,
+    "distribution": distribution,
+    "runtime": runtime,
+    "architecture": architecture,
+    "var": var,
+}
+_NAMES = {"gpu": gpu, "mig_capable": mig_capable, "nvswitch": nvswitch}
+_TOKEN = re.compile(r"\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)|(?P<word>'[^']*'|\"[^\"]*\"|True|False|\d+))")
+
+
+def parse(text: str) -> Condition:
+    """Read a condition from its text; raise ``PolicyError`` showing where it stops making sense."""
+    tokens: list[tuple[str, str]] = []
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise PolicyError(f"condition {text!r} is not understood at {text[position:]!r}")
+        tokens.append((match.lastgroup or "", match.group(match.lastgroup or "op")))
+        position = match.end()
+    condition = _either(tokens, text)
+    if tokens:
+        raise PolicyError(f"condition {text!r} goes on with {tokens[0][1]!r} after its end")
+    return condition
+
+
+def _next(tokens: list[tuple[str, str]], text: str) -> tuple[str, str]:
+    if not tokens:
+        raise PolicyError(f"condition {text!r} ends too early")
+    return tokens.pop(0)
+
+
+def _either(tokens: list[tuple[str, str]], text: str) -> Condition:
+    left = _both(tokens, text)
+    while tokens and tokens[0] == ("op", "|"):
+        tokens.pop(0)
+        left = left | _both(tokens, text)
+    return left
+
+
+def _both(tokens: list[tuple[str, str]], text: str) -> Condition:
+    left = _single(tokens, text)
+    while tokens and tokens[0] == ("op", "&"):
+        tokens.pop(0)
+        left = left & _single(tokens, text)
+    return left
+
+
+def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
+    kind, word = _next(tokens, text)
+    if (kind, word) == ("op", "~"):
+        return ~_single(tokens, text)
+    if (kind, word) == ("op", "("):
+        inner = _either(tokens, text)
+        if _next(tokens, text) != ("op", ")"):
+            raise PolicyError(f"condition {text!r} lacks a closing parenthesis")
+        return inner
+    if kind == "name" and word in _NAMES:
+        return _NAMES[word]
+    if kind == "name" and word in _CALLS:
+        return _call(word, tokens, text)
+    known = ", ".join(sorted((*_NAMES, *(f"{name}(...)" for name in _CALLS))))
+    raise PolicyError(f"condition {text!r} has no meaning at {word!r}", fix=f"known: {known}")
+
+
+def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
+    if _next(tokens, text) != ("op", "("):
+        raise PolicyError(f"condition {text!r}: {name} wants an argument in parentheses")
+    arguments: list[object] = []
+    while True:
+        kind, word = _next(tokens, text)
+        if kind != "word":
+            raise PolicyError(f"condition {text!r}: {word!r} is no value")
+        arguments.append({"True": True, "False": False}.get(word, word[1:-1] if word[0] in "'\"" else word))
+        if isinstance(arguments[-1], str) and arguments[-1].isdigit() and word[0] not in "'\"":
+            arguments[-1] = int(word)
+        kind, word = _next(tokens, text)
+        if (kind, word) == ("op", ")"):
+            break
+        if (kind, word) != ("op", ","):
+            raise PolicyError(f"condition {text!r}: expected a comma or a closing parenthesis")
+    try:
+        return _CALLS[name](*arguments)
+    except TypeError:
+        raise PolicyError(f"condition {text!r}: wrong number of values for {name}") from None

@@ -1,0 +1,5 @@
+"""For authors of states: a node in memory, and what every state must pass."""
+
+from gpustate.testing.fake import FakeNode, converge
+
+__all__ = ["FakeNode", "converge"]

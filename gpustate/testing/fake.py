@@ -1,0 +1,214 @@
+"""A node in memory: answers asks from a small world, and lets steps change that world.
+
+It models files, packages, units and modules, as far as the typed asks and steps reach. Fragments
+of sh (``node.shell``, ``ops.Run``) are the state's own: their author says what they answer and do.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gpustate import ops
+from gpustate.model import asks
+from gpustate.model.change import Plan
+from gpustate.model.facts import AskFacts, NodeFacts
+from gpustate.model.node import Node
+from gpustate.model.state import AnyState
+from gpustate.model.step import Step
+from gpustate.text import dpkg, systemd
+
+T = TypeVar("T")
+ShellAnswer = tuple[int, str]
+
+
+class FakeNode(Node):
+    """A node made of dictionaries.
+
+    Args:
+        name: as in an inventory.
+        vars: inventory variables.
+        facts: what the engine would find.
+        files: path to text.
+        packages: name to installed version.
+        candidates: name to ``(version, origin)`` pairs, best first.
+        units: names of units that exist, with their active state (``active``, ``inactive``).
+        modules: loaded kernel modules.
+        shell: part of a fragment's text to ``(status, output)``, or to a function of the node
+            that returns it. The first part found in a fragment answers it.
+        runs: part of a ``Run`` step's label to a function of the node that does its work.
+        answers: ready answers to other kinds of asks, by class name or by the ask itself.
+    """
+
+    def __init__(
+        self,
+        name: str = "node-1",
+        *,
+        vars: Mapping[str, object] | None = None,
+        facts: NodeFacts | None = None,
+        files: Mapping[str, str] | None = None,
+        packages: Mapping[str, str] | None = None,
+        candidates: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+        units: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
+        shell: Mapping[str, ShellAnswer | Callable[[FakeNode], ShellAnswer]] | None = None,
+        runs: Mapping[str, Callable[[FakeNode], None]] | None = None,
+        answers: Mapping[Any, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.vars = dict(vars or {})
+        self.node_facts = facts if facts is not None else AskFacts().stand_in()
+        self.files = dict(files or {})
+        self.originals: dict[str, str | None] = {}
+        self.installed = dict(packages or {})
+        self.held: set[str] = set()
+        self.offered = {
+            key: tuple(dpkg.Candidate(*pair) for pair in value) for key, value in (candidates or {}).items()
+        }
+        self.unit_states = dict(units or {})
+        self.enabled: set[str] = set()
+        self.loaded = {module.replace("-", "_") for module in modules}
+        self.shells = dict(shell or {})
+        self.runs = dict(runs or {})
+        self.answers = dict(answers or {})
+        self.asked: list[asks.Ask[Any]] = []
+        self.done: list[Step] = []
+        self.reboots = 0
+
+    def ask(self, ask: asks.Ask[T]) -> T:
+        """Answer from the world; an unknown kind of ask is answered from ``answers`` or is an error."""
+        self.asked.append(ask)
+        return self._answer(ask)
+
+    def _answer(self, ask: asks.Ask[Any]) -> Any:
+        for key in (ask, type(ask).__name__):
+            if key in self.answers:
+                value = self.answers[key]
+                return value(self) if callable(value) else value
+        match ask:
+            case AskFacts():
+                return self.node_facts
+            case asks.FileText(path=path):
+                return self.files.get(path)
+            case asks.FileTexts(pattern=pattern):
+                wanted = pattern.split()
+                return {
+                    path: text
+                    for path, text in sorted(self.files.items())
+                    if any(fnmatch.fnmatchcase(path, one) for one in wanted)
+                }
+            case asks.FileStats(patterns=patterns):
+                return {
+                    path: asks.FileStat("file", 0o644, 0, 0, len(text.encode()))
+                    for path, text in sorted(self.files.items())
+                    if any(fnmatch.fnmatchcase(path, one) for one in patterns)
+                }
+            case asks.Packages(patterns=patterns):
+                return {
+                    name: dpkg.Package(name, version, "amd64", "hi" if name in self.held else "ii")
+                    for name, version in sorted(self.installed.items())
+                    if any(fnmatch.fnmatchcase(name, one) for one in patterns)
+                }
+            case asks.Candidates(names=names):
+                return {name: self.offered[name] for name in names if name in self.offered}
+            case asks.Units(names=names):
+                return {name: self._unit(name) for name in names}
+            case asks.LoadedModules():
+                return frozenset(self.loaded)
+            case asks.Shell(text=text):
+                for part, answer in self.shells.items():
+                    if part in text:
+                        status, out = answer(self) if callable(answer) else answer
+                        return asks.CommandResult(status, out)
+                raise AssertionError(f"FakeNode has no answer to the fragment: {text}")
+            case _:
+                raise AssertionError(f"FakeNode has no answer to {ask!r}: give it in answers=")
+
+    def _unit(self, name: str) -> systemd.Unit:
+        exists = name in self.unit_states
+        return systemd.Unit(
+            name=name,
+            load_state="loaded" if exists else "not-found",
+            active_state=self.unit_states.get(name, "inactive"),
+            sub_state="",
+            unit_file_state="enabled" if name in self.enabled else "disabled" if exists else "",
+            fragment_path=f"/lib/systemd/system/{name}" if exists else "",
+            drop_ins=(),
+            need_daemon_reload=False,
+            active_since_us=0,
+            result="success",
+        )
+
+    def carry_out(self, step: Step) -> None:
+        """Let one step change the world."""
+        self.done.append(step)
+        match step:
+            case ops.PutText(path=path, text=text):
+                self.originals.setdefault(path, self.files.get(path))
+                self.files[path] = text
+                if path.startswith(("/etc/systemd/system/", "/usr/lib/systemd/system/")):
+                    self.unit_states.setdefault(path.rsplit("/", 1)[1], "inactive")
+            case ops.RemoveFile(path=path):
+                self.originals.setdefault(path, self.files.get(path))
+                self.files.pop(path, None)
+                if path.startswith("/etc/systemd/system/"):
+                    self.unit_states.pop(path.rsplit("/", 1)[1], None)
+            case ops.RestoreOriginal(path=path):
+                if path in self.originals:
+                    original = self.originals.pop(path)
+                    if original is None:
+                        self.files.pop(path, None)
+                    else:
+                        self.files[path] = original
+            case ops.ForgetOriginal(path=path):
+                self.originals.pop(path, None)
+            case ops.AptInstall(packages=packages, hold=hold, remove=remove):
+                for name in remove:
+                    self.installed.pop(name, None)
+                for name, version in packages:
+                    offered = self.offered.get(name, ())
+                    self.installed[name] = version or (offered[0].version if offered else "1.0")
+                    if hold:
+                        self.held.add(name)
+            case ops.AptRemove(packages=packages):
+                for name in packages:
+                    self.installed.pop(name, None)
+                    self.held.discard(name)
+            case ops.AptHold(packages=packages, hold=hold):
+                (self.held.update if hold else self.held.difference_update)(packages)
+            case ops.LoadModules(modules=modules):
+                self.loaded.update(module.replace("-", "_") for module in modules)
+            case ops.UnloadModules(modules=modules):
+                self.loaded.difference_update(module.replace("-", "_") for module in modules)
+            case ops.EnableUnit(unit=unit, now=now):
+                self.enabled.add(unit)
+                if now:
+                    self.unit_states[unit] = "active"
+            case ops.DisableUnit(unit=unit):
+                self.enabled.discard(unit)
+                if unit in self.unit_states:
+                    self.unit_states[unit] = "inactive"
+            case ops.RestartUnit(unit=unit):
+                self.unit_states[unit] = "active"
+            case ops.Reboot():
+                self.reboots += 1
+            case ops.Run(what=what):
+                for part, act in self.runs.items():
+                    if part in what:
+                        act(self)
+                        return
+                raise AssertionError(f"FakeNode does not know what this Run does: {what}")
+            case _:
+                pass
+
+
+def converge(state: AnyState, node: FakeNode, *, rounds: int = 1) -> Iterator[Plan]:
+    """Probe, plan and carry out as the engine does; yield each plan, the last one after the last round."""
+    for _ in range(rounds):
+        seen = state.probe(node)
+        plan = state.plan(seen)
+        yield plan
+        for step in state.apply(seen, plan):
+            node.carry_out(step)
+    yield state.plan(state.probe(node))

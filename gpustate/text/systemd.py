@@ -1,0 +1,74 @@
+"""What ``systemctl show`` prints, as data. Sources: systemctl(1), org.freedesktop.systemd1(5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHOW_KEYS = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "UnitFileState",
+    "FragmentPath",
+    "DropInPaths",
+    "NeedDaemonReload",
+    "ActiveEnterTimestampMonotonic",
+    "ExecMainStatus",
+    "Result",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit as systemd sees it."""
+
+    name: str
+    load_state: str
+    active_state: str
+    sub_state: str
+    unit_file_state: str
+    fragment_path: str
+    drop_ins: tuple[str, ...]
+    need_daemon_reload: bool
+    active_since_us: int
+    result: str
+
+    @property
+    def exists(self) -> bool:
+        """systemd found a unit file."""
+        return self.load_state not in ("not-found", "")
+
+    @property
+    def active(self) -> bool:
+        """Running, or a oneshot that stays active."""
+        return self.active_state == "active"
+
+    @property
+    def enabled(self) -> bool:
+        """Started at boot; static and generated units count, for nothing more can be done."""
+        return self.unit_file_state in ("enabled", "enabled-runtime", "static", "generated", "alias")
+
+
+def parse_show(text: str) -> dict[str, Unit]:
+    """Read blocks of ``Key=value`` separated by empty lines, one block a unit."""
+    units: dict[str, Unit] = {}
+    for block in text.split("\n\n"):
+        keys = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        name = keys.get("Id")
+        if not name:
+            continue
+        since = keys.get("ActiveEnterTimestampMonotonic", "0")
+        units[name] = Unit(
+            name=name,
+            load_state=keys.get("LoadState", ""),
+            active_state=keys.get("ActiveState", ""),
+            sub_state=keys.get("SubState", ""),
+            unit_file_state=keys.get("UnitFileState", ""),
+            fragment_path=keys.get("FragmentPath", ""),
+            drop_ins=tuple(keys.get("DropInPaths", "").split()),
+            need_daemon_reload=keys.get("NeedDaemonReload") == "yes",
+            active_since_us=int(since) if since.isdigit() else 0,
+            result=keys.get("Result", ""),
+        )
+    return units
