@@ -1,0 +1,133 @@
+"""The sh functions that every node program begins with.
+
+POSIX sh and coreutils only. A program is a list of blocks, one for each state, each a list of
+steps. Every step is announced in the journal before it starts (intent), tells what it did
+(effect) and how it ended (result); each entry is forced to disk before the program goes on, so
+whoever reads the journal after a power cut knows what may have happened.
+
+Files are written to a temporary file in the same folder, forced to disk, renamed, and the folder
+forced to disk. The bytes a file had before are kept: for the run in ``$R/pre`` (roll-back), and,
+once, as they were before gpustate ever touched the file in ``$G/originals`` (removal).
+
+Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock it runs under),
+``PROC`` and ``SYS`` to be set.
+"""
+
+LIBRARY = r"""
+LC_ALL=C; DEBIAN_FRONTEND=noninteractive; NEEDRESTART_SUSPEND=1; UCF_FORCE_CONFFOLD=1
+PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export LC_ALL DEBIAN_FRONTEND NEEDRESTART_SUSPEND UCF_FORCE_CONFFOLD PATH PROC SYS G R
+umask 022
+J=$R/journal; FAILED=; CUR=; SKIP=; : "${STEP:=0}"
+entry() { printf '%s\n' "$1" >>"$J" && sync "$J" || { echo "the journal $J cannot be written" >&2; exit 74; }; }
+now() { date +%s; }
+fail() { echo "$*" >&2; exit 1; }
+effect() { entry '{"e":"effect","i":'"$STEP"',"did":"'"$1"'"}'; }
+# Everything a step prints is kept; the last 4000 bytes travel in the journal.
+ended() { # index status
+  o=$(tail -c 4000 "$R/out.$1" 2>/dev/null | base64 | tr -d '\n')
+  entry '{"e":"result","i":'"$1"',"rc":'"$2"',"t":'"$(now)"',"out":"'"$o"'"}'
+}
+block() { # state needs...
+  CUR=$1; SKIP=; shift
+  for n in "$@"; do case " $FAILED " in *" $n "*) SKIP=$n;; esac; done
+  if [ -n "$SKIP" ]; then FAILED="$FAILED $CUR"; entry '{"e":"skip","state":"'"$CUR"'","because":"'"$SKIP"'"}'; fi
+}
+step() { # index timeout
+  [ -n "$SKIP" ] && return 0
+  if [ -e "$R/stop" ]; then finish 1; fi
+  entry '{"e":"intent","i":'"$1"',"t":'"$(now)"'}'
+  STEP=$1 timeout -k 10 "$2" sh "$R/step.$1" >"$R/out.$1" 2>&1 </dev/null
+  rc=$?
+  [ $rc = 124 ] && echo "killed after $2 s" >>"$R/out.$1"
+  ended "$1" $rc
+  [ $rc = 0 ] || { SKIP=$CUR; FAILED="$FAILED $CUR"; }
+}
+finish() { # stopped
+  [ -n "${KEEP_LOCK-}" ] || unlock_run
+  entry '{"e":"end","stopped":'"$1"',"t":'"$(now)"'}'
+  exit 0
+}
+unlock_run() { if [ "$(cat "$G/lock/run" 2>/dev/null)" = "$LOCK" ]; then rm -rf "$G/lock"; fi; }
+
+# --- files -------------------------------------------------------------------------------
+sha() { printf %s "$1" | sha256sum | cut -c1-24; }
+keep() { # path: remember its bytes before they change
+  k=$(sha "$1")
+  mkdir -p "$R/pre" "$G/originals"
+  for s in "$R/pre" "$G/originals"; do
+    [ -e "$s/$k.path" ] && continue
+    rm -f "$s/$k.new" "$s/$k"
+    if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && sync "$s/$k.new" && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
+    printf '%s' "$1" >"$s/$k.path.new" && sync "$s/$k.path.new" && mv -fT "$s/$k.path.new" "$s/$k.path" && sync "$s" || return 1
+  done
+}
+no_link() { [ ! -L "$1" ] || fail "$1 is a symbolic link to $(readlink "$1"): managed by something else; replace it by a plain file or leave it to its owner"; }
+folder() { # dir: make it, and force its name to disk
+  [ -d "$1" ] && return 0
+  folder "$(dirname "$1")"; mkdir "$1" || return 1; sync "$(dirname "$1")"
+}
+put() { # path mode(- keeps) owner(- keeps); content on standard input
+  no_link "$1"; d=$(dirname "$1"); folder "$d"
+  t=$(mktemp "$d/.gpustate.XXXXXXXX") || fail "no temporary file in $d"
+  cat >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+  if [ -e "$1" ]; then
+    [ -f "$1" ] || { rm -f "$t"; fail "$1 is no plain file"; }
+    m=$(stat -c %a "$1"); u=$(stat -c %U:%G "$1")
+    if cmp -s "$t" "$1" && { [ "$2" = - ] || [ "$((0$2))" = "$((0$m))" ]; } && { [ "$3" = - ] || [ "$3" = "$u" ]; }; then
+      rm -f "$t"; effect same; return 0
+    fi
+    keep "$1" || { rm -f "$t"; fail "$1: its old content could not be kept (disk full?)"; }
+    cp --attributes-only --preserve=all "$1" "$t" 2>/dev/null || chown --reference="$1" "$t"
+    touch "$t"
+  else
+    keep "$1" || { rm -f "$t"; fail "$1: cannot be noted (disk full?)"; }
+    chmod 0644 "$t"
+  fi
+  [ "$3" = - ] || chown "$3" "$t"
+  [ "$2" = - ] || chmod "$2" "$t"
+  sync "$t" && mv -fT "$t" "$1" && sync "$d" || { rm -f "$t"; fail "$1 could not be replaced"; }
+  if command -v restorecon >/dev/null 2>&1 && [ ! -e "$R/pre/$(sha "$1")" ]; then restorecon "$1" || :; fi
+  effect wrote
+}
+take_away() { # path
+  if [ ! -e "$1" ] && [ ! -L "$1" ]; then effect same; return 0; fi
+  [ -d "$1" ] && [ ! -L "$1" ] && fail "$1 is a folder"
+  keep "$1" || fail "$1: its content could not be kept (disk full?)"
+  rm -f "$1" && sync "$(dirname "$1")"; effect removed
+}
+copy_back() { # from to: same bytes, owner, mode and times as kept
+  t=$(mktemp "$(dirname "$2")/.gpustate.XXXXXXXX") && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
+}
+roll_back() { # path...: as they were before this run
+  for p in "$@"; do
+    k=$R/pre/$(sha "$p"); [ -e "$k.path" ] || continue
+    if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")"; fi
+  done
+  effect rolled-back
+}
+restore_original() { # path: as it was before gpustate first touched it
+  k=$G/originals/$(sha "$1")
+  [ -e "$k.path" ] || { effect same; return 0; }
+  if [ -e "$k" ]; then copy_back "$k" "$1"; else rm -f "$1"; sync "$(dirname "$1")"; fi
+  rm -f "$k" "$k.path"; effect restored
+}
+forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
+
+# --- packages ----------------------------------------------------------------------------
+apt() { # a shut package manager, no questions, conffiles kept, waits for somebody else's lock
+  apt-get -y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
+    -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
+}
+dpkg_settle() { # finish what an interrupted dpkg left
+  if dpkg --audit 2>/dev/null | grep -q .; then dpkg --configure -a --force-confdef --force-confold; effect configured; fi
+}
+
+# --- services ----------------------------------------------------------------------------
+systemd_reload() { if [ -d /run/systemd/system ]; then systemctl daemon-reload; effect daemon-reload; fi; }
+wait_for() { # seconds command...
+  n=$(( $1 * 5 )); shift
+  while ! "$@" >/dev/null 2>&1; do n=$((n - 1)); [ $n -gt 0 ] || return 1; sleep 0.2; done
+}
+module_loaded() { while read -r m _; do [ "$m" = "$1" ] && return 0; done <"$PROC/modules"; return 1; }
+"""
