@@ -1,0 +1,91 @@
+"""From the states of a policy to a graph, in named passes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpustate.errors import GraphError
+from gpustate.model.state import AnyState
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``first`` comes before ``then``, and why."""
+
+    first: str
+    then: str
+    why: str  # needs, after, before, known after
+
+
+@dataclass(slots=True)
+class Graph:
+    """States by name, and the edges between them."""
+
+    nodes: list[str] = field(default_factory=list[str])
+    edges: list[Edge] = field(default_factory=list[Edge])
+
+    def predecessors(self, name: str) -> list[str]:
+        """Names that come right before one, sorted."""
+        return sorted({edge.first for edge in self.edges if edge.then == name})
+
+
+def build(
+    states: Sequence[AnyState], known: Collection[str] = (), *, places: Mapping[str, str] | None = None
+) -> Graph:
+    """Make the graph of some states.
+
+    Args:
+        states: as a policy has them.
+        known: names of all registered states, so that a misspelt one is an error even when the
+            policy would not need it.
+        places: where each state was written down, for messages.
+
+    Raises:
+        GraphError: a name that no state has.
+    """
+    graph = Graph([state.name for state in states])
+    names = set(graph.nodes)
+    everyone = names | set(known)
+    for state in states:
+        for why, others in (
+            ("needs", state.needs),
+            ("known after", state.known_after),
+            ("after", state.after),
+            ("before", state.before),
+        ):
+            for other in others:
+                _check_name(state.name, why, other, everyone, bool(known), places or {})
+                if other not in names or other == state.name:
+                    continue
+                first, then = (state.name, other) if why == "before" else (other, state.name)
+                if not any(e.first == first and e.then == then for e in graph.edges):
+                    graph.edges.append(Edge(first, then, why))
+    _put_proofs_last(graph, states)
+    return graph
+
+
+def reverse(graph: Graph) -> Graph:
+    """The same graph backwards: the order in which things are taken away."""
+    return Graph(list(graph.nodes), [Edge(e.then, e.first, e.why) for e in graph.edges])
+
+
+def _check_name(
+    state: str, why: str, other: str, everyone: set[str], strict: bool, places: Mapping[str, str]
+) -> None:
+    if other in everyone or not strict:
+        return
+    near = difflib.get_close_matches(other, sorted(everyone), 1)
+    hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(sorted(everyone))}"
+    raise GraphError(f"state {state!r}: {why} {other!r}: there is no such state", place=places.get(state), fix=hint)
+
+
+def _put_proofs_last(graph: Graph, states: Sequence[AnyState]) -> None:
+    """States that prove use come after everything that is not a proof."""
+    proofs = [state.name for state in states if state.proof]
+    others = [state.name for state in states if not state.proof]
+    for proof in proofs:
+        for other in others:
+            if not any(e.first == other and e.then == proof for e in graph.edges):
+                graph.edges.append(Edge(other, proof, "after"))

@@ -1,0 +1,1 @@
+"""Plans: made from observations, kept as documents, rendered for people. Pure."""

@@ -1,0 +1,156 @@
+"""Plans and results as documents: versioned JSON with a stable key order. Pure.
+
+The terminal text is rendered from these documents, never the other way round. Formats:
+``gpustate.plan/1`` (what would be done, and what it was made from) and ``gpustate.result/1`` (what
+became of a run). Both are described by the JSON Schemas in ``gpustate/plan/schema``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.model.change import Change, Disruption
+from gpustate.model.encode import fingerprint, plain
+from gpustate.model.outcome import NodeResult, StateResult
+from gpustate.model.policy import Policy, parameters
+
+PLAN_FORMAT = "gpustate.plan/1"
+RESULT_FORMAT = "gpustate.result/1"
+MASK = "(secret)"
+
+
+def change_data(change: Change, *, diff: bool = True) -> dict[str, Any]:
+    """One change; secrets are masked before anything is written anywhere."""
+    data: dict[str, Any] = {"field": change.field}
+    if change.secret:
+        data["before"], data["after"] = MASK, MASK
+    else:
+        data["before"], data["after"] = plain(change.before), plain(change.after)
+    data["disruption"] = change.disruption.word
+    if change.why:
+        data["why"] = change.why
+    if change.path:
+        data["path"] = change.path
+    return data
+
+
+def state_data(result: StateResult) -> dict[str, Any]:
+    """One state on one node."""
+    data: dict[str, Any] = {"state": result.state, "outcome": result.outcome.value}
+    if result.plan.changes:
+        data["changes"] = [change_data(change) for change in result.plan.changes]
+        data["disruption"] = result.plan.disruption.word
+    if result.known_after:
+        data["known_after"] = list(result.known_after)
+        data["worst"] = result.worst.word
+    if result.reason:
+        data["reason"] = result.reason
+    if result.evidence:
+        data["evidence"] = result.evidence
+    if result.plan.notes:
+        data["notes"] = list(result.plan.notes)
+    return data
+
+
+def node_data(node: NodeResult) -> dict[str, Any]:
+    """One node."""
+    data: dict[str, Any] = {"name": node.name, "status": node.status.value}
+    if node.reason:
+        data["reason"] = node.reason
+    data["states"] = [state_data(result) for result in node.states]
+    worst = max((r.worst for r in node.states), default=Disruption.NONE)
+    data["disruption"] = worst.word
+    data["reboots"] = node.reboots
+    data["connections"] = node.connections
+    data["execs"] = node.execs
+    if node.notes:
+        data["notes"] = list(node.notes)
+    return data
+
+
+def policy_data(policy: Policy, source: str) -> dict[str, Any]:
+    """The policy itself, so that a saved plan needs no other file."""
+    return {
+        "name": policy.name or source,
+        "source": source,
+        "states": [{"state": state.name, "parameters": parameters(state)} for state in policy.states],
+    }
+
+
+def plan_document(
+    policy: Policy, source: str, nodes: Sequence[NodeResult], *, run: str, created: str
+) -> dict[str, Any]:
+    """A plan as it is saved, shown and applied later."""
+    made = policy_data(policy, source)
+    rows: list[dict[str, Any]] = []
+    for node in nodes:
+        row = node_data(node)
+        row["observed"] = node.observed
+        row["fingerprint"] = fingerprint(node.observed)
+        rows.append(row)
+    return {
+        "format": PLAN_FORMAT,
+        "id": fingerprint([made, rows]),
+        "run": run,
+        "created": created,
+        "policy": made,
+        "notes": list(policy.notes),
+        "nodes": rows,
+    }
+
+
+def result_document(
+    nodes: Sequence[NodeResult], *, run: str, created: str, verb: str, summary: str, exit_code: int,
+    notes: Sequence[str] = (), skipped: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What became of a run."""
+    return {
+        "format": RESULT_FORMAT,
+        "verb": verb,
+        "run": run,
+        "created": created,
+        "notes": list(notes),
+        "nodes": [node_data(node) for node in nodes],
+        "skipped": list(skipped),
+        "summary": summary,
+        "exit_code": exit_code,
+    }
+
+
+def read_plan(data: Any, *, place: str) -> dict[str, Any]:
+    """Check a document that claims to be a plan; raise ``PolicyError`` saying what is wrong."""
+    if not isinstance(data, dict) or not str(data.get("format", "")).startswith("gpustate.plan/"):
+        raise PolicyError("this is no gpustate plan", place=place)
+    if data["format"] != PLAN_FORMAT:
+        raise PolicyError(
+            f"it is of format {data['format']!r}, this gpustate reads {PLAN_FORMAT!r}", place=place, fix="plan again"
+        )
+    nodes = data.get("nodes")
+    policy = data.get("policy")
+    if not isinstance(nodes, list) or not isinstance(policy, dict) or not isinstance(policy.get("states"), list):
+        raise PolicyError("the plan is damaged (no nodes or no policy)", place=place, fix="plan again")
+    for row in nodes:
+        if not isinstance(row, dict) or not isinstance(row.get("name"), str) or not isinstance(row.get("states"), list):
+            raise PolicyError("the plan is damaged (a node without name or states)", place=place, fix="plan again")
+        if fingerprint(row.get("observed")) != row.get("fingerprint"):
+            raise PolicyError(f"the plan was altered: {row['name']}", place=place, fix="plan again")
+    return data
+
+
+def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
+    """What each node looked like when the plan was made."""
+    return {row["name"]: row.get("observed", {}) for row in document["nodes"]}
+
+
+def announced_disruptions(document: Mapping[str, Any]) -> dict[str, dict[str, Disruption]]:
+    """What each state of each node may cost at most, as the plan said."""
+    told: dict[str, dict[str, Disruption]] = {}
+    for row in document["nodes"]:
+        mine = told.setdefault(row["name"], {})
+        for state in row["states"]:
+            word = state.get("worst") if state.get("known_after") else state.get("disruption")
+            if word is not None:
+                mine[str(state["state"])] = Disruption.parse(str(word))
+    return told

@@ -1,0 +1,150 @@
+"""From what a node's states observed to what would be done: pure.
+
+Each state, in order, gets one of: not applicable, refused, known after (a state it needs to look
+behind has changes of its own), would change, unchanged, or not run because another failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpustate.model.change import Disruption, Plan
+from gpustate.model.encode import fingerprint, plain
+from gpustate.model.facts import NodeView
+from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.state import AnyState
+
+_BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
+_FAILED = (Outcome.FAILED, Outcome.ROLLED_BACK, Outcome.NOT_RUN, Outcome.REFUSED, Outcome.INTERRUPTED)
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at a node gave.
+
+    Args:
+        view: the node as conditions see it.
+        seen: observation of each state that could be probed.
+        errors: why a state could not be.
+    """
+
+    view: NodeView
+    seen: dict[str, object] = field(default_factory=dict[str, object])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def applicable(state: AnyState, view: NodeView) -> str | None:
+    """``None`` when a state applies to a node, otherwise the reason why not."""
+    if state.only is not None and not state.only.holds(view):
+        return f"only where {state.only.text}"
+    return None
+
+
+def make(
+    states: Sequence[AnyState], look: Look, settled: Mapping[str, StateResult] | None = None
+) -> dict[str, StateResult]:
+    """Plan states in the order they are given.
+
+    Args:
+        states: in graph order.
+        look: a fresh look at the node.
+        settled: results that stand already (failed, or waiting for a reboot) and are not planned again.
+    """
+    results: dict[str, StateResult] = {}
+    for state in states:
+        standing = (settled or {}).get(state.name)
+        if standing is None:
+            standing = _one(state, look, results, must_hold_first(state, states))
+        results[state.name] = standing
+    return results
+
+
+def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
+    """States of the policy whose failure keeps this one from being run.
+
+    What is taken away goes in reverse: a state stays as long as one that needs it is still there.
+    """
+    names = {other.name for other in states}
+    if state.absent:
+        return tuple(o.name for o in states if o.absent and state.name in o.needs)
+    return tuple(dict.fromkeys(n for n in (*state.needs, *state.known_after) if n in names))
+
+
+def _one(
+    state: AnyState, look: Look, results: Mapping[str, StateResult], first: tuple[str, ...]
+) -> StateResult:
+    name = state.name
+    reason = applicable(state, look.view)
+    if reason is not None:
+        return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
+    failed = [n for n in first if n in results and results[n].outcome in _FAILED]
+    if failed:
+        because = results[failed[0]]
+        root = because.reason if because.outcome is Outcome.NOT_RUN else f"because {failed[0]} {because.outcome.value}"
+        return StateResult(name, Outcome.NOT_RUN, reason=root, proof=state.proof)
+    # Taken away in reverse, nothing is waited for: what this state looks behind is still there.
+    behind = () if state.absent else state.known_after
+    waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
+    if waits:
+        return StateResult(name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof)
+    if name in look.errors:
+        return StateResult(name, Outcome.FAILED, reason=look.errors[name], proof=state.proof)
+    seen = look.seen[name]
+    refusal = state.refuse(seen)
+    plan = state.plan(seen)
+    refusal = refusal or plan.refusal
+    if refusal is not None:
+        return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
+    outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
+    return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+
+
+def observed_data(states: Sequence[AnyState], look: Look) -> dict[str, object]:
+    """Observations as plain data, as far as a saved plan is compared by them."""
+    data: dict[str, object] = {}
+    for state in states:
+        if state.name not in look.seen:
+            continue
+        whole = plain(look.seen[state.name])
+        if state.stable is not None and isinstance(whole, dict):
+            whole = {key: whole[key] for key in state.stable if key in whole}
+        data[state.name] = whole
+    return data
+
+
+def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Name what differs between the observations of a saved plan and those of now."""
+    told: list[str] = []
+    for state in sorted({*planned, *now}):
+        before, after = planned.get(state), now.get(state)
+        if fingerprint(before) == fingerprint(after):
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            for key in sorted({*before, *after}):
+                if before.get(key) != after.get(key):
+                    told.append(f"{state}.{key} was {_short(before.get(key))}, is {_short(after.get(key))}")
+        else:
+            told.append(f"{state} was {'seen' if before is not None else 'not seen'} then, and is {'seen' if after is not None else 'not seen'} now")
+    return told
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def exceeds(result: StateResult, announced: Mapping[str, Disruption]) -> str | None:
+    """Say how a state's present plan goes beyond what was announced for it; ``None`` if it does not."""
+    if result.outcome is not Outcome.PENDING:
+        return None
+    if result.state not in announced:
+        return f"it was not in the plan, and now {_fields(result.plan)} would change"
+    allowed = announced[result.state]
+    if result.plan.disruption > allowed:
+        return f"it was announced as {allowed.word}, and would now cost {result.plan.disruption.word} ({_fields(result.plan)})"
+    return None
+
+
+def _fields(plan: Plan) -> str:
+    return ", ".join(change.field for change in plan.changes)
