@@ -1,0 +1,167 @@
+"""Many asks in one exec: the script that goes out and the answer that comes back.
+
+The script travels on standard input, in one compressed piece whose length stands in the command
+line, so that more can follow on the same input. The answer is framed by a nonce that is new for
+every exec: whatever a login shell prints around it is ignored, and no file's content can be
+mistaken for a frame. Files that asks need (see ``ShippedFile``) are sent only when the node says
+that it lacks them, within the same exec.
+
+Pure except for the nonce, which is handed in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer, Ask, ShippedFile
+
+STATE_FOLDER = "/var/lib/gpustate"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One exec's worth of asks.
+
+    Args:
+        script: plain text.
+        nonce: frames the answer.
+        asks: in the order of their numbers.
+        shipped: files some ask needs, by digest.
+    """
+
+    script: str
+    nonce: str
+    asks: tuple[Ask[Any], ...]
+    shipped: dict[str, tuple[ShippedFile, bytes]]
+
+    @property
+    def packed(self) -> bytes:
+        """The script as it travels."""
+        return gzip.compress(self.script.encode(), 6, mtime=0)
+
+
+def command_line(length: int) -> str:
+    """The command that reads ``length`` compressed bytes from its input and runs them."""
+    # Single quotes all around, no variables outside: csh and fish take it as sh does.
+    return f"sh -c 'eval \"$(head -c {length} | gzip -dc)\"'"
+
+
+def prologue(proc_root: str, sys_root: str) -> str:
+    """Environment of everything that runs on a node."""
+    return (
+        "LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE\n"
+        "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
+        f"PROC={shlex.quote(proc_root)}; SYS={shlex.quote(sys_root)}; G={STATE_FOLDER}; SHIPPED=$G/lib\n"
+        "export PROC SYS G SHIPPED; umask 022; exec 2>/dev/null\n"
+    )
+
+
+def make_batch(
+    asks: Sequence[Ask[Any]], nonce: str, *, proc_root: str = "/proc", sys_root: str = "/sys", before: str = ""
+) -> Batch:
+    """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
+    shipped: dict[str, tuple[ShippedFile, bytes]] = {}
+    for ask in asks:
+        for file in getattr(ask, "ships", ()):
+            if file.digest not in shipped:
+                shipped[file.digest] = (file, gzip.compress(file.load(), 6, mtime=0))
+    parts = [prologue(proc_root, sys_root)]
+    if before:
+        parts.append(f"{{ {before}\n}} >/dev/null </dev/null\n")
+    parts.append(f"printf '\\n%s begin\\n' {nonce}\n")
+    for digest, (file, packed) in shipped.items():
+        target = f'"$SHIPPED/{digest}/{file.name}"'
+        parts.append(
+            f"if [ ! -s {target} ]; then printf '%s need {digest}\\n' {nonce}; "
+            f'if mkdir -p -m 0755 "$SHIPPED/{digest}" && t=$(mktemp "$SHIPPED/{digest}/.new.XXXXXX"); then '
+            f'head -c {len(packed)} | gzip -dc >"$t" && sync "$t" && chmod 0644 "$t" && mv -fT "$t" {target} || rm -f "$t"; '
+            f"else head -c {len(packed)} >/dev/null; fi; fi\n"
+        )
+    parts.append(f"printf '%s answer\\n' {nonce}\n{{\n")
+    for number, ask in enumerate(asks):
+        parts.append(
+            f"printf '\\n%s %d\\n' {nonce} {number}\n(\n{ask.script()}\n) </dev/null\n"
+            f"printf '\\n%s = %d %d\\n' {nonce} {number} $?\n"
+        )
+    parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c\n")
+    return Batch("".join(parts), nonce, tuple(asks), shipped)
+
+
+class AnswerReader:
+    """Takes the bytes of an answer as they come.
+
+    After each ``feed``: ``needed`` holds digests of files the node asked for and has not got, and
+    ``done`` tells whether the answer is complete.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.needed: list[str] = []
+        self.began = False
+        self.done = False
+        self._head = b""
+        self._unpack: Any = None
+        self._body = b""
+        self.limit = 64 * 1024 * 1024
+
+    def feed(self, data: bytes) -> None:
+        """Take more output; raise ``ProbeError`` when it cannot be an answer."""
+        if self._unpack is not None:
+            self._inflate(data)
+            return
+        self._head += data
+        nonce = self.batch.nonce.encode()
+        while self._unpack is None:
+            mark = self._head.find(nonce + b" ")
+            if mark < 0:
+                if len(self._head) > 1_000_000:
+                    raise ProbeError("the login shell prints without end")
+                return
+            end = self._head.find(b"\n", mark)
+            if end < 0:
+                return
+            words = self._head[mark:end].decode("ascii", "replace").split()
+            self._head = self._head[end + 1 :]
+            if words[1:] == ["begin"]:
+                self.began = True
+            elif len(words) == 3 and words[1] == "need" and words[2] in self.batch.shipped:
+                self.needed.append(words[2])
+            elif words[1:] == ["answer"]:
+                self._unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+                rest, self._head = self._head, b""
+                self._inflate(rest)
+            else:
+                raise ProbeError(f"the answer has an unknown frame: {' '.join(words[1:])[:80]!r}")
+
+    def _inflate(self, data: bytes) -> None:
+        if self.done:
+            return
+        try:
+            self._body += self._unpack.decompress(data, self.limit + 1 - len(self._body))
+        except zlib.error as error:
+            raise ProbeError(f"the answer is torn ({error}); is gzip installed?") from error
+        if len(self._body) > self.limit:
+            raise ProbeError("the answer is larger than 64 MiB")
+        self.done = self._unpack.eof
+
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers in the order of the asks; raise ``ProbeError`` when one is missing."""
+        return split_answers(self._body, self.batch.nonce, len(self.batch.asks))
+
+
+def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
+    """Cut an unpacked answer into its parts."""
+    mark = re.escape(nonce.encode())
+    frame = re.compile(rb"\n" + mark + rb" (\d+)\n(.*?)\n" + mark + rb" = \1 (\d+)\n", re.DOTALL)
+    found = {int(m[1]): Answer(int(m[3]), m[2]) for m in frame.finditer(body)}
+    missing = [number for number in range(count) if number not in found]
+    if missing:
+        raise ProbeError(f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)")
+    return tuple(found[number] for number in range(count))

@@ -1,0 +1,173 @@
+"""One command on a node with its standard input and output, whatever carries it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Protocol
+
+import gevent
+import paramiko
+from gevent import select
+
+from gpustate.errors import ConnectionFailed
+
+
+class Channel(Protocol):
+    """A running command. Reads return ``b""`` at the end of output."""
+
+    def write(self, data: bytes, deadline: float) -> None:
+        """Send everything, or raise ``ConnectionFailed``."""
+        ...
+
+    def close_stdin(self) -> None:
+        """End of input."""
+        ...
+
+    def read(self, deadline: float) -> bytes:
+        """Some output; ``b""`` at its end; ``ConnectionFailed`` at the deadline."""
+        ...
+
+    def read_stderr(self) -> bytes:
+        """What has come on standard error so far; never waits."""
+        ...
+
+    def readable(self, seconds: float) -> bool:
+        """Wait at most so long for output or its end."""
+        ...
+
+    def status(self) -> int | None:
+        """Exit status; ``None`` when the connection ended before it came."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; the command may go on if it detached itself."""
+        ...
+
+
+class SshChannel:
+    """A session channel of a paramiko transport."""
+
+    def __init__(self, transport: paramiko.Transport, command: str, timeout_s: float) -> None:
+        try:
+            self._channel = transport.open_session(timeout=timeout_s)
+            self._channel.settimeout(timeout_s)
+            self._channel.exec_command(command)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise ConnectionFailed(f"no channel could be opened ({_words(error)})") from error
+
+    def write(self, data: bytes, deadline: float) -> None:
+        try:
+            self._channel.settimeout(max(0.1, deadline - time.monotonic()))
+            self._channel.sendall(data)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise ConnectionFailed(f"the connection broke while sending ({_words(error)})") from error
+
+    def close_stdin(self) -> None:
+        try:
+            self._channel.shutdown_write()
+        except (OSError, EOFError, paramiko.SSHException):
+            pass
+
+    def read(self, deadline: float) -> bytes:
+        try:
+            self._channel.settimeout(max(0.05, deadline - time.monotonic()))
+            data: bytes = self._channel.recv(65536)
+        except TimeoutError as error:
+            raise ConnectionFailed("no answer in time") from error
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise ConnectionFailed(f"the connection broke ({_words(error)})") from error
+        return data
+
+    def read_stderr(self) -> bytes:
+        data = b""
+        while self._channel.recv_stderr_ready():
+            data += self._channel.recv_stderr(65536)
+        return data
+
+    def readable(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while True:
+            if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
+                return True
+            if time.monotonic() >= end:
+                return False
+            gevent.sleep(0.02)
+
+    def status(self) -> int | None:
+        if self._channel.status_event.wait(2.0):
+            code = self._channel.exit_status
+            return code if code >= 0 else None
+        return None
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class LocalChannel:
+    """A process on this machine; same contract."""
+
+    def __init__(self, argv: list[str]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            )
+        except OSError as error:
+            raise ConnectionFailed(f"{argv[0]} cannot be run ({error.strerror})") from error
+
+    def write(self, data: bytes, deadline: float) -> None:
+        if self._process.stdin is None:
+            raise ConnectionFailed("the command takes no input")
+        view = memoryview(data)
+        while view:
+            try:
+                sent = self._process.stdin.write(view[:65536])
+            except OSError as error:
+                raise ConnectionFailed(f"the command ended while sending ({error.strerror})") from error
+            view = view[sent or 0 :]
+
+    def close_stdin(self) -> None:
+        if self._process.stdin:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass
+
+    def read(self, deadline: float) -> bytes:
+        if not self.readable(max(0.05, deadline - time.monotonic())):
+            raise ConnectionFailed("no answer in time")
+        return (self._process.stdout.read(65536) if self._process.stdout else b"") or b""
+
+    def read_stderr(self) -> bytes:
+        stderr = self._process.stderr
+        if stderr is None or stderr.closed or not select.select([stderr], [], [], 0)[0]:
+            return b""
+        return stderr.read(65536) or b""
+
+    def readable(self, seconds: float) -> bool:
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+
+    def status(self) -> int | None:
+        try:
+            return self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream:
+                try:
+                    stream.close()
+                except OSError:
+                    pass
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

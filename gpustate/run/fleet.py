@@ -1,0 +1,243 @@
+"""Many nodes side by side: each walks its own graph, a bounded number at a time."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from gevent.pool import Pool
+
+from gpustate import errors
+from gpustate.errors import UsageError
+from gpustate.graph.build import build, reverse
+from gpustate.graph.order import order
+from gpustate.model.change import Disruption
+from gpustate.model.inventory import Inventory, InventoryNode
+from gpustate.model.outcome import NodeResult, NodeStatus
+from gpustate.model.policy import Policy, Resolved, resolve
+from gpustate.model.state import AnyState
+from gpustate.remote.session import Session
+from gpustate.run.events import Listener, nobody
+from gpustate.run.walk import Holder, Options, Walk
+
+DEFAULT_FORKS = 50
+
+
+@dataclass(slots=True)
+class Request:
+    """What a run is to do.
+
+    Args:
+        policy: states that should hold.
+        inventory: nodes it is for.
+        apply: change them; otherwise only look and plan.
+        known: names of all registered states, for the graph's checks.
+        forks: nodes worked on at the same time.
+        max_disruption: nodes whose plan may cost more are refused.
+        planned, announced: from a saved plan, see :class:`gpustate.run.walk.Options`.
+        serial: sizes of the batches nodes are taken in, one after the other; the last repeats.
+            A batch with a node that did not end well is the last one.
+        run: id of the run; made when not given.
+    """
+
+    policy: Policy
+    inventory: Inventory
+    apply: bool = False
+    known: frozenset[str] = frozenset()
+    forks: int = DEFAULT_FORKS
+    max_disruption: Disruption = Disruption.REBOOT
+    planned: Mapping[str, Mapping[str, object]] | None = None
+    announced: Mapping[str, Mapping[str, Disruption]] | None = None
+    plan_id: str = ""
+    serial: Sequence[str] = ()
+    run: str = ""
+
+
+@dataclass(slots=True)
+class FleetResult:
+    """A run that is over."""
+
+    run: str
+    nodes: list[NodeResult] = field(default_factory=list[NodeResult])
+    skipped: list[str] = field(default_factory=list[str])  # never started: stopped early
+    duration_s: float = 0.0
+    interrupted: bool = False
+    applied: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The worst for an operator; pending changes are the verb's business."""
+        codes = [node.exit_code for node in self.nodes]
+        if self.interrupted:
+            codes.append(errors.EXIT_INTERRUPTED)
+        elif self.skipped:
+            codes.append(errors.EXIT_STOPPED)
+        return errors.worst_exit_code(codes)
+
+    @property
+    def pending(self) -> bool:
+        """Some node would change."""
+        return any(node.pending for node in self.nodes)
+
+    def count(self, *statuses: NodeStatus) -> int:
+        """Nodes that ended so."""
+        return sum(node.status in statuses for node in self.nodes)
+
+    def summary(self) -> str:
+        """The last line, for grep."""
+        ok = [n for n in self.nodes if n.status is NodeStatus.OK]
+        changed = sum(n.changed if self.applied else n.pending for n in self.nodes)
+        unchanged = sum(not (n.changed or n.pending) for n in ok)
+        numbers = {
+            "nodes": len(self.nodes) + len(self.skipped),
+            "ok": len(ok),
+            "changed": changed,
+            "unchanged": unchanged,
+            "failed": self.count(NodeStatus.FAILED, NodeStatus.INTERRUPTED),
+            "unreachable": self.count(NodeStatus.UNREACHABLE),
+            "refused": self.count(NodeStatus.REFUSED, NodeStatus.LOCKED),
+            "rolled_back": self.count(NodeStatus.ROLLED_BACK),
+            "reboots": sum(n.reboots for n in self.nodes),
+            "duration_s": f"{self.duration_s:.1f}",
+        }
+        return " ".join(f"{key}={value}" for key, value in numbers.items())
+
+
+def new_run_id() -> str:
+    """Sortable by time, unique without asking anybody: ``20261121-075500-1a2b3c``."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def controller() -> Holder:
+    """Who we are, for locks."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    name = f"{user}@{socket.gethostname()}"
+
+    def alive(holder: str, pid: int) -> bool:
+        if holder != name or pid <= 0:
+            return holder != name
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return pid != os.getpid()
+
+    return Holder(name, os.getpid(), alive)
+
+
+def ordered(states: Sequence[AnyState], known: frozenset[str] = frozenset()) -> list[AnyState]:
+    """States in the order they are walked; raise ``GraphError`` when there is none."""
+    by_name = {state.name: state for state in states}
+    graph = build(states, known)
+    if states and all(state.absent for state in states):
+        graph = reverse(graph)
+    return [by_name[name] for name in order(graph)]
+
+
+def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
+    """Every node's own states, checked before the first connection is made."""
+    names = [state.name for state in ordered(request.policy.states, request.known)]
+    plans: list[tuple[Resolved, list[AnyState]]] = []
+    for node in request.inventory:
+        resolved = resolve(request.policy, node)
+        by_name = {state.name: state for state in resolved.states}
+        plans.append((resolved, [by_name[name] for name in names]))
+    return plans
+
+
+def batches(nodes: Sequence[Any], serial: Sequence[str]) -> list[list[Any]]:
+    """Cut nodes into batches: ``1``, ``10%`` (rounded up); the last size repeats.
+
+    Raises:
+        UsageError: a size that is no positive number or percentage.
+    """
+    rest = list(nodes)
+    if not serial:
+        return [rest] if rest else []
+    sizes: list[int] = []
+    for word in serial:
+        text = word.strip()
+        number = text.removesuffix("%")
+        if not number.isdigit() or int(number) == 0 or (text.endswith("%") and int(number) > 100):
+            raise UsageError(f"--serial: {word!r} is no batch size", fix="use numbers or percentages: 1,10%,50%")
+        size = int(number)
+        sizes.append(-(-len(rest) * size // 100) if text.endswith("%") else size)
+    cut: list[list[Any]] = []
+    while rest:
+        size = max(1, sizes[min(len(cut), len(sizes) - 1)])
+        cut.append(rest[:size])
+        rest = rest[size:]
+    return cut
+
+
+def run(
+    request: Request, listen: Listener = nobody, stop: Callable[[], bool] = lambda: False
+) -> FleetResult:
+    """Walk all nodes.
+
+    Raises:
+        GpustateError: policy, graph or overrides are wrong; nothing was reached then.
+    """
+    started = time.monotonic()
+    plans = resolve_all(request)
+    run_id = request.run or new_run_id()
+    options = Options(
+        run=run_id,
+        apply=request.apply,
+        holder=controller(),
+        max_disruption=request.max_disruption,
+        planned=request.planned,
+        announced=request.announced,
+        plan_id=request.plan_id,
+    )
+
+    def one(plan: tuple[Resolved, list[AnyState]]) -> NodeResult | None:
+        if stop():
+            return None
+        resolved, states = plan
+        return Walk(Session(resolved.node), resolved, states, options, stop, listen).run()
+
+    result = FleetResult(run_id, applied=request.apply)
+    done: dict[str, NodeResult] = {}
+    for batch in batches(plans, request.serial):
+        pool = Pool(max(1, request.forks))
+        for node in pool.imap_unordered(one, batch):
+            if node is not None:
+                done[node.name] = node
+        if stop() or any(done[p[0].node.name].exit_code for p in batch if p[0].node.name in done):
+            break
+    result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
+    result.skipped = [p[0].node.name for p in plans if p[0].node.name not in done]
+    result.interrupted = stop()
+    result.duration_s = time.monotonic() - started
+    return result
+
+
+def each(
+    nodes: Sequence[InventoryNode], forks: int, work: Callable[[Session], str]
+) -> list[tuple[InventoryNode, str, errors.GpustateError | None]]:
+    """Do one small thing on every node (lock, unlock): its text, or its error."""
+
+    def one(node: InventoryNode) -> tuple[InventoryNode, str, errors.GpustateError | None]:
+        session = Session(node)
+        try:
+            session.connect()
+            return node, work(session), None
+        except errors.GpustateError as error:
+            return node, "", error
+        finally:
+            session.close()
+
+    return list(Pool(max(1, forks)).imap(one, nodes))

@@ -1,0 +1,79 @@
+"""What a program's journal says about the states it ran: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.ops import Program
+
+
+@dataclass(slots=True)
+class StateRecord:
+    """What the journal says of one state."""
+
+    started: bool = False
+    failed_step: str = ""
+    status: int = 0
+    output: str = ""
+    rolled_back: bool = False
+    skipped_because: str = ""
+    unfinished_step: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """What the journal says of a program."""
+
+    states: dict[str, StateRecord] = field(default_factory=dict[str, StateRecord])
+    ended: bool = False
+    stopped: bool = False
+    died: bool = False
+    offset: int = 0
+
+    def take(self, entry: dict[str, Any], program: Program) -> tuple[str, str] | None:
+        """Take one entry; return state and label when a step begins."""
+        self.offset += int(entry.get("bytes", 0))
+        kind = entry.get("e")
+        number = entry.get("i")
+        state, step = ("", None)
+        if isinstance(number, int) and 1 <= number <= len(program.steps):
+            state, step = program.steps[number - 1]
+        record = self.states.setdefault(state, StateRecord()) if state else None
+        if kind == "intent" and record is not None and step is not None:
+            record.started = True
+            record.unfinished_step = step.label
+            return state, step.label
+        if kind == "effect" and record is not None and entry.get("did") == "rolled-back":
+            record.rolled_back = True
+        elif kind == "result" and record is not None and step is not None:
+            record.unfinished_step = ""
+            if entry.get("rc"):
+                record.failed_step = step.label
+                record.status = int(entry["rc"])
+                record.output = str(entry.get("out", ""))
+        elif kind == "skip":
+            name = str(entry.get("state"))
+            self.states.setdefault(name, StateRecord()).skipped_because = str(entry.get("because"))
+        elif kind == "end":
+            self.ended = True
+            self.stopped = bool(entry.get("stopped"))
+        elif kind == "died":
+            self.died = True
+        return None
+
+
+def last_lines(output: str, count: int = 12) -> str:
+    """The last lines of a step's output that say something."""
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+    return "\n".join(lines[-count:])
+
+
+def cause(output: str, pick: Iterable[str] = ("error", "E:", "fail", "No space", "cannot", "fatal")) -> str:
+    """The line of an output that most likely names the cause: the first that looks like an error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for line in lines:
+        if any(word.lower() in line.lower() if word.islower() else word in line for word in pick):
+            return line[:300]
+    return lines[-1][:300] if lines else "it printed nothing"

@@ -1,0 +1,128 @@
+"""What is kept on a node about runs: the lock, and the newest program with its journal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpustate.model.asks import Answer, Ask
+
+#: How long a lock holds when nobody renews it, in seconds. A stage may build kernel modules.
+LOCK_TTL_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Who holds a node."""
+
+    run: str
+    holder: str  # user@host of the controller
+    reason: str  # what for: apply, or what a person gave to ``gpustate lock``
+    since: int  # seconds since the epoch, by the node's clock or the controller's
+    expires: int
+    pid: int = 0  # of the controller, on its own host
+    plan: str = ""
+
+    def told(self) -> str:
+        """Who, since when and until when, for a person."""
+        def clock(at: int) -> str:
+            return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+        return f"held by {self.holder} ({self.reason}) since {clock(self.since)} until {clock(self.expires)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The newest program on a node that has not written its last journal entry."""
+
+    run: str
+    alive: bool
+    last: str  # its last journal line
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Lock and unfinished program, where there is one."""
+
+    lock: Lock | None = None
+    program: Program | None = None
+    now: int = 0
+
+    @property
+    def locked(self) -> bool:
+        """There is a lock and it has not expired."""
+        return self.lock is not None and self.lock.expires > self.now
+
+
+def read_lock(text: str) -> Lock | None:
+    """Read a lock's text; damaged ones hold nobody, for they cannot say whom to ask."""
+    try:
+        data: Any = json.loads(text)
+        return Lock(
+            run=str(data["run"]),
+            holder=str(data["holder"]),
+            reason=str(data.get("reason", "")),
+            since=int(data["since"]),
+            expires=int(data["expires"]),
+            pid=int(data.get("pid", 0)),
+            plan=str(data.get("plan", "")),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLedger(Ask[Ledger]):
+    """Ask for both in one fragment."""
+
+    def script(self) -> str:
+        return r"""printf 'now %s\n' "$(date +%s)"
+if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
+r=$(ls -1t $G/runs 2>/dev/null | grep -v '\.new$' | head -n 1)
+if [ -n "$r" ]; then
+  l=$(tail -n 1 $G/runs/$r/journal)
+  case $l in *'"e":"end"'*) ;; *)
+    a=0; read -r p <$G/runs/$r/pid && grep -qa "runs/$r/" /proc/$p/cmdline && a=1
+    printf 'program %s %s %s\n' "$r" $a "$l";;
+  esac
+fi
+:"""
+
+    def parse(self, answer: Answer) -> Ledger:
+        lock: Lock | None = None
+        program: Program | None = None
+        now = 0
+        for line in answer.text.splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "now" and rest.strip().isdigit():
+                now = int(rest)
+            elif word == "lock":
+                lock = read_lock(rest)
+            elif word == "program":
+                run, _, rest = rest.partition(" ")
+                alive, _, last = rest.partition(" ")
+                program = Program(run, alive == "1", last)
+        return Ledger(lock, program, now)
+
+    def stand_in(self) -> Ledger:
+        return Ledger()
+
+
+def lock_script(lock: dict[str, Any], *, force: bool) -> str:
+    """sh that takes the lock for a person; prints ``held <info>`` and ends with 8 when it is held."""
+    info = shlex.quote(json.dumps(lock, sort_keys=True))
+    taken = "false" if force else '[ "$(cat $G/lock/expires)" -gt "$(date +%s)" ]'
+    return f"""mkdir -p -m 0700 $G && t=$(mktemp -d $G/lock.XXXXXX) || {{ echo "$G cannot be written"; exit 1; }}
+printf %s {info} >$t/info; printf %s {shlex.quote(str(lock["run"]))} >$t/run; printf %s {int(lock["expires"])} >$t/expires || {{ rm -rf $t; echo "the disk of $G is full"; exit 1; }}
+if [ -d $G/lock ]; then if {taken}; then rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; fi; rm -rf $G/lock; fi
+mv -T $t $G/lock || {{ rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; }}"""
+
+
+def unlock_script(holder: str, *, force: bool) -> str:
+    """sh that lets go of the lock; ends with 8 when somebody else holds it."""
+    mine = "true" if force else f"grep -qF {shlex.quote(json.dumps(holder))} $G/lock/info"
+    return f"""[ -d $G/lock ] || {{ echo "not locked"; exit 0; }}
+if {mine}; then rm -rf $G/lock; echo unlocked; else printf 'held '; cat $G/lock/info; exit 8; fi"""
