@@ -73,6 +73,11 @@ class InventoryNode:
         return str(self.vars.get("gpustate_proc_root", "/proc"))
 
     @property
+    def state_folder(self) -> str:
+        """Where gpustate keeps its own things on this node."""
+        return str(self.vars.get("gpustate_state_folder", "/var/lib/gpustate"))
+
+    @property
     def sys_root(self) -> str:
         """Where this node's ``/sys`` is read; another place in the lab."""
         return str(self.vars.get("gpustate_sys_root", "/sys"))

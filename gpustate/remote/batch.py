@@ -21,8 +21,7 @@ from typing import Any
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask, ShippedFile
-
-STATE_FOLDER = "/var/lib/gpustate"
+from gpustate.model.inventory import InventoryNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +52,19 @@ def command_line(length: int) -> str:
     return f"sh -c 'eval \"$(head -c {length} | gzip -dc)\"'"
 
 
-def prologue(proc_root: str, sys_root: str) -> str:
+def prologue(node: InventoryNode) -> str:
     """Environment of everything that runs on a node."""
     return (
         "LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE\n"
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
-        f"PROC={shlex.quote(proc_root)}; SYS={shlex.quote(sys_root)}; G={STATE_FOLDER}; SHIPPED=$G/lib\n"
+        f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
+        f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
         "export PROC SYS G SHIPPED; umask 022; exec 2>/dev/null\n"
     )
 
 
 def make_batch(
-    asks: Sequence[Ask[Any]], nonce: str, *, proc_root: str = "/proc", sys_root: str = "/sys", before: str = ""
+    node: InventoryNode, asks: Sequence[Ask[Any]], nonce: str, *, before: str = ""
 ) -> Batch:
     """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
     shipped: dict[str, tuple[ShippedFile, bytes]] = {}
@@ -72,7 +72,7 @@ def make_batch(
         for file in getattr(ask, "ships", ()):
             if file.digest not in shipped:
                 shipped[file.digest] = (file, gzip.compress(file.load(), 6, mtime=0))
-    parts = [prologue(proc_root, sys_root)]
+    parts = [prologue(node)]
     if before:
         parts.append(f"{{ {before}\n}} >/dev/null </dev/null\n")
     parts.append(f"printf '\\n%s begin\\n' {nonce}\n")

@@ -136,9 +136,7 @@ class Session:
             ConnectionFailed, ProbeError: nothing came, or nothing usable.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
-        made = batches.make_batch(
-            asks, nonce, proc_root=self.node.proc_root, sys_root=self.node.sys_root, before=before
-        )
+        made = batches.make_batch(self.node, asks, nonce, before=before)
         deadline = time.monotonic() + PROBE_TIMEOUT_S
         channel = self._start(made.script, deadline)
         reader = batches.AnswerReader(made)
@@ -162,7 +160,7 @@ class Session:
         nonce = "gpustate-" + secrets.token_hex(16)
         deadline = time.monotonic() + timeout_s
         text = (
-            batches.prologue(self.node.proc_root, self.node.sys_root)
+            batches.prologue(self.node)
             + f"printf '\\n%s begin\\n' {nonce}\n(\n{script}\n) 2>&1\nprintf '\\n%s end %d\\n' {nonce} $?\n"
         )
         channel = self._start(text, deadline)
@@ -219,7 +217,7 @@ class Session:
         }
         payload = gzip.compress(_shell_archive(files).encode(), 6, mtime=0)
         script = (
-            batches.prologue(self.node.proc_root, self.node.sys_root)
+            batches.prologue(self.node)
             + _START.replace("@NONCE@", nonce)
             .replace("@RUN@", run)
             .replace("@SIZE@", str(len(payload)))
@@ -241,7 +239,7 @@ class Session:
         """Take up following a program that was started earlier, from a byte of its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = (
-            batches.prologue(self.node.proc_root, self.node.sys_root)
+            batches.prologue(self.node)
             + f"RUN={run}; R=$G/runs/$RUN; N={nonce}; O={offset}\nprintf '\\n%s begin\\n' $N\n"
             + f"[ -d $R ] || {{ printf '%s refused no-run\\n' $N; exit 1; }}\n{_FOLLOW}"
         )
@@ -309,7 +307,7 @@ def _program_text(
     run: str, program: Program, node: InventoryNode, lock: str, keep_lock: bool
 ) -> str:
     return (
-        f"G={batches.STATE_FOLDER}; RUN={run}; R=$G/runs/$RUN; LOCK={shlex.quote(lock)}\n"
+        f"G={shlex.quote(node.state_folder)}; RUN={run}; R=$G/runs/$RUN; LOCK={shlex.quote(lock)}\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         + ("KEEP_LOCK=1\n" if keep_lock else "")
         + "export G RUN R PROC SYS LOCK\n"

@@ -1,0 +1,45 @@
+# Two commands: `make demo` runs the main job, `make test` passes the tests.
+# Both install what they need: a virtual environment in .venv, and, as root on Debian, the Debian
+# packages that the throw-away nodes need. They can be run again.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+POLICY ?= docs/examples/clusterpolicy.yaml
+
+.PHONY: demo test quick lint setup system clean
+
+demo: setup
+	@$(BIN)/python docs/examples/demo.py $(POLICY)
+
+test: setup
+	@$(BIN)/pytest
+
+# Without nodes: everything that needs neither root nor namespaces.
+quick: setup
+	@$(BIN)/pytest -m "not node"
+
+lint: setup
+	@$(BIN)/pytest tests/unit/test_checks.py
+
+setup: system $(VENV)/.done
+
+# As root with apt-get: install what is missing, and say so. Otherwise: say what is missing, go on.
+system:
+	@missing=; for p in $$($(PYTHON) gpustate/lab/requirements.py --packages 2>/dev/null || echo python3-venv); do \
+	  dpkg-query -W -f '$${db:Status-Abbrev}' $$p 2>/dev/null | grep -q '^.i' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "gpustate: installing Debian packages:$$missing"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  else echo "gpustate: not root, so these Debian packages are left out, and with them the throw-away nodes:$$missing"; fi; \
+	fi
+
+$(VENV)/.done: pyproject.toml
+	@echo "gpustate: making the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,66 @@
+"""The main job from end to end, on two throw-away nodes: plan, apply, validate, apply again.
+
+    python docs/examples/demo.py [POLICY] [--keep]
+
+Every command is shown before it is run, so it can be run by hand afterwards. The nodes are real
+Debian 12 and 13 systems with real systemd, sshd, apt, dkms and containerd. Their GPUs, NVIDIA's
+packages and libraries are simulated, see docs/lab.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NAME = "demo"
+GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
+
+
+def show(*words: str) -> str:
+    """Print a command as it would be typed."""
+    line = shlex.join(["gpustate", *words])
+    print(f"\n$ {line}", flush=True)
+    return line
+
+
+def run(*words: str, expect: tuple[int, ...] = (0,)) -> str:
+    """Run one command, its output shown and returned; end the demo when it fails."""
+    show(*words)
+    process = subprocess.Popen([GPUSTATE, *words], stdout=subprocess.PIPE, text=True)
+    said = ""
+    for line in process.stdout or ():
+        said += line
+        print(line, end="", flush=True)
+    if process.wait() not in expect:
+        raise SystemExit(f"demo: that ended with {process.returncode}; the lab is kept: gpustate lab down --name {NAME}")
+    return said
+
+
+def main(arguments: list[str]) -> None:
+    keep = "--keep" in arguments
+    named = [word for word in arguments if not word.startswith("-")]
+    policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
+    started = time.monotonic()
+    run("lab", "up", "--name", NAME, "--nodes", "2", "--image", "debian12,debian13", "--gpus", "8xH100")
+    listed = subprocess.run([GPUSTATE, "lab", "list", "-o", "json"], capture_output=True, text=True, check=True)
+    labs = json.loads(listed.stdout)["labs"]
+    inventory = next(lab["inventory"] for lab in labs if lab["name"] == NAME)
+    run("plan", policy, "-i", inventory)
+    run("apply", policy, "-i", inventory, "--yes")
+    run("validate", policy, "-i", inventory)
+    again = run("apply", policy, "-i", inventory, "--yes")
+    if " changed=0 " not in again:
+        raise SystemExit("demo: the second apply changed something; that is a bug in gpustate")
+    if keep:
+        print(f"\nThe nodes are kept: gpustate explain gpu1 -i {inventory}; gpustate lab down --name {NAME}")
+    else:
+        run("lab", "down", "--name", NAME)
+    print(f"\ndemo: done in {time.monotonic() - started:.0f} s; the second apply changed nothing")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The command line: one file a verb; heavy parts are imported inside the verb."""

@@ -1,0 +1,191 @@
+"""``gpustate apply``: make nodes as the policy says, or carry out a saved plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import PolicyError, UsageError
+
+
+class _Level(click.ParamType):
+    name = "level"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from gpustate.model.change import Disruption
+
+        if isinstance(value, Disruption):
+            return value
+        try:
+            return Disruption.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+LEVEL = _Level()
+
+
+def apply_options(function: common.F) -> common.F:
+    """Options of everything that changes nodes."""
+    for option in reversed(
+        (
+            click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+            click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+            click.option("--max-disruption", type=LEVEL, default="reboot", show_default=True, metavar="LEVEL",
+                         help="Refuse nodes whose plan may cost more: none, reload, restart, drain, reset, reboot."),
+            click.option("--serial", metavar="SIZES", help="Nodes in batches, one after the other: 1,10%,50%."),
+            click.option("--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("policy", metavar="POLICY|PLAN")
+@common.inventory_options
+@apply_options
+def apply(policy: str, **options: Any) -> None:
+    """Make nodes as POLICY says, or carry out a saved PLAN exactly as it stands.
+
+    A node whose observed state is no longer the one a PLAN was made from is refused (exit 5).
+    """
+    from gpustate import policies
+
+    if policies.kind(policy) == "plan":
+        _apply_plan(policy, options)
+    else:
+        apply_policy(policy, options, verb="apply")
+
+
+def apply_policy(source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None) -> None:
+    """Apply a policy: ask first on a terminal, unless ``--yes``."""
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is there to say yes", fix="look with `gpustate plan`, then give --yes")
+        from gpustate.cli.plan import make_plan
+
+        planned, document = make_plan(source, options, output="text", diff=options["diff"], ensure=ensure)
+        if not planned.pending:
+            common.finish(planned.exit_code)
+            return
+        click.confirm(f"{verb.capitalize()} this?", abort=True, err=True)
+        carry_out(source, options, verb=verb, ensure=ensure, document=document)
+        return
+    carry_out(source, options, verb=verb, ensure=ensure)
+
+
+def _apply_plan(path: str, options: dict[str, Any]) -> None:
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.plan.document import read_plan
+
+    document = read_plan(_read_json(path), place=path)
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is there to say yes", fix="give --yes")
+        from gpustate.cli.show import show
+        from gpustate.plan import render
+
+        show(render.nodes_page(document, diff=options["diff"]))
+        click.echo(render.plan_sentence(document))
+        click.confirm("Apply this?", abort=True, err=True)
+    carry_out(path, options, verb="apply", document=document)
+
+
+def carry_plan_on(path: str, options: dict[str, Any]) -> None:
+    """Go on with a saved plan that was applied in part.
+
+    Its nodes have moved by our own doing, so they are not held against the plan's observations;
+    what each state may cost still is.
+    """
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.plan.document import read_plan
+
+    document = read_plan(_read_json(path), place=path)
+    carry_out(path, options, verb="apply", document=document, moved_by_us=True)
+
+
+def _read_json(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"cannot be read as a plan ({error})", place=path, fix="plan again") from error
+
+
+def _policy_of(document: dict[str, Any], place: str) -> Any:
+    from gpustate import registry
+    from gpustate.model.policy import Policy, build
+
+    made = document["policy"]
+    states = [build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]]
+    return Policy(*states, name=made.get("name"), notes=tuple(document.get("notes", ())))
+
+
+def carry_out(
+    source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None,
+    document: dict[str, Any] | None = None, moved_by_us: bool = False,
+) -> None:
+    """Run an apply and print what became of it."""
+    from gpustate.cli.show import show
+    from gpustate.plan import document as documents
+    from gpustate.plan import render
+    from gpustate.run import fleet, records
+
+    if document is not None:
+        policy = _policy_of(document, source)
+    else:
+        policy = common.load_policy(source)
+        policy = policy.with_ensure(ensure) if ensure is not None else policy
+    inventory = common.load_inventory(options)
+    if document is not None:
+        inventory = _only_planned(inventory, document, source)
+    request = fleet.Request(
+        policy,
+        inventory,
+        apply=True,
+        known=common.known_states(),
+        forks=options["forks"],
+        max_disruption=options["max_disruption"],
+        planned=documents.planned_observations(document) if document and not moved_by_us else None,
+        announced=documents.announced_disruptions(document) if document else None,
+        plan_id=str(document["id"]) if document else "",
+        serial=options["serial"].split(",") if options["serial"] else (),
+        run=fleet.new_run_id(),
+    )
+    fleet.resolve_all(request)  # errors of the user's text come before anything is recorded
+    record = records.begin(request.run, verb, source, options)
+    result = common.run(request, verb=verb, quiet=options["output"] == "json")
+    records.end(record, interrupted=result.interrupted or bool(result.skipped))
+    made = documents.result_document(
+        result.nodes, run=result.run, created=common.now(), verb=verb, summary=result.summary(),
+        exit_code=result.exit_code, notes=policy.notes, skipped=result.skipped,
+    )
+    if options["output"] == "json":
+        common.write_out(common.as_json(made))
+    else:
+        show(render.nodes_page(made, diff=options["diff"]))
+        if document is None:
+            show(render.notes_page(policy.notes))
+        if result.skipped:
+            click.echo(f"Not begun: {render.names_line(result.skipped)}")
+        if result.interrupted:
+            click.echo(f"Interrupted. Go on with: gpustate resume {result.run}")
+        click.echo(result.summary())
+    common.finish(result.exit_code)
+
+
+def _only_planned(inventory: Any, document: dict[str, Any], source: str) -> Any:
+    from dataclasses import replace
+
+    names = {row["name"] for row in document["nodes"]}
+    nodes = tuple(node for node in inventory.nodes if node.name in names)
+    if not nodes:
+        raise UsageError("the inventory has none of the plan's nodes", place=source, fix="give the inventory it was made with")
+    return replace(inventory, nodes=nodes)

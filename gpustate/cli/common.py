@@ -1,0 +1,165 @@
+"""What the verbs share: options, reading what they name, running with progress, ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpustate.errors import UsageError, worst_exit_code
+
+if TYPE_CHECKING:
+    from gpustate.model.inventory import Inventory
+    from gpustate.model.policy import Policy
+    from gpustate.run.fleet import FleetResult, Request
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = click.Choice(["text", "json"])
+
+
+def inventory_options(function: F) -> F:
+    """``-i``, ``-l`` and how to connect."""
+    for option in reversed(
+        (
+            click.option("-i", "--inventory", "inventory", metavar="SOURCE", envvar="GPUSTATE_INVENTORY",
+                         help="Inventory: a file, a folder, an executable, or a list a,b,c."),
+            click.option("-l", "--limit", metavar="PATTERN", help="Only these nodes: 'gpu:&dc1:!bad', '~regex'."),
+            click.option("--exclude", metavar="PATTERN", help="Not these nodes."),
+            click.option("-f", "--forks", type=click.IntRange(1, 10000), default=50, show_default=True,
+                         help="Nodes worked on at the same time."),
+            click.option("-u", "--user", help="Log in as, where the inventory does not say."),
+            click.option("--private-key", type=click.Path(), help="Key, where the inventory does not say."),
+            click.option("-b", "--become", is_flag=True, help="Use sudo, where the inventory does not say."),
+            click.option("-K", "--ask-become-pass", is_flag=True, help="Ask once for sudo's password."),
+            click.option("--host-key-checking", type=click.Choice(["yes", "accept-new", "no"]),
+                         help="Unknown host keys: refuse (default), keep, or take any."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def load_inventory(options: dict[str, Any]) -> Inventory:
+    """Read the inventory that the options name, and put the connection options on top."""
+    from gpustate import inventory
+
+    source = options.get("inventory")
+    if not source:
+        raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
+    loaded = inventory.load(source, limit=options.get("limit"), exclude=options.get("exclude"))
+    password = None
+    if options.get("ask_become_pass"):
+        password = click.prompt("sudo password", hide_input=True, err=True)
+    nodes = []
+    for node in loaded.nodes:
+        connection = node.connection
+        changes: dict[str, Any] = {}
+        if options.get("user") and connection.user is None:
+            changes["user"] = options["user"]
+        if options.get("private_key") and connection.key_file is None:
+            changes["key_file"] = os.path.expanduser(options["private_key"])
+        if options.get("become"):
+            changes["become"] = True
+        if password is not None and connection.become_password is None:
+            changes["become_password"] = password
+        if options.get("host_key_checking"):
+            changes["strict_host_key"] = options["host_key_checking"]
+        nodes.append(replace(node, connection=replace(connection, **changes)) if changes else node)
+    return replace(loaded, nodes=tuple(nodes))
+
+
+def load_policy(source: str) -> Policy:
+    """Read the policy that the command line names."""
+    from gpustate import policies
+
+    return policies.load(source)
+
+
+def known_states() -> frozenset[str]:
+    """Names of all registered states."""
+    from gpustate import registry
+
+    return frozenset(registry.states())
+
+
+def now() -> str:
+    """The time in UTC, as documents have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Interrupt:
+    """Ctrl-C: the first asks the run to stop after its current steps, the second leaves at once."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self.seen = 0
+        self._told = told
+
+    def __call__(self) -> bool:
+        return self.seen > 0
+
+    def arm(self) -> None:
+        """Take over SIGINT and SIGTERM."""
+        import gevent
+
+        def hit() -> None:
+            self.seen += 1
+            if self.seen > 1:
+                sys.stderr.write("\ngpustate: leaving at once; the nodes finish their steps by themselves\n")
+                sys.stderr.flush()
+                os._exit(130)
+            self._told()
+
+        gevent.signal_handler(signal.SIGINT, hit)
+        gevent.signal_handler(signal.SIGTERM, hit)
+
+
+def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
+    """Run with progress on standard error; Ctrl-C stops it in good order."""
+    from gpustate.cli.progress import Progress
+    from gpustate.run import fleet
+
+    progress = Progress([node.name for node in request.inventory], quiet=quiet)
+    resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
+
+    def told() -> None:
+        progress.say("interrupted: the running steps are finished, nothing new is begun" + (f"; go on with: {resume}" if resume else ""))
+
+    stop = Interrupt(told)
+    stop.arm()
+    with progress:
+        return fleet.run(request, progress.event, stop)
+
+
+def write_out(text: str, path: str | None = None) -> None:
+    """Print, or write a file whole or not at all."""
+    if path is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
+
+
+def as_json(document: Any) -> str:
+    """A document as it is printed and saved."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def finish(*codes: int) -> None:
+    """End the verb with the worst of some exit codes."""
+    code = worst_exit_code(codes)
+    if code:
+        raise click.exceptions.Exit(code)

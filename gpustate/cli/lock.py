@@ -1,0 +1,76 @@
+"""``gpustate lock`` and ``gpustate unlock``: keep gpustate off nodes for a while."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_LOCKED, UsageError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None or not 0 < int(match[1]) * _UNITS[match[2]] <= 366 * 86400:
+        raise UsageError(f"--for: {text!r} is no time", fix="write 30m, 8h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _on_all(options: dict[str, Any], script: str) -> None:
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.run import fleet
+    from gpustate.run.ledger import read_lock
+
+    inventory = common.load_inventory(options)
+    codes: list[int] = []
+
+    def work(session: Any) -> str:
+        answer = session.shell(script)
+        text: str = answer.text.strip()
+        if answer.status == EXIT_LOCKED:
+            codes.append(EXIT_LOCKED)
+            lock = read_lock(text.partition("held ")[2])
+            return lock.told() if lock else "held by somebody"
+        if answer.status:
+            codes.append(1)
+        return text
+
+    for node, text, error in fleet.each(inventory.nodes, options["forks"], work):
+        if error is not None:
+            codes.append(error.exit_code)
+        click.echo(f"{node.name}: {error or text}", err=error is not None)
+    common.finish(*codes)
+
+
+@click.command()
+@common.inventory_options
+@click.option("--reason", "-m", required=True, help="What for; others are shown it.")
+@click.option("--for", "duration", default="8h", show_default=True, metavar="TIME", help="How long: 30m, 8h, 7d.")
+@click.option("--force", is_flag=True, help="Take it although somebody else holds it.")
+def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
+    """Keep gpustate off the nodes: apply and remove are refused there (exit 8) until then."""
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.run.fleet import controller, new_run_id
+    from gpustate.run.ledger import lock_script
+
+    now = int(time.time())
+    info = {"run": new_run_id(), "holder": controller().name, "pid": 0, "reason": f"locked: {reason}",
+            "since": now, "expires": now + _seconds(duration)}
+    _on_all(options, lock_script(info, force=force) + '\necho "locked until $(date -u -d @$(cat $G/lock/expires) +%Y-%m-%dT%H:%M:%SZ)"')
+
+
+@click.command()
+@common.inventory_options
+@click.option("--force", is_flag=True, help="Break a lock that somebody else holds.")
+def unlock(force: bool, **options: Any) -> None:
+    """Let gpustate on locked nodes again."""
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.run.fleet import controller
+    from gpustate.run.ledger import unlock_script
+
+    _on_all(options, unlock_script(controller().name, force=force))

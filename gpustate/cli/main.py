@@ -1,0 +1,103 @@
+"""``gpustate``: finds the verb, and turns every error a user can cause into one line.
+
+Verbs are imported when they are asked for, so that ``gpustate --help`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError
+
+#: Verb, module below ``gpustate.cli``, attribute, one line of help.
+VERBS: dict[str, tuple[str, str, str]] = {
+    "plan": ("plan", "plan", "Say what would change, and what it would cost each node."),
+    "apply": ("apply", "apply", "Make nodes as the policy says; a saved plan is applied as it stands."),
+    "validate": ("validate", "validate", "Prove use: a CUDA kernel on every GPU, the runtime, CDI."),
+    "drift": ("drift", "drift", "Tell whether nodes are still as the policy says (exit 2: no)."),
+    "explain": ("explain", "explain", "Name the first broken link between a node and a usable GPU."),
+    "facts": ("facts", "facts", "Show what nodes are: system, kernel, runtimes, GPUs."),
+    "graph": ("graph", "graph", "Show the order of states, and why."),
+    "remove": ("remove", "remove", "Take away what a policy put on nodes."),
+    "lock": ("lock", "lock", "Keep gpustate off nodes for a while."),
+    "unlock": ("lock", "unlock", "Let gpustate on locked nodes again."),
+    "resume": ("resume", "resume", "Go on with a run that was interrupted."),
+    "lab": ("lab", "group", "Throw-away nodes with simulated GPUs."),
+    "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, attribute, _ = VERBS[cmd_name]
+        found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
+        if not isinstance(found, click.Command):
+            raise click.ClickException(f"{cmd_name} is no command")
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, 1)
+            hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(VERBS)}"
+            raise click.UsageError(f"no verb {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, VERBS[name][2]) for name in VERBS])
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="gpustate", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
+
+    Exit codes: 0 done, 1 error, 2 changes pending, 3 validation failed, 4 a node could not be
+    reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 130 interrupted.
+    """
+
+
+def entry() -> NoReturn:
+    """Run; end with one line and the documented exit code for everything a user can cause."""
+    try:
+        cli.main(standalone_mode=False, prog_name="gpustate")
+    except GpustateError as error:
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        _complain("interrupted")
+        sys.exit(EXIT_INTERRUPTED)
+    except click.ClickException as error:
+        _complain(error.format_message())
+        sys.exit(EXIT_ERROR)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; leave without a second complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_ERROR)
+    except OSError as error:
+        _complain(f"{error.filename or 'gpustate'}: {error.strerror or error}")
+        sys.exit(EXIT_ERROR)
+    sys.exit(0)
+
+
+def _complain(text: str) -> None:
+    print(f"gpustate: {text}", file=sys.stderr)

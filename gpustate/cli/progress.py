@@ -1,0 +1,83 @@
+"""Progress while a run goes on: on a terminal one line a node that is at work, else plain lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from gpustate.run.events import Event
+
+_SHOWN = 20
+_PLAIN = ("started", "step", "result", "rebooting", "waiting", "note", "finished")
+
+
+class Progress:
+    """Listens to a run's events.
+
+    Args:
+        nodes: names of all nodes of the run.
+        quiet: say nothing (JSON is asked for and standard error is no terminal).
+    """
+
+    def __init__(self, nodes: list[str], *, quiet: bool = False) -> None:
+        self._nodes = nodes
+        self._quiet = quiet
+        self._busy: dict[str, str] = {}
+        self._done = 0
+        self._failed = 0
+        self._live: Any = None
+        self._width = max((len(name) for name in nodes), default=0)
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """A line of its own, whatever goes on."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(f"gpustate: {text}", file=sys.stderr, flush=True)
+
+    def event(self, event: Event) -> None:
+        """Take note of one thing that happened."""
+        if event.kind == "finished":
+            self._busy.pop(event.node, None)
+            self._done += 1
+            self._failed += event.text not in ("ok",)
+        else:
+            told = f"{event.state}: {event.text}" if event.state else event.text or event.kind
+            self._busy[event.node] = told if event.kind != "result" else f"{event.state} {event.text}"
+        if self._live is not None:
+            self._live.update(self._table())
+        elif not self._quiet and event.kind in _PLAIN:
+            state = f" {event.state}:" if event.state else ""
+            text = event.text or event.kind
+            print(f"{event.node:<{self._width}} {event.kind}{state} {text}", file=sys.stderr, flush=True)
+
+    def _table(self) -> Any:
+        from rich.text import Text
+
+        lines = Text()
+        failed = f", {self._failed} not ok" if self._failed else ""
+        lines.append(f"{self._done} of {len(self._nodes)} nodes done{failed}\n", style="bold")
+        for name, what in list(self._busy.items())[:_SHOWN]:
+            lines.append(f"{name:<{self._width}} ", style="cyan")
+            lines.append(f"{what[:100]}\n")
+        if len(self._busy) > _SHOWN:
+            lines.append(f"... and {len(self._busy) - _SHOWN} more\n", style="dim")
+        return lines

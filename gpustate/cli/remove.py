@@ -1,0 +1,22 @@
+"""``gpustate remove``: take away what a policy put on nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.cli.apply import apply_options, apply_policy
+
+
+@click.command()
+@click.argument("policy")
+@common.inventory_options
+@apply_options
+def remove(policy: str, **options: Any) -> None:
+    """Take away everything that POLICY's states ever put on the nodes, in reverse order.
+
+    Files that were there before get their earlier bytes back.
+    """
+    apply_policy(policy, options, verb="remove", ensure="absent")

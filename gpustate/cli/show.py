@@ -1,0 +1,29 @@
+"""Pages on the terminal: colours where there is a terminal that wants them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from gpustate.plan.render import Page
+
+_COLOURS = {"green": "green", "yellow": "yellow", "red": "red", "cyan": "cyan"}
+
+
+def coloured() -> bool:
+    """Standard output is a terminal, and nobody asked for none (https://no-color.org)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def show(page: Page) -> None:
+    """Print a page."""
+    if not coloured():
+        click.echo(page.plain(), nl=False)
+        return
+    for line in page.lines:
+        click.echo("".join(
+            click.style(text, fg=_COLOURS.get(style), bold=True if style == "bold" else None, dim=True if style == "dim" else None)
+            for text, style in line
+        ))

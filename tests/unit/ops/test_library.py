@@ -1,0 +1,178 @@
+"""The sh functions of a node program, run by the real sh on real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpustate import ops
+
+
+class Place:
+    """A state folder and a run folder in a temporary directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.state = root / "state"
+        self.count = 0
+
+    def run(self, *blocks: ops.Block, stop_before: bool = False) -> list[dict[str, object]]:
+        """Compile, run as the engine does, and return the journal."""
+        self.count += 1
+        run = self.state / "runs" / f"r{self.count}"
+        run.mkdir(parents=True)
+        (run / "library").write_text(ops.LIBRARY)
+        program = ops.compile_program(blocks)
+        for name, text in program.files.items():
+            (run / name).write_text(text)
+        if stop_before:
+            (run / "stop").touch()
+        head = f"G={self.state}; RUN=r{self.count}; R=$G/runs/$RUN; LOCK=x; PROC=/proc; SYS=/sys\nexport G RUN R LOCK PROC SYS\n. $R/library\n"
+        subprocess.run(["sh", "-c", head + program.text], check=True, timeout=60)
+        return [json.loads(line) for line in (run / "journal").read_text().splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def one(*steps: ops.PutText | ops.RemoveFile | ops.Run | ops.RestoreOriginal) -> ops.Block:
+    return ops.Block("one", (), steps)
+
+
+def statuses(journal: list[dict[str, object]]) -> list[object]:
+    return [entry["rc"] for entry in journal if entry["e"] == "result"]
+
+
+def test_a_new_file_is_written_with_its_mode_and_no_temporary_file_is_left(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "a.conf"
+    place.run(one(ops.PutText(str(path), "a\nb", mode=0o600)))
+    assert path.read_bytes() == b"a\nb"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(path.parent) == ["a.conf"]
+
+
+def test_a_file_that_is_right_already_is_not_touched(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("same")
+    os.utime(path, (1, 1))
+    journal = place.run(one(ops.PutText(str(path), "same")))
+    assert path.stat().st_mtime == 1
+    assert {"e": "effect", "i": 1, "did": "same"} in journal
+
+
+def test_an_existing_file_keeps_owner_and_mode(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12, 34)
+    place.run(one(ops.PutText(str(path), "new")))
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    if os.geteuid() == 0:
+        assert (path.stat().st_uid, path.stat().st_gid) == (12, 34)
+
+
+def test_a_symbolic_link_is_refused_not_followed(place: Place, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    (tmp_path / "link").symlink_to(target)
+    journal = place.run(one(ops.PutText(str(tmp_path / "link"), "ours")))
+    assert statuses(journal) == [1]
+    assert target.read_text() == "theirs"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_content_with_quotes_and_no_final_newline_arrives_byte_for_byte(place: Place, tmp_path: Path) -> None:
+    text = "a'b\"c $HOME `id` \\n\tä€\nEND\nEOF"
+    place.run(one(ops.PutText(str(tmp_path / "a b'c"), text)))
+    assert (tmp_path / "a b'c").read_bytes() == text.encode()
+
+
+def test_the_original_comes_back_after_two_runs_with_bytes_mode_and_time(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"first\r\nno newline")
+    path.chmod(0o604)
+    os.utime(path, (1000, 1000))
+    place.run(one(ops.PutText(str(path), "second")))
+    place.run(one(ops.PutText(str(path), "third")))
+    place.run(one(ops.RestoreOriginal(str(path))))
+    assert path.read_bytes() == b"first\r\nno newline"
+    assert path.stat().st_mode & 0o777 == 0o604
+    assert path.stat().st_mtime == 1000
+
+
+def test_a_file_that_was_not_there_is_gone_again_after_restoring(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    place.run(one(ops.PutText(str(path), "x")))
+    place.run(one(ops.RestoreOriginal(str(path))))
+    assert not path.exists()
+
+
+def test_roll_back_puts_files_back_as_they_were_before_this_run(place: Place, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("before")
+    journal = place.run(
+        one(ops.PutText(str(old), "after"), ops.PutText(str(new), "x"), ops.Run(f"roll_back {old} {new}; exit 1", "fail"))
+    )
+    assert old.read_text() == "before"
+    assert not new.exists()
+    assert {"e": "effect", "i": 3, "did": "rolled-back"} in journal
+
+
+def test_a_failed_step_skips_the_rest_of_its_state_and_the_states_that_need_it(place: Place, tmp_path: Path) -> None:
+    journal = place.run(
+        ops.Block("a", (), (ops.Run("false", "bad"), ops.Run(f"touch {tmp_path}/never", "never"))),
+        ops.Block("b", ("a",), (ops.Run(f"touch {tmp_path}/never", "never"),)),
+        ops.Block("c", ("b",), (ops.Run(f"touch {tmp_path}/never", "never"),)),
+        ops.Block("d", (), (ops.Run(f"touch {tmp_path}/done", "done"),)),
+    )
+    assert not (tmp_path / "never").exists()
+    assert (tmp_path / "done").exists()
+    assert [e for e in journal if e["e"] == "skip"] == [
+        {"e": "skip", "state": "b", "because": "a"},
+        {"e": "skip", "state": "c", "because": "b"},
+    ]
+
+
+def test_any_command_of_a_step_that_fails_fails_the_step(place: Place, tmp_path: Path) -> None:
+    journal = place.run(one(ops.Run(f"false\ntouch {tmp_path}/never", "bad")))
+    assert statuses(journal) == [1]
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_step_that_takes_too_long_is_killed_and_fails(place: Place) -> None:
+    journal = place.run(one(ops.Run("sleep 60", "slow", timeout=1)))
+    assert statuses(journal) == [124]
+
+
+def test_a_stop_ends_the_program_before_its_next_step(place: Place, tmp_path: Path) -> None:
+    journal = place.run(one(ops.Run(f"touch {tmp_path}/never", "never")), stop_before=True)
+    assert not (tmp_path / "never").exists()
+    assert journal[-1]["stopped"] == 1
+
+
+def test_every_step_is_announced_before_it_runs(place: Place, tmp_path: Path) -> None:
+    journal = place.run(one(ops.PutText(str(tmp_path / "a"), "x"), ops.RemoveFile(str(tmp_path / "a"))))
+    assert [(e["e"], e.get("i")) for e in journal] == [
+        ("intent", 1), ("effect", 1), ("result", 1), ("intent", 2), ("effect", 2), ("result", 2), ("end", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["relative", "/a\nb", ""])
+def test_a_path_that_is_not_absolute_or_has_control_characters_is_refused(path: str) -> None:
+    with pytest.raises(Exception, match="no absolute path"):
+        ops.PutText(path, "x").script()
+
+
+def test_the_library_is_accepted_by_every_sh_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "library"
+    file.write_text(ops.LIBRARY)
+    for shell in ("sh", "dash", "bash"):
+        if subprocess.run(["which", shell], capture_output=True).returncode == 0:
+            subprocess.run([shell, "-n", str(file)], check=True)

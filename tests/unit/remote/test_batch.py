@@ -1,0 +1,110 @@
+"""Scripts that go out and answers that come back."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer, FileStats, FileText, FileTexts, Shell
+from gpustate.model.inventory import InventoryNode
+from gpustate.remote import batch
+
+NODE = InventoryNode("n")
+NONCE = "gpustate-0123"
+
+
+def answered(made: batch.Batch, before: bytes = b"", after: bytes = b"") -> tuple[Answer, ...]:
+    """Run a batch as a node would and read what it prints."""
+    done = subprocess.run(
+        ["sh", "-c", batch.command_line(len(made.packed))], input=made.packed, capture_output=True, check=False
+    )
+    reader = batch.AnswerReader(made)
+    for piece in (before, done.stdout, after):
+        reader.feed(piece)
+    assert reader.done
+    return reader.answers()
+
+
+def test_answers_come_back_in_order_with_their_status(tmp_path) -> None:
+    (tmp_path / "a").write_bytes(b"\xff\x00binary\n\n")
+    asks = (FileText(str(tmp_path / "a")), FileText(str(tmp_path / "none")), Shell("echo x; exit 7"))
+    first, second, third = answered(batch.make_batch(NODE, asks, NONCE))
+    assert first == Answer(0, b"\xff\x00binary\n\n")
+    assert asks[1].parse(second) is None
+    assert third == Answer(7, b"x\n")
+
+
+def test_what_a_login_shell_prints_around_the_answer_is_ignored() -> None:
+    made = batch.make_batch(NODE, (Shell("echo x"),), NONCE)
+    assert answered(made, b"Welcome!\n\x1b[31mred", b"\nlogout\n") == (Answer(0, b"x\n"),)
+
+
+def test_a_file_that_holds_a_frame_of_another_exec_changes_nothing(tmp_path) -> None:
+    (tmp_path / "a").write_text("\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n")
+    (answer,) = answered(batch.make_batch(NODE, (FileText(str(tmp_path / "a")),), NONCE))
+    assert answer.text == "\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n"
+
+
+def test_several_files_come_back_with_exact_bytes(tmp_path) -> None:
+    (tmp_path / "a.conf").write_text("no newline")
+    (tmp_path / "b.conf").write_text("two\n\n")
+    ask = FileTexts(f"{tmp_path}/*.conf")
+    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
+    assert list(ask.parse(answer).values()) == ["no newline", "two\n\n"]
+
+
+def test_stats_tell_links_from_files(tmp_path) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").symlink_to("a")
+    ask = FileStats((f"{tmp_path}/*",))
+    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
+    stats = ask.parse(answer)
+    assert stats[f"{tmp_path}/a"].kind == "file"
+    assert stats[f"{tmp_path}/b"].target == "a"
+
+
+def test_a_torn_answer_is_an_error_not_a_short_answer() -> None:
+    made = batch.make_batch(NODE, (Shell("echo x"),), NONCE)
+    body = b"\ngpustate-0123 0\nx\n"
+    reader = batch.AnswerReader(made)
+    reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\n" + gzip.compress(body))
+    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+        reader.answers()
+
+
+def test_an_answer_that_is_not_compressed_is_an_error() -> None:
+    reader = batch.AnswerReader(batch.make_batch(NODE, (), NONCE))
+    with pytest.raises(ProbeError, match="torn"):
+        reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\nsh: gzip: not found\n")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_no_bytes_make_the_reader_raise_anything_but_a_probe_error(pieces: list[bytes]) -> None:
+    reader = batch.AnswerReader(batch.make_batch(NODE, (Shell("true"),), NONCE))
+    try:
+        reader.feed(b"gpustate-0123 begin\n")
+        for piece in pieces:
+            reader.feed(piece)
+        reader.answers()
+    except ProbeError:
+        pass
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=100), st.integers(0, 255)), max_size=6), st.integers(1, 50))
+def test_any_output_survives_framing_however_it_is_cut(outputs: list[tuple[bytes, int]], step: int) -> None:
+    made = batch.make_batch(NODE, tuple(Shell(f"# {n}") for n in range(len(outputs))), NONCE)
+    body = b"".join(
+        b"\ngpustate-0123 %d\n%s\ngpustate-0123 = %d %d\n" % (n, out, n, status) for n, (out, status) in enumerate(outputs)
+    )
+    stream = b"gpustate-0123 begin\ngpustate-0123 answer\n" + gzip.compress(body)
+    reader = batch.AnswerReader(made)
+    for at in range(0, len(stream), step):
+        reader.feed(stream[at : at + step])
+    assert [(a.out, a.status) for a in reader.answers()] == outputs
