@@ -1,0 +1,254 @@
+"""From Ansible's variables to a :class:`Connection`.
+
+When two places say the same thing, the order is that of the command line Ansible would build:
+``ansible_ssh_args``, then the ``ansible_...`` variables, then ``ansible_ssh_common_args``, then
+``ansible_ssh_extra_args``; the first wins, as in ``ssh``. A node named ``localhost`` that has no
+address is this machine.
+
+Sources:
+    ``ansible.builtin.ssh`` and ``ansible.builtin.sudo`` of ansible-core 2.19, their options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.fields import Fields
+from gpustate.inventory.files import shown
+from gpustate.inventory.ranges import parse_port
+from gpustate.inventory.sshargs import USED, Option, parse
+from gpustate.inventory.store import Value
+from gpustate.inventory.templates import Scope
+from gpustate.model.inventory import Connection
+
+_SSH = {"ssh", "smart", "paramiko", "paramiko_ssh"}
+_STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}
+_STRICT |= {"no": "no", "off": "no"}
+#: Variables that change how Ansible connects, and that nothing here can honour.
+_UNUSED = (
+    "ansible_become_exe",
+    "ansible_become_flags",
+    "ansible_private_key",
+    "ansible_private_key_passphrase",
+    "ansible_ssh_executable",
+    "ansible_ssh_pkcs11_provider",
+    "ansible_ssh_private_key",
+    "ansible_ssh_private_key_passphrase",
+    "ansible_sudo_exe",
+    "ansible_sudo_flags",
+)
+
+
+def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
+    """Return how the node ``name`` is reached.
+
+    Raises:
+        InventoryError: a variable has no sense, with its place.
+    """
+    fields = Fields(scope, name)
+    kind = _kind(name, fields)
+    become, become_user, become_password = _become(fields, note)
+    if kind == "local":
+        return Connection(
+            kind, become=become, become_user=become_user, become_password=become_password
+        )
+    for variable in _UNUSED:
+        if variable in scope.variables:
+            note(f"{scope.variables[variable].origin}: {variable} is not used")
+    options = _Options(fields, note)
+    options.add("ansible_ssh_args")
+    options.put("stricthostkeychecking", _strict(fields), "ansible_host_key_checking")
+    port = fields.port("ansible_port", "ansible_ssh_port")
+    options.put("port", None if port is None else str(port), "ansible_port")
+    key = fields.path("ansible_private_key_file", "ansible_ssh_private_key_file")
+    options.put("identityfile", key, "ansible_ssh_private_key_file")
+    options.put("user", fields.text("ansible_user", "ansible_ssh_user"), "ansible_user")
+    timeout_s = fields.seconds("ansible_timeout", "ansible_ssh_timeout")
+    options.put("connecttimeout", None if timeout_s is None else str(timeout_s), "ansible_timeout")
+    options.add("ansible_ssh_common_args")
+    options.add("ansible_ssh_extra_args")
+    host = fields.text("ansible_host", "ansible_ssh_host")
+    if host is not None and (host.startswith("-") or any(c.isspace() for c in host)):
+        place = scope.variables["ansible_host"].origin if "ansible_host" in scope.variables else ""
+        raise InventoryError(f"{name}: ansible_host is {shown(host)}, no address", place=place)
+    return Connection(
+        kind="ssh",
+        host=options.text("hostname") or host or name,
+        port=options.port(),
+        user=options.text("user"),
+        key_file=options.path("identityfile"),
+        password=fields.text(
+            "ansible_password", "ansible_ssh_pass", "ansible_ssh_password", secret=True
+        ),
+        known_hosts_file=options.path("userknownhostsfile"),
+        strict_host_key=options.strict(),
+        ssh_config_file=options.path("-F"),
+        proxy_jump=options.hop("proxyjump"),
+        proxy_command=options.hop("proxycommand"),
+        become=become,
+        become_user=become_user,
+        become_password=become_password,
+        timeout_s=options.seconds(),
+    )
+
+
+def _kind(name: str, fields: Fields) -> str:
+    found = fields.text("ansible_connection")
+    if found is None:
+        addressed = {"ansible_host", "ansible_ssh_host", "ansible_port", "ansible_ssh_port"}
+        here = name == "localhost" and not addressed & fields.scope.variables.keys()
+        return "local" if here else "ssh"
+    short = found.removeprefix("ansible.builtin.")
+    if short == "local":
+        return "local"
+    if short in _SSH:
+        return "ssh"
+    raise fields.error(
+        "ansible_connection",
+        f"is {shown(found)}, wanted ssh or local",
+        fields.scope.variables["ansible_connection"].origin,
+        "leave the node out (--exclude), or connect to it by ssh",
+    )
+
+
+def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str | None]:
+    """Return whether to become another user, which, and the password that takes.
+
+    User and password are given also when the inventory does not ask to become: the command line
+    may. Then they need not make sense, and a note says when they do not.
+    """
+    become = bool(fields.flag("ansible_become", "ansible_sudo"))
+    try:
+        return become, *_sudo(fields)
+    except InventoryError as error:
+        if become:
+            raise
+        # Without the node's name: a fleet has one note, not one a node.
+        note(f"{error.place}: not used: {error.message.removeprefix(fields.node + ': ')}")
+        return False, "root", None
+
+
+def _sudo(fields: Fields) -> tuple[str, str | None]:
+    method = fields.text("ansible_become_method")
+    if method is not None and method.removeprefix("ansible.builtin.") != "sudo":
+        raise fields.error(
+            "ansible_become_method",
+            f"is {shown(method)}, and only sudo is supported",
+            fields.scope.variables["ansible_become_method"].origin,
+        )
+    user = fields.text("ansible_become_user", "ansible_sudo_user") or "root"
+    password = fields.text(
+        "ansible_become_password", "ansible_become_pass", "ansible_sudo_pass", secret=True
+    )
+    return user, password
+
+
+def _strict(fields: Fields) -> str | None:
+    """Ansible adds an option only when the check is off; otherwise the arguments decide."""
+    checked = fields.flag("ansible_host_key_checking", "ansible_ssh_host_key_checking")
+    return "no" if checked is False else None
+
+
+class _Options:
+    """Options of ``ssh`` from several places; the first of each name wins."""
+
+    def __init__(self, fields: Fields, note: Callable[[str], None]) -> None:
+        self.fields = fields
+        self.note = note
+        self.found: dict[str, Value] = {}
+
+    def put(self, name: str, value: str | None, variable: str) -> None:
+        """Add what a variable says."""
+        if value is not None:
+            origin = self.fields.scope.variables.get(variable)
+            self.found.setdefault(name, Value(value, origin.origin if origin else variable))
+
+    def add(self, variable: str) -> None:
+        """Add all that one variable with arguments says."""
+        text = self.fields.text(variable)
+        if text is None:
+            return
+        place = self.fields.scope.variables[variable].origin
+        try:
+            options = parse(text)
+        except InventoryError as error:
+            raise self.fields.error(variable, f"holds {error.message}", place) from error
+        for option in options:
+            self._one(option, variable, place)
+
+    def _one(self, option: Option, variable: str, place: str) -> None:
+        name = option.name
+        if name not in USED and name != "-F":
+            written = name if name.startswith("-") else f"-o {name}"
+            self.note(f"{place}: {variable}: {written} is not used")
+            return
+        # OpenSSH makes one of these two decide: whichever comes first.
+        other = {"proxyjump": "proxycommand", "proxycommand": "proxyjump"}.get(name)
+        if other in self.found:
+            self.note(f"{place}: {variable}: {name} is not used beside {other}")
+            return
+        if name == "identityfile" and self.found.get(name, Value(option.value, "")).value not in {
+            option.value,
+            os.path.expanduser(option.value),
+        }:
+            self.note(f"{place}: {variable}: a second identity file is not used")
+        self.found.setdefault(name, Value(option.value, place))
+
+    def text(self, name: str) -> str | None:
+        found = self.found.get(name)
+        return None if found is None else found.value
+
+    def path(self, name: str) -> str | None:
+        """Return a path; of several in one value only the first."""
+        found = self.found.get(name)
+        if found is None:
+            return None
+        value = str(found.value)
+        if name == "userknownhostsfile" and len(value.split()) > 1:
+            self.note(f"{found.origin}: of several UserKnownHostsFile only the first is used")
+            value = value.split()[0]
+        # ssh_config's word for "no such file".
+        if value.lower() == "none":
+            return None if name == "identityfile" else os.devnull
+        return os.path.expanduser(value)
+
+    def hop(self, name: str) -> str | None:
+        value = self.text(name)
+        return None if value is None or value.lower() == "none" else value
+
+    def port(self) -> int | None:
+        found = self.found.get("port")
+        if found is None:
+            return None
+        return parse_port(found.value, f"the port of {self.fields.node}", found.origin)
+
+    def strict(self) -> str:
+        found = self.found.get("stricthostkeychecking")
+        if found is None:
+            return "yes"
+        strict = _STRICT.get(str(found.value).lower())
+        if strict is None:
+            raise self.fields.error(
+                "StrictHostKeyChecking",
+                f"is {shown(found.value)}, wanted yes, accept-new or no",
+                found.origin,
+            )
+        return strict
+
+    def seconds(self) -> float:
+        found = self.found.get("connecttimeout")
+        if found is None:
+            return Connection().timeout_s
+        try:
+            value = float(found.value)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise self.fields.error(
+                "ConnectTimeout",
+                f"is {shown(found.value)}, wanted seconds above zero",
+                found.origin,
+            )
+        return value

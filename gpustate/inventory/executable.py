@@ -1,0 +1,203 @@
+"""Executable inventories: a program that prints Ansible's JSON.
+
+It is run with ``--list``. When the answer has no ``_meta.hostvars``, it is run once more for every
+node with ``--host NAME``, as Ansible does; that is slow, and ``_meta`` is the cure. The same shape,
+saved to a ``.json`` file, is read too: it is what ``ansible-inventory --list`` prints.
+
+Sources:
+    Ansible, "Developing dynamic inventory"; ``ansible.builtin.script`` of ansible-core 2.19.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.documents import parse_json
+from gpustate.inventory.files import LIMIT_MIB, kind_of, shown
+from gpustate.inventory.ranges import check_name
+from gpustate.inventory.store import Store, Value, variable_name
+
+TIMEOUT_S = 60.0
+
+_GROUP_KEYS = {"hosts", "vars", "children"}
+
+
+def is_executable(path: str) -> bool:
+    """Say whether ``path`` is a program: it may be run, and begins like one.
+
+    The executable bit alone is not enough: on some file systems every file has it.
+    """
+    if not os.access(path, os.X_OK) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+    except OSError:
+        return False
+    return head.startswith(b"#!") or head == b"\x7fELF"
+
+
+def fill(store: Store, path: str) -> None:
+    """Run ``path`` and read its answer into ``store``.
+
+    Raises:
+        InventoryError: it ends with an error, takes too long, or prints something else.
+    """
+    place = f"{path} --list"
+    data = parse_json(run(path, "--list"), place)
+    fill_from(store, data, path, place, lambda name: _ask_for(path, name))
+
+
+def fill_from(
+    store: Store,
+    data: Any,
+    path: str,
+    place: str,
+    ask: Callable[[str], dict[str, Any]] | None = None,
+) -> None:
+    """Read ``data``, in the shape of ``--list``, into ``store``."""
+    if not isinstance(data, dict):
+        raise InventoryError(f"printed {kind_of(data)}, wanted an object of groups", place=place)
+    nodes: dict[str, None] = {}
+    for name, body in data.items():
+        if name != "_meta":
+            _group(store, name, body, path, place, nodes)
+    known = _host_vars(data, place)
+    for name in nodes:
+        found: Any = {}
+        if known is not None:
+            found = known.get(name, {})
+        elif ask is not None:
+            found = ask(name)
+        if not isinstance(found, dict):
+            raise InventoryError(
+                f"the variables of {name} are {kind_of(found)}, wanted an object", place=place
+            )
+        variables = store.nodes[name].vars
+        for key, value in found.items():
+            variables[variable_name(key, place)] = Value(value, place)
+    for name in known or {}:
+        if name not in nodes:
+            store.note(f"{place}: {shown(name)} has variables and is in no group; it was not read")
+
+
+def _host_vars(data: dict[str, Any], place: str) -> dict[str, Any] | None:
+    if "_meta" not in data:
+        return None
+    meta = data["_meta"]
+    found = meta.get("hostvars") if isinstance(meta, dict) else None
+    if not isinstance(found, dict):
+        raise InventoryError(f"_meta.hostvars is {kind_of(found)}, wanted an object", place=place)
+    return found
+
+
+def _group(
+    store: Store, name: str, body: Any, path: str, place: str, nodes: dict[str, None]
+) -> None:
+    """Read one group: an object with hosts, vars and children, or only a list of nodes."""
+    store.group(name, place)
+    if not isinstance(body, dict):
+        body = {"hosts": body}
+    elif not _GROUP_KEYS & body.keys():
+        # The oldest form: a node's name with its variables.
+        body = {"hosts": [name], "vars": body}
+    for key, wanted in (("hosts", list), ("vars", dict), ("children", list)):
+        if key in body and not isinstance(body[key], wanted):
+            raise InventoryError(
+                f"{key} of the group {shown(name)} is {kind_of(body[key])},"
+                f" wanted {kind_of(wanted())}",
+                place=place,
+            )
+    for node in body.get("hosts", ()):
+        if not isinstance(node, str) or not node:
+            raise InventoryError(
+                f"the group {shown(name)} has the node {shown(node)}, wanted a string", place=place
+            )
+        nodes[check_name(node, place)] = None
+        store.node(node, name, source=path)
+    for key, value in body.get("vars", {}).items():
+        store.set_group_var(name, key, Value(value, place))
+    for child in body.get("children", ()):
+        store.add_child(name, store.group(child, place).name, place)
+
+
+def _ask_for(path: str, name: str) -> dict[str, Any]:
+    text = run(path, "--host", name)
+    found = parse_json(text, f"{path} --host {name}") if text.strip() else {}
+    if isinstance(found, dict):
+        return found
+    raise InventoryError(
+        f"printed {kind_of(found)}, wanted an object", place=f"{path} --host {name}"
+    )
+
+
+def run(path: str, *arguments: str) -> str:
+    """Return what ``path`` prints, within ``TIMEOUT_S`` and the size of any inventory."""
+    place = " ".join((path, *arguments))
+    try:
+        process = subprocess.Popen(
+            [os.path.abspath(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InventoryError(
+            f"cannot be run: {error.strerror}", place=place, fix="check its first line (#!)"
+        ) from error
+    with process:
+        try:
+            output, complaint = _collect(process, place)
+        except BaseException:
+            # Its children too: one of them may hold the pipe open.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise InventoryError(_ending(process.returncode, complaint), place=place)
+    try:
+        return output.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InventoryError(f"printed no UTF-8 (offset {error.start})", place=place) from error
+
+
+def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes]:
+    """Read both outputs to their ends, and wait for the program's."""
+    deadline = time.monotonic() + TIMEOUT_S
+    if process.stdout is None or process.stderr is None:
+        raise InventoryError("its output was not caught", place=place)
+    found = {process.stdout: bytearray(), process.stderr: bytearray()}
+    late = InventoryError(f"was not done after {TIMEOUT_S:g} s", place=place)
+    with selectors.DefaultSelector() as selector:
+        for stream in found:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise late
+            for key, _ in ready:
+                chunk = os.read(key.fd, 65536)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                buffer = found[key.fileobj]  # type: ignore[index]
+                buffer += chunk
+                if len(buffer) > LIMIT_MIB * 1024 * 1024:
+                    raise InventoryError(f"printed more than {LIMIT_MIB} MiB", place=place)
+    try:
+        process.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise late from error
+    return bytes(found[process.stdout]), bytes(found[process.stderr])
+
+
+def _ending(code: int, complaint: bytes) -> str:
+    how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+    lines = [line for line in complaint.decode("utf-8", "replace").splitlines() if line.strip()]
+    return f"{how}: {shown(lines[-1].strip(), 200)}" if lines else f"{how} and said nothing"

@@ -1,0 +1,103 @@
+"""Typed reading of the variables that describe a connection.
+
+Values come from INI, YAML, JSON or Python, so one and the same port is a number here and a text
+there. Each method takes the names a value may have; as in Ansible, the last that is set wins.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import kind_of, shown
+from gpustate.inventory.store import Value
+from gpustate.inventory.templates import Scope
+
+#: Ansible's words for true and false, in lower case.
+TRUE_WORDS = frozenset({"yes", "on", "1", "true", "t", "y", "1.0"})
+FALSE_WORDS = frozenset({"no", "off", "0", "false", "f", "n", "0.0"})
+
+
+class Fields:
+    """The connection variables of one node.
+
+    Args:
+        scope: where they are.
+        node: its name, for messages.
+    """
+
+    def __init__(self, scope: Scope, node: str) -> None:
+        self.scope = scope
+        self.node = node
+
+    def first(self, *names: str) -> tuple[str, Value] | None:
+        """Return the last of ``names`` that is set, and its value."""
+        for name in reversed(names):
+            if name in self.scope.variables:
+                found = self.scope.need(name)
+                if found is not None and found.value is not None:
+                    return name, found
+        return None
+
+    def text(self, *names: str, secret: bool = False) -> str | None:
+        """Return a text; a number counts as one. An empty text is "not given"."""
+        found = self.first(*names)
+        if found is None:
+            return None
+        name, (value, place) = found
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            seen = "" if secret else f" ({shown(value)})"
+            raise self.error(name, f"is {kind_of(value)}{seen}, wanted a text", place)
+        text = str(value)
+        if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
+            raise self.error(name, "holds a control character", place)
+        return text or None
+
+    def path(self, *names: str) -> str | None:
+        """Return a path, ``~`` expanded."""
+        found = self.text(*names)
+        return None if found is None else os.path.expanduser(found)
+
+    def port(self, *names: str) -> int | None:
+        """Return a TCP port."""
+        found = self.first(*names)
+        if found is None or found[1].value == "":
+            return None
+        name, (value, place) = found
+        text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        if re.fullmatch(r"[0-9]{1,6}", text) and 1 <= int(text) <= 65535:
+            return int(text)
+        raise self.error(name, f"is {shown(value)}, wanted a port from 1 to 65535", place)
+
+    def flag(self, *names: str) -> bool | None:
+        """Return a boolean, in any of Ansible's words for it."""
+        found = self.first(*names)
+        if found is None:
+            return None
+        name, (value, place) = found
+        word = str(value).strip().lower()
+        if word in TRUE_WORDS:
+            return True
+        if word in FALSE_WORDS:
+            return False
+        raise self.error(name, f"is {shown(value)}, wanted true or false", place)
+
+    def seconds(self, *names: str) -> float | None:
+        """Return a time above zero, in seconds."""
+        found = self.first(*names)
+        if found is None:
+            return None
+        name, (value, place) = found
+        try:
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if math.isfinite(number) and number > 0:
+            return number
+        raise self.error(name, f"is {shown(value)}, wanted seconds above zero", place)
+
+    def error(self, name: str, why: str, place: str, fix: str | None = None) -> InventoryError:
+        """Return an error about one variable of this node."""
+        return InventoryError(f"{self.node}: {name} {why}", place=place, fix=fix)

@@ -1,0 +1,180 @@
+"""Ansible's INI inventories.
+
+Three kinds of section: ``[group]`` (one node or range a line, with ``key=value`` behind it),
+``[group:vars]`` and ``[group:children]``. What is surprising, and kept as Ansible has it:
+
+- Behind a node, quotes are the shell's and ``#`` begins a comment. Under ``[group:vars]`` everything
+  right of the first ``=`` is the value, quotes and ``#`` included.
+- A value that is a Python literal becomes that value: ``8`` a number, ``True`` a boolean,
+  ``[1, 2]`` a list. ``true`` and ``yes`` stay text, and so does ``08``.
+- ``[x:vars]`` and a child need a ``[x]`` or ``[x:children]`` somewhere.
+
+Sources:
+    Ansible, "How to build your inventory", and ``ansible.builtin.ini`` of ansible-core 2.19.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import at, named, shown
+from gpustate.inventory.ranges import expand
+from gpustate.inventory.store import Store, Value
+
+_SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
+_GROUP_NAME = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
+#: Lines and values for which the shell's and Python's own rules come to nothing, told cheaply:
+#: most of a large inventory is such lines, and ``shlex`` takes 100 microseconds for one.
+_NEEDS_SHLEX = re.compile(r"""["'\\#]|[^\x20-\x7e\t]""")
+_PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./~-]*")
+_PLAIN_NUMBER = re.compile(r"[1-9][0-9]{0,15}")
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """Groups that were named before, or without, being declared: name to (place, why)."""
+
+    by_name: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+
+    def add(self, name: str, place: str, why: str) -> None:
+        self.by_name.setdefault(name, (place, why))
+
+
+def fill(store: Store, text: str, path: str) -> None:
+    """Read ``text`` into ``store``.
+
+    Raises:
+        InventoryError: a line that is none of the three kinds, with its number.
+    """
+    declared = set(store.groups)
+    wanted = _Wanted()
+    group, kind = "ungrouped", "hosts"
+    with warnings.catch_warnings():
+        # Python warns of odd literals ("\d"), and the value is only a text then.
+        warnings.simplefilter("ignore")
+        for number, raw in enumerate(text.split("\n"), 1):
+            line = raw.strip()
+            if not line or line[0] in "#;":
+                continue
+            place = at(path, number)
+            if line[0] == "[" and (match := _SECTION.fullmatch(line)):
+                group, kind = _section(store, match, place, declared, wanted)
+            elif line[0] == "[" and line[-1] == "]":
+                raise InventoryError(
+                    f"{shown(line)} is not a section, wanted [group], [group:vars] or"
+                    " [group:children], without spaces",
+                    place=place,
+                )
+            elif kind == "hosts":
+                _nodes(store, line, group, place, path)
+            elif kind == "vars":
+                _group_var(store, line, group, place)
+            else:
+                child = _child(line, place)
+                wanted.add(
+                    child, place, f"[{named(group)}:children] names the group {shown(child)}"
+                )
+                store.group(child, place)
+                store.add_child(group, child, place)
+    for name, (place, why) in wanted.by_name.items():
+        if name not in declared:
+            raise InventoryError(
+                f"{why}, which is nowhere", place=place, fix=f"add [{named(name)}]"
+            )
+
+
+def _section(
+    store: Store, match: re.Match[str], place: str, declared: set[str], wanted: _Wanted
+) -> tuple[str, str]:
+    name, kind = match[1], match[2] or "hosts"
+    if kind not in {"hosts", "children", "vars"}:
+        raise InventoryError(
+            f"[{named(name)}:{kind}] is not a kind of section, wanted [{named(name)}], [{named(name)}:vars] or"
+            f" [{named(name)}:children]",
+            place=place,
+        )
+    store.group(name, place)
+    if kind == "vars":
+        wanted.add(name, place, f"[{named(name)}:vars] is about the group {shown(name)}")
+    else:
+        declared.add(name)
+    return name, kind
+
+
+def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
+    """Read one line of a ``[group]`` section."""
+    try:
+        words = shlex.split(line, comments=True) if _NEEDS_SHLEX.search(line) else line.split()
+    except ValueError as error:
+        raise InventoryError(
+            f"{shown(line)}: {str(error).lower()}", place=place, fix="close the quotes"
+        ) from error
+    if not words or not words[0]:
+        raise InventoryError(f"{shown(line)} names no node", place=place)
+    if words[0] == "---":
+        raise InventoryError(
+            "'---' begins a YAML file, and this one is read as INI",
+            place=place,
+            fix="name the file .yml",
+        )
+    names, port = expand(words[0], place)
+    variables: dict[str, Value] = {}
+    for word in words[1:]:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InventoryError(
+                f"{shown(word)} behind {shown(words[0])}, wanted key=value",
+                place=place,
+                fix="write one node a line, and quote a value with spaces",
+            )
+        variables[key] = Value(typed(text), place)
+    first = None if port is None else Value(port, place)
+    for name in names:
+        store.node(name, group, source=path, port=first).vars.update(variables)
+
+
+def _group_var(store: Store, line: str, group: str, place: str) -> None:
+    key, equals, text = line.partition("=")
+    if not equals or not key.strip():
+        raise InventoryError(
+            f"{shown(line)} under [{named(group)}:vars], wanted key=value", place=place
+        )
+    store.set_group_var(group, key.strip(), Value(typed(text.strip()), place))
+
+
+def _child(line: str, place: str) -> str:
+    match = _GROUP_NAME.fullmatch(line)
+    if match is None:
+        raise InventoryError(f"{shown(line)} is not the name of a group", place=place)
+    return match[1]
+
+
+def typed(text: str) -> Any:
+    """Return what ``text`` is as a Python literal, or the text itself."""
+    if _PLAIN_TEXT.fullmatch(text) and text not in {"True", "False", "None"}:
+        return text
+    if _PLAIN_NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        return _plain(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def _plain(value: Any) -> Any:
+    """Turn what only Python has (tuples, sets, bytes, complex numbers) into what YAML has too."""
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if value is ...:
+        return "..."
+    return str(value) if isinstance(value, complex) else value

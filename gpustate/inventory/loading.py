@@ -1,0 +1,238 @@
+"""From what stands after ``-i`` to an :class:`Inventory`.
+
+The order matters: names and groups of everything are read first, then the limit is applied, and only
+the nodes that are left get their variables and connections worked out. An inventory may hold nodes
+that gpustate cannot reach (Windows, network gear, an encrypted password) as long as nobody asks for
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from gpustate.errors import InventoryError
+from gpustate.inventory import (
+    connection,
+    executable,
+    ini,
+    plain,
+    pyinfra_,
+    pyinfra_connection,
+    yaml_,
+)
+from gpustate.inventory.documents import parse
+from gpustate.inventory.files import read_text, shown
+from gpustate.inventory.patterns import match, restrict
+from gpustate.inventory.ranges import is_ipv6
+from gpustate.inventory.store import Node, Store
+from gpustate.inventory.templates import Scope
+from gpustate.inventory.variables import Merger, VarsFiles
+from gpustate.model.inventory import Inventory, InventoryNode
+
+#: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
+_IGNORED_NAMES = {"group_vars", "host_vars", "vars_plugins", "group_data", "__pycache__"}
+_IGNORED_ENDS = (
+    ".pyc",
+    ".pyo",
+    ".swp",
+    ".bak",
+    "~",
+    ".rpm",
+    ".md",
+    ".txt",
+    ".rst",
+    ".orig",
+    ".cfg",
+    ".retry",
+)
+_YAML_ENDS = (".yml", ".yaml", ".json")
+#: How a YAML inventory without an extension begins, and no INI does.
+_YAML_HEAD = re.compile(r"---|%YAML|[{?]|(\"[^\"]*\"|'[^']*'|[^\s#:=\[\]]+)\s*:(\s|$)")
+
+
+def load(
+    source: str,
+    *,
+    limit: str | None = None,
+    exclude: str | None = None,
+    known_hosts: str | None = None,
+) -> Inventory:
+    """Read an inventory.
+
+    Args:
+        source: a file, a directory, or a list of nodes with at least one comma.
+        limit: a pattern; only nodes that match are in the result.
+        exclude: a pattern; nodes that match are not.
+        known_hosts: a file of host keys for all nodes, whatever the inventory says.
+
+    Raises:
+        InventoryError: anything wrong with the text, with file and line where there is one.
+    """
+    store = Store()
+    base = _read(store, source)
+    store.finish()
+    if not store.nodes:
+        raise InventoryError("names no node", place=source, fix="add one to it")
+    names = list(store.nodes)
+    groups = {name: tuple(store.members(name)) for name in store.groups}
+    kept = frozenset(names) if limit is None else match(limit, names, groups, source)
+    if exclude is not None:
+        kept -= match(exclude, names, groups, source)
+        if not kept:
+            raise InventoryError(
+                f"no node is left of {len(names)} in {source} without {shown(exclude)}",
+                fix="exclude fewer",
+            )
+    builder = _Builder(store, base, groups)
+    nodes = [builder.build(store.nodes[name]) for name in names if name in kept]
+    if known_hosts is not None:
+        file = os.path.expanduser(known_hosts)
+        nodes = [
+            dataclasses.replace(
+                node, connection=dataclasses.replace(node.connection, known_hosts_file=file)
+            )
+            if node.connection.kind == "ssh"
+            else node
+            for node in nodes
+        ]
+    return Inventory(source, tuple(nodes), restrict(groups, kept), tuple(store.notes))
+
+
+def _read(store: Store, source: str) -> str | None:
+    """Read ``source`` into ``store``; return the directory that variable files stand in."""
+    if not source.strip():
+        raise InventoryError("no inventory is named", fix="give a file, a directory, or 'node,'")
+    if os.path.isdir(source):
+        _directory(store, source)
+        return source
+    if os.path.exists(source):
+        _file(store, source)
+        # pyinfra knows group_data/ only, and its reader has read that.
+        return None if _is_pyinfra(source) else os.path.dirname(source)
+    if "," in source:
+        plain.fill(store, source)
+        return None
+    if source in {"localhost", "@local"}:
+        plain.fill(store, "localhost,")
+        return None
+    raise InventoryError(
+        "no such file or directory",
+        place=source,
+        fix=f"a list of nodes has a comma: write '{source[:60]},' if this is a node",
+    )
+
+
+def _directory(store: Store, directory: str) -> None:
+    """Read every inventory in ``directory``, in lexical order."""
+    try:
+        entries = sorted(os.listdir(directory))
+    except OSError as error:
+        raise InventoryError(f"cannot be listed: {error.strerror}", place=directory) from error
+    for entry in entries:
+        if entry.startswith(".") or entry in _IGNORED_NAMES or entry.endswith(_IGNORED_ENDS):
+            continue
+        path = os.path.join(directory, entry)
+        if os.path.isdir(path):
+            _directory(store, path)
+        else:
+            _file(store, path, among_others=True)
+
+
+def _is_pyinfra(path: str) -> bool:
+    return path.endswith(".py") and not executable.is_executable(path)
+
+
+def _file(store: Store, path: str, *, among_others: bool = False) -> None:
+    """Read one file, whatever its format is."""
+    if executable.is_executable(path):
+        executable.fill(store, path)
+        return
+    if _is_pyinfra(path):
+        pyinfra_.fill(store, path)
+        return
+    text = read_text(path)
+    if text.startswith("$ANSIBLE_VAULT;"):
+        raise InventoryError(
+            "is encrypted with Ansible Vault, which is not supported yet", place=f"{path}:1"
+        )
+    if path.endswith(".toml"):
+        raise InventoryError("TOML inventories are not read", place=path, fix="write it as YAML")
+    if not text.strip():
+        if not among_others:
+            raise InventoryError("is empty, wanted nodes", place=path)
+    elif path.endswith(_YAML_ENDS) or _begins_as_yaml(path, text):
+        document = parse(text, path)
+        if isinstance(document.data, dict) and "_meta" in document.data:
+            executable.fill_from(store, document.data, path, path)
+        else:
+            yaml_.fill(store, document)
+    else:
+        ini.fill(store, text, path)
+
+
+def _begins_as_yaml(path: str, text: str) -> bool:
+    """Say whether a file whose name says nothing is YAML, by its first line that says something."""
+    if os.path.splitext(path)[1]:
+        return False
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#;":
+            return _YAML_HEAD.match(stripped) is not None
+    return False
+
+
+class _Builder:
+    """Makes an :class:`InventoryNode` of each node that was read."""
+
+    def __init__(self, store: Store, base: str | None, groups: dict[str, tuple[str, ...]]) -> None:
+        self.store = store
+        self.groups = groups
+        self.files = VarsFiles(base, store)
+        self.merger = Merger(store, self.files)
+        self.plain: set[int] = set()
+
+    def build(self, node: Node) -> InventoryNode:
+        """Return ``node`` with its variables merged and resolved, and its connection."""
+        merged = self.merger.of(node)
+        groups = tuple(sorted(self.store.closure(node)))
+        magic = self._magic(node, groups)
+        scope = Scope(node.name, merged, magic, self.files.encrypted, self.plain)
+        build = pyinfra_connection.build if node.dialect == "pyinfra" else connection.build
+        return InventoryNode(
+            name=node.name,
+            groups=groups,
+            vars=scope.resolved(),
+            origins={name: value.origin for name, value in merged.items()},
+            connection=build(node.name, scope, self.store.note),
+        )
+
+    def _magic(self, node: Node, groups: tuple[str, ...]) -> Callable[[str], Any]:
+        """Return the variables Ansible makes up, by name."""
+
+        def of(name: str) -> Any:
+            match name:
+                case "inventory_hostname":
+                    return node.name
+                case "inventory_hostname_short":
+                    address = is_ipv6(node.name) or node.name.replace(".", "").isdigit()
+                    return node.name if address else node.name.split(".")[0]
+                case "group_names":
+                    return list(groups)
+                case "groups":
+                    return {group: list(members) for group, members in self.groups.items()}
+                case "inventory_file":
+                    return None if node.source is None else os.path.abspath(node.source)
+                case "inventory_dir":
+                    return (
+                        None
+                        if node.source is None
+                        else os.path.dirname(os.path.abspath(node.source))
+                    )
+                case _:
+                    raise KeyError(name)
+
+        return of

@@ -1,0 +1,208 @@
+"""Limit patterns, as Ansible's ``--limit`` takes them.
+
+``gpu:!gpu-07``, ``rack1:&h100``, ``gpu-0*``, ``~gpu-\\d+``, ``gpu[0]``, ``gpu[0:3]`` (both ends
+belong to it), ``all``, ``@file`` (a pattern a line). Commas separate as colons do. Whatever their
+order, plain patterns are taken first, then ``&``, then ``!``. Nodes come out in the order of the
+inventory.
+
+Unlike Ansible, a name that no node and no group has is an error, and so is a result without nodes:
+the slip of a finger must not end in "nothing to do".
+
+Sources:
+    Ansible, "Patterns: targeting hosts and groups".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import named, read_text, shown
+from gpustate.inventory.ranges import is_ipv6
+from gpustate.model.inventory import Inventory
+
+_SUBSCRIPT = re.compile(r"(.+)\[(?:(-?[0-9]{1,9})|([0-9]{1,9}):([0-9]{0,9}))\]")
+#: What ``:`` separates; a bracketed expression is kept whole.
+_PIECE = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
+_WILD = frozenset(".?*[")
+
+
+def select(inventory: Inventory, pattern: str) -> Inventory:
+    """Return the part of ``inventory`` that ``pattern`` names, in the inventory's order.
+
+    Raises:
+        InventoryError: a bad pattern, a name nobody has, or no node is left.
+    """
+    names = [node.name for node in inventory.nodes]
+    kept = match(pattern, names, _groups_of(inventory), inventory.source)
+    return dataclasses.replace(
+        inventory,
+        nodes=tuple(node for node in inventory.nodes if node.name in kept),
+        groups=restrict(inventory.groups, kept),
+    )
+
+
+def restrict(
+    groups: Mapping[str, Sequence[str]], kept: frozenset[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return ``groups`` with only the members that are in ``kept``."""
+    return {name: tuple(m for m in members if m in kept) for name, members in groups.items()}
+
+
+def match(
+    pattern: str, names: Sequence[str], groups: Mapping[str, Sequence[str]], source: str
+) -> frozenset[str]:
+    """Return the names that ``pattern`` selects of ``names``; see :func:`select`."""
+    pieces = _pieces(pattern)
+    if not pieces:
+        raise InventoryError(
+            f"the limit {shown(pattern)} is empty", fix="name a node, a group or 'all'"
+        )
+    matcher = _Matcher(names, groups)
+    plain = [piece for piece in pieces if piece[0] not in "&!"]
+    found: set[str] = set()
+    for piece in plain or ["all"]:
+        found.update(matcher.members(piece, must_match=True))
+    for piece in pieces:
+        if piece[0] == "&":
+            found &= set(matcher.members(piece[1:], must_match=True))
+    for piece in pieces:
+        if piece[0] == "!":
+            found -= set(matcher.members(piece[1:], must_match=False))
+    if not found:
+        raise InventoryError(
+            f"the limit {shown(pattern)} leaves no node of the {len(names)} in {source}",
+            fix="widen the limit",
+        )
+    return frozenset(found)
+
+
+def split(pattern: str) -> list[str]:
+    """Cut ``pattern`` at its commas, or when it has none at its colons."""
+    if "," in pattern:
+        return [piece.strip() for piece in pattern.split(",") if piece.strip()]
+    text = pattern.strip()
+    if ":" not in text or is_ipv6(text.lstrip("!&")):
+        return [text] if text else []
+    return _PIECE.findall(text)
+
+
+def _pieces(pattern: str) -> list[str]:
+    """Return the single patterns, those of ``@file`` put in its place."""
+    found: list[str] = []
+    for piece in split(pattern):
+        if not piece.startswith("@"):
+            found.append(piece)
+            continue
+        if len(piece) == 1:
+            raise InventoryError("'@' in the limit names no file")
+        for line in read_text(piece[1:]).splitlines():
+            text = line.strip()
+            if text and not text.startswith("#"):
+                found.append(text)
+    return found
+
+
+def _groups_of(inventory: Inventory) -> Mapping[str, Sequence[str]]:
+    """Return the groups; an inventory made by hand has them only in its nodes."""
+    if inventory.groups:
+        return inventory.groups
+    found: dict[str, list[str]] = {}
+    for node in inventory.nodes:
+        for group in node.groups:
+            found.setdefault(group, []).append(node.name)
+    return found
+
+
+class _Matcher:
+    """Finds the nodes that one pattern, without ``&`` and ``!``, stands for."""
+
+    def __init__(self, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+        self.names = names
+        self.known = frozenset(names)
+        self.groups: dict[str, Sequence[str]] = {"all": names, **groups}
+
+    def members(self, piece: str, *, must_match: bool) -> Sequence[str]:
+        """Return the nodes, as a group has them in its order, without repetition.
+
+        Args:
+            piece: the pattern.
+            must_match: also a wildcard has to find something; a plain name always has.
+        """
+        if piece in self.known:
+            return [piece]
+        if not piece:
+            raise InventoryError("the limit has a '!' or '&' with nothing behind it")
+        expression, first, last = _subscript(piece)
+        found, matched = self._enumerate(expression)
+        wild = expression[0] == "~" or any(c in "?*[" for c in expression)
+        if not matched and (must_match or not wild):
+            raise self._unknown(expression, wild)
+        if first is None:
+            return found
+        # A last index of -1 (from ``group[-1]``) has nothing behind it.
+        part = found[first:] if last is None else found[first : (last + 1) or None]
+        if not part and found:
+            raise InventoryError(
+                f"{shown(piece)} is beyond the {len(found)} nodes of {shown(expression)}"
+            )
+        return part
+
+    def _enumerate(self, expression: str) -> tuple[list[str], bool]:
+        """Return the nodes, and whether any node or group was matched (a group may be empty)."""
+        if expression in self.groups:
+            return list(self.groups[expression]), True
+        test = _compiled(expression)
+        found: dict[str, None] = {}
+        groups = [name for name in self.groups if test.match(name)]
+        for name in groups:
+            found.update(dict.fromkeys(self.groups[name]))
+        if not groups or expression[0] == "~" or _WILD & set(expression):
+            found.update(dict.fromkeys(name for name in self.names if test.match(name)))
+        return list(found), bool(groups or found)
+
+    def _unknown(self, expression: str, wild: bool) -> InventoryError:
+        near = difflib.get_close_matches(expression, [*self.groups, *self.names], n=3, cutoff=0.6)
+        what = "matches no node and no group" if wild else "is neither a node nor a group"
+        listed = (
+            f"did you mean {', '.join(map(named, near))}?"
+            if near
+            else f"groups: {self._some_groups()}"
+        )
+        return InventoryError(f"the limit's {shown(expression)} {what}", fix=listed)
+
+    def _some_groups(self) -> str:
+        names = sorted(self.groups)
+        return ", ".join(map(named, names[:8])) + (", ..." if len(names) > 8 else "")
+
+
+def _subscript(piece: str) -> tuple[str, int | None, int | None]:
+    """Split ``group[2]`` or ``group[0:3]``; a regular expression keeps its brackets.
+
+    Returns:
+        The pattern, the first index and the last one; a last index of None means "to the end".
+    """
+    found = None if piece[0] == "~" else _SUBSCRIPT.fullmatch(piece)
+    if found is None:
+        return piece, None, None
+    expression, single, first, last = found.groups()
+    if single is not None:
+        return expression, int(single), int(single)
+    return expression, int(first), int(last) if last else None
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    regex = expression[1:] if expression[0] == "~" else fnmatch.translate(expression)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(regex)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InventoryError(
+            f"the limit's {shown(expression)} is no pattern: {named(error)}"
+        ) from error

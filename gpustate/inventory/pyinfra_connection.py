@@ -1,0 +1,87 @@
+"""From the data of a node in a pyinfra inventory to a :class:`Connection`.
+
+Sources:
+    pyinfra 3.10, "Connectors: SSH" (its data keys) and "Global arguments" (``_sudo`` and its kin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.fields import Fields
+from gpustate.inventory.files import shown
+from gpustate.inventory.templates import Scope
+from gpustate.model.inventory import Connection
+
+_STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
+_STRICT |= {"no": "no", "off": "no", "false": "no"}
+#: Other ways to become another user; none of them is sudo.
+_OTHER_BECOME = ("_doas", "_dzdo", "_su_user")
+#: Keys of pyinfra's SSH connector and of its sudo that nothing here can honour.
+_UNUSED = (
+    "_preserve_sudo_env",
+    "_use_sudo_login",
+    "ssh_allow_agent",
+    "ssh_connect_retries",
+    "ssh_forward_agent",
+    "ssh_key_password",
+    "ssh_look_for_keys",
+    "ssh_paramiko_connect_kwargs",
+)
+
+
+def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
+    """Return how the node ``name`` is reached.
+
+    Raises:
+        InventoryError: a value has no sense, with its place.
+    """
+    fields = Fields(scope, name)
+    become = bool(fields.flag("_sudo"))
+    for other in _OTHER_BECOME:
+        found = scope.variables.get(other)
+        if found is not None and found.value:
+            raise fields.error(other, "is set, and only sudo is supported", found.origin)
+    user = fields.text("_sudo_user") or "root"
+    password = fields.text("_sudo_password", secret=True)
+    local = fields.text("ansible_connection") == "local"
+    if local or (name == "localhost" and "ssh_hostname" not in scope.variables):
+        return Connection("local", become=become, become_user=user, become_password=password)
+    for variable in _UNUSED:
+        if variable in scope.variables:
+            note(f"{scope.variables[variable].origin}: {variable} is not used")
+    host = fields.text("ssh_hostname") or name
+    if host.startswith("-") or any(c.isspace() for c in host):
+        raise InventoryError(
+            f"{name}: ssh_hostname is {shown(host)}, no address",
+            place=scope.variables["ssh_hostname"].origin,
+        )
+    timeout_s = fields.seconds("ssh_connect_timeout")
+    return Connection(
+        kind="ssh",
+        host=host,
+        port=fields.port("ssh_port"),
+        user=fields.text("ssh_user"),
+        key_file=fields.path("ssh_key"),
+        password=fields.text("ssh_password", secret=True),
+        known_hosts_file=fields.path("ssh_known_hosts_file"),
+        strict_host_key=_strict(fields),
+        ssh_config_file=fields.path("ssh_config_file"),
+        become=become,
+        become_user=user,
+        become_password=password,
+        timeout_s=Connection().timeout_s if timeout_s is None else timeout_s,
+    )
+
+
+def _strict(fields: Fields) -> str:
+    """pyinfra's own default is ``accept-new``; here keys are checked unless asked otherwise."""
+    found = fields.first("ssh_strict_host_key_checking")
+    if found is None:
+        return "yes"
+    name, (value, place) = found
+    strict = _STRICT.get(str(value).lower())
+    if strict is None:
+        raise fields.error(name, f"is {shown(value)}, wanted yes, accept-new or no", place)
+    return strict

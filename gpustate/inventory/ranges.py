@@ -1,0 +1,169 @@
+"""Node names as an inventory writes them: ranges, ports, IPv6 addresses.
+
+``gpu[01:16]`` is sixteen names, ``rack[a:c]-[1:2]`` six, ``gpu[0:8:2]`` every second one. A port
+follows a colon (``gpu1:2222``, ``[2001:db8::1]:2222``). Ansible takes nearly any text for a node
+name; here a name that cannot be one is refused, because it is nearly always a variable or a comment
+in the wrong place, and because names become file names and arguments of programs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+import string
+from collections.abc import Sequence
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import shown
+
+#: One pattern never makes more nodes than this; a slip of a digit is likelier than such a fleet.
+LIMIT_NODES = 100_000
+
+_NAME = re.compile(r"[\w.%:-]+")
+_BRACKETS = re.compile(r"\[[^\]]*\]")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+def expand(pattern: str, place: str) -> tuple[list[str], int | None]:
+    """Return the names that ``pattern`` stands for and the port behind it, if any.
+
+    Raises:
+        InventoryError: a bad range, a bad port, or text that is no node name.
+    """
+    body, port = split_port(pattern, place)
+    if "[" not in body and "]" not in body:
+        return [check_name(body, place)], port
+    parts = _parts(body, place)
+    total = 1
+    for part in parts:
+        total *= len(part)
+    if total > LIMIT_NODES:
+        raise InventoryError(
+            f"{shown(pattern)} makes {total} nodes, at most {LIMIT_NODES} are read from one pattern",
+            place=place,
+            fix="check the bounds of the range",
+        )
+    return [check_name("".join(name), place) for name in itertools.product(*parts)], port
+
+
+def check_name(name: str, place: str) -> str:
+    """Return ``name`` when a node can have it."""
+    if _NAME.fullmatch(name) and name[0] != "-" and name not in {".", ".."}:
+        return name
+    if "=" in name:
+        raise InventoryError(
+            f"{shown(name)} looks like a variable, wanted the name of a node",
+            place=place,
+            fix="put it behind a node's name, or under a [group:vars] heading",
+        )
+    if "@" in name:
+        raise InventoryError(
+            f"{shown(name)}: a node's name has no user in it",
+            place=place,
+            fix="write the name alone and set ansible_user",
+        )
+    raise InventoryError(
+        f"{shown(name)} is not a node name (letters, digits, '.', '-', '_', or an address)",
+        place=place,
+    )
+
+
+def split_port(text: str, place: str) -> tuple[str, int | None]:
+    """Split ``name:port``; an IPv6 address needs brackets before a port."""
+    if text.startswith("["):
+        inner, closed, rest = text[1:].partition("]")
+        if closed and is_ipv6(inner):
+            if not rest:
+                return inner, None
+            if rest.startswith(":"):
+                return inner, parse_port(rest[1:], text, place)
+    if ":" not in text:
+        return text, None
+    outside = _BRACKETS.sub("0", text)
+    # A bracket that is left over is not closed; :func:`expand` says so.
+    if ":" not in outside or "[" in outside or is_ipv6(outside):
+        return text, None
+    if outside.count(":") > 1:
+        raise InventoryError(
+            f"{shown(text)} is neither name:port nor an IPv6 address",
+            place=place,
+            fix="write an IPv6 address with a port as [address]:port",
+        )
+    host, _, port = text.rpartition(":")
+    return host, parse_port(port, text, place)
+
+
+def is_ipv6(text: str) -> bool:
+    """Say whether ``text`` is an IPv6 address."""
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_port(text: str, whole: str, place: str) -> int:
+    """Return the port ``text`` names."""
+    if _NUMBER.fullmatch(text) and 1 <= int(text) <= 65535:
+        return int(text)
+    raise InventoryError(
+        f"{shown(text)} in {shown(whole)} is not a port, wanted a number from 1 to 65535",
+        place=place,
+    )
+
+
+def _parts(body: str, place: str) -> list[Sequence[str]]:
+    """Cut ``body`` into the texts between the ranges and the values of each range."""
+    parts: list[Sequence[str]] = []
+    rest = body
+    while rest:
+        literal, opened, rest = rest.partition("[")
+        if "]" in literal:
+            raise _bad(body, "']' without '['", place)
+        if literal:
+            parts.append((literal,))
+        if opened:
+            inner, closed, rest = rest.partition("]")
+            if not closed:
+                raise _bad(body, "'[' is not closed", place)
+            parts.append(_values(inner, body, place))
+    return parts
+
+
+def _values(inner: str, body: str, place: str) -> Sequence[str]:
+    """Return the values of one range, without its brackets."""
+    bounds = inner.split(":")
+    if len(bounds) not in (2, 3):
+        raise _bad(body, f"{shown(f'[{inner}]')} is not begin:end or begin:end:step", place)
+    begin, end = bounds[0] or "0", bounds[1]
+    step = bounds[2] if len(bounds) == 3 else "1"
+    if not end:
+        raise _bad(body, f"{shown(f'[{inner}]')} has no end", place)
+    if not _NUMBER.fullmatch(step) or int(step) == 0:
+        raise _bad(body, f"the step {shown(step)} is not a number above zero", place)
+    if len(begin) == 1 and len(end) == 1 and {begin, end} <= set(string.ascii_letters):
+        first, last = string.ascii_letters.index(begin), string.ascii_letters.index(end)
+        if first > last:
+            raise _bad(body, f"{begin} comes after {end}", place)
+        return list(string.ascii_letters[first : last + 1 : int(step)])
+    return _numbers(begin, end, int(step), body, place)
+
+
+def _numbers(begin: str, end: str, step: int, body: str, place: str) -> Sequence[str]:
+    if not (_NUMBER.fullmatch(begin) and _NUMBER.fullmatch(end)):
+        raise _bad(body, f"{shown(begin)} and {shown(end)} are not two numbers or letters", place)
+    width = len(begin) if begin[0] == "0" and len(begin) > 1 else 0
+    # The rule of Ansible: zeros in front promise names of one length.
+    if width and width != len(end):
+        raise _bad(body, f"{begin} and {end} are not equally long", place)
+    if int(begin) > int(end):
+        raise _bad(body, f"{begin} comes after {end}", place)
+    numbers = range(int(begin), int(end) + 1, step)
+    if len(numbers) > LIMIT_NODES:
+        raise _bad(body, f"it makes {len(numbers)} nodes, at most {LIMIT_NODES} are read", place)
+    return [str(number).zfill(width) for number in numbers]
+
+
+def _bad(body: str, why: str, place: str) -> InventoryError:
+    return InventoryError(f"bad range in {shown(body)}: {why}", place=place)

@@ -1,0 +1,114 @@
+"""The arguments of ``ssh`` that an inventory carries (``ansible_ssh_common_args`` and its kin).
+
+gpustate does not run ``ssh``, so what these arguments say is read out of them: the options that
+decide where, as whom and how safely to connect. Options that only tune OpenSSH (multiplexing,
+keep-alive, verbosity) mean nothing here and are skipped; whatever else there is gets named.
+
+Sources:
+    ssh(1), ssh_config(5) of OpenSSH 9.6; "for each parameter, the first obtained value is used".
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from typing import NamedTuple
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import shown
+
+#: Options of ssh_config that say something about a connection made here.
+USED = frozenset(
+    {
+        "connecttimeout",
+        "hostname",
+        "identityfile",
+        "port",
+        "proxycommand",
+        "proxyjump",
+        "stricthostkeychecking",
+        "user",
+        "userknownhostsfile",
+    }
+)
+#: Options that only tune OpenSSH itself.
+TUNING = frozenset(
+    {
+        "batchmode",
+        "checkhostip",
+        "compression",
+        "connectionattempts",
+        "controlmaster",
+        "controlpath",
+        "controlpersist",
+        "escapechar",
+        "hashknownhosts",
+        "ipqos",
+        "loglevel",
+        "numberofpasswordprompts",
+        "requesttty",
+        "serveralivecountmax",
+        "serveraliveinterval",
+        "tcpkeepalive",
+        "updatehostkeys",
+        "visualhostkey",
+    }
+)
+_FLAGS = "46AaCfGgKkMNnqsTtVvXxYy"
+_FLAGS_TUNING = "CnqTtv"
+_WITH_VALUE = "BbcDEeFIiJLlmOopPQRSWw"
+_AS_OPTION = {"i": "identityfile", "J": "proxyjump", "l": "user", "p": "port"}
+_OPTION = re.compile(r"\s*(\w+)\s*(?:=|\s)\s*(.*)", re.DOTALL)
+
+
+class Option(NamedTuple):
+    """One option: its name in lower case (``-F`` for a flag), and its value."""
+
+    name: str
+    value: str
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(text: str) -> tuple[Option, ...]:
+    """Return the options in ``text``, in their order, tuning ones left out.
+
+    Raises:
+        InventoryError: without a place; text that ``ssh`` would not take.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InventoryError(f"{shown(text)}: {str(error).lower()}") from error
+    found: list[Option] = []
+    waiting = iter(words)
+    for word in waiting:
+        if len(word) < 2 or word[0] != "-" or word == "--":
+            raise InventoryError(f"{shown(word)} is not an option of ssh")
+        for position, letter in enumerate(word[1:], 1):
+            if letter in _WITH_VALUE:
+                value = word[position + 1 :] or next(waiting, None)
+                if value is None:
+                    raise InventoryError(f"-{letter} has no value behind it")
+                found.append(_valued(letter, value))
+                break
+            if letter not in _FLAGS:
+                raise InventoryError(
+                    f"{shown('-' + letter)} in {shown(word)} is not an option of ssh"
+                )
+            if letter not in _FLAGS_TUNING:
+                found.append(Option(f"-{letter}", ""))
+    return tuple(option for option in found if option.name not in TUNING)
+
+
+def _valued(letter: str, value: str) -> Option:
+    if letter != "o":
+        return Option(_AS_OPTION.get(letter, f"-{letter}"), value)
+    match = _OPTION.fullmatch(value)
+    if match is None or not match[2].strip():
+        raise InventoryError(f"-o {shown(value)}, wanted -o Name=value")
+    text = match[2].strip()
+    # ssh_config takes quotes around a value with spaces.
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    return Option(match[1].lower(), text)

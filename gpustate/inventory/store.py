@@ -1,0 +1,196 @@
+"""Groups and nodes while they are being read: what every reader fills, and what it comes to.
+
+A reader adds groups, nodes and variables in the order of its text. :meth:`Store.finish` then knows
+the whole: every group without a parent is a child of ``all``, a node in no group is in
+``ungrouped``, and each group has a depth (the longest way down from ``all``), which decides whose
+variables win.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.files import named, shown
+
+
+class Value(NamedTuple):
+    """One variable's value and the place it stands at."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One group; ``children`` and ``nodes`` keep the order of the source."""
+
+    name: str
+    vars: dict[str, Value] = field(default_factory=dict[str, Value])
+    children: dict[str, str] = field(default_factory=dict[str, str])  # name: place of the edge
+    nodes: dict[str, None] = field(default_factory=dict[str, None])
+    priority: int = 1
+    depth: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node; ``dialect`` says which variables describe its connection."""
+
+    name: str
+    source: str | None = None
+    dialect: str = "ansible"
+    vars: dict[str, Value] = field(default_factory=dict[str, Value])
+    groups: dict[str, None] = field(default_factory=dict[str, None])  # direct ones
+
+
+class Store:
+    """All groups and nodes read so far, and what was seen but not used (``notes``)."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {"all": Group("all"), "ungrouped": Group("ungrouped")}
+        self.nodes: dict[str, Node] = {}
+        self.notes: dict[str, None] = {}
+        self._parents: dict[str, list[str]] = {}
+        self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def note(self, text: str) -> None:
+        """Remember something a person should know, once."""
+        self.notes[text] = None
+
+    def group(self, name: object, place: str) -> Group:
+        """Return the group ``name``, made when it is new."""
+        if not isinstance(name, str) or not name:
+            raise InventoryError(
+                f"a group's name is {shown(name)}, wanted a string", place=place, fix="quote it"
+            )
+        return self.groups.setdefault(name, Group(name))
+
+    def node(
+        self,
+        name: str,
+        group: str,
+        *,
+        source: str | None,
+        port: Value | None = None,
+        dialect: str = "ansible",
+    ) -> Node:
+        """Return the node ``name``, made when it is new, as a member of ``group``."""
+        node = self.nodes.get(name)
+        if node is None:
+            node = self.nodes[name] = Node(name, source, dialect)
+            # As in Ansible, only the first mention of a node can give it a port by ``name:port``.
+            if port is not None:
+                node.vars["ansible_port"] = port
+        node.groups[group] = None
+        self.groups[group].nodes[name] = None
+        return node
+
+    def set_group_var(self, group: str, name: object, value: Value) -> None:
+        """Set one variable of a group; ``ansible_group_priority`` is the group's own."""
+        key = variable_name(name, value.origin)
+        if key != "ansible_group_priority":
+            self.groups[group].vars[key] = value
+            return
+        try:
+            self.groups[group].priority = int(value.value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InventoryError(
+                f"ansible_group_priority is {shown(value.value)}, wanted a whole number",
+                place=value.origin,
+            ) from error
+
+    def add_child(self, parent: str, child: str, place: str) -> None:
+        """Put one group under another."""
+        self.groups[parent].children.setdefault(child, place)
+
+    def finish(self) -> None:
+        """Check the tree of groups, place every group and node in it, and compute depths."""
+        parents: dict[str, list[str]] = {name: [] for name in self.groups}
+        for group in self.groups.values():
+            for child in group.children:
+                parents[child].append(group.name)
+        for name, above in parents.items():
+            if not above and name != "all":
+                above.append("all")
+                self.groups["all"].children.setdefault(name, "")
+        self._parents = parents
+        for name in self._ordered(parents):
+            above = parents[name]
+            self.groups[name].depth = 1 + max(self.groups[p].depth for p in above) if above else 0
+        for node in self.nodes.values():
+            self._settle(node)
+        for name in self.groups.keys() & self.nodes.keys():
+            self.note(f"{named(name)} is the name of a node and of a group")
+
+    def closure(self, node: Node) -> tuple[str, ...]:
+        """Return every group ``node`` is in, parents included, ``all`` excluded, weakest first."""
+        direct = tuple(node.groups)
+        known = self._closures.get(direct)
+        if known is None:
+            seen = dict.fromkeys(direct)
+            waiting = list(direct)
+            while waiting:
+                for parent in self._parents[waiting.pop()]:
+                    if parent not in seen:
+                        seen[parent] = None
+                        waiting.append(parent)
+            seen.pop("all", None)
+            known = self._closures[direct] = tuple(sorted(seen, key=self._strength))
+        return known
+
+    def members(self, group: str) -> list[str]:
+        """Return the nodes in ``group`` and below it: its own first, then level by level."""
+        found: dict[str, None] = {}
+        seen = {group: None}
+        level: Iterable[str] = (group,)
+        while level:
+            below: dict[str, None] = {}
+            for name in level:
+                found.update(self.groups[name].nodes)
+                below.update(dict.fromkeys(c for c in self.groups[name].children if c not in seen))
+            seen.update(below)
+            level = tuple(below)
+        return list(found)
+
+    def _strength(self, name: str) -> tuple[int, int, str]:
+        group = self.groups[name]
+        return group.depth, group.priority, name
+
+    def _ordered(self, parents: dict[str, list[str]]) -> tuple[str, ...]:
+        """Return the groups, parents first."""
+        try:
+            return tuple(graphlib.TopologicalSorter(parents).static_order())
+        except graphlib.CycleError as error:
+            # It walks from predecessor to successor, which here is from parent to child.
+            names: list[str] = error.args[1]
+            # What is under ``all`` only because it is nowhere else has no place.
+            places = [self.groups[a].children.get(b) for a, b in itertools.pairwise(names)]
+            raise InventoryError(
+                f"groups contain each other: {' > '.join(named(name) for name in names[:20])}",
+                place=next(filter(None, places), None),
+                fix="take one of them out of the other's children",
+            ) from error
+
+    def _settle(self, node: Node) -> None:
+        """A node is in ``ungrouped`` exactly when no other group but ``all`` has it."""
+        others = [name for name in node.groups if name not in {"all", "ungrouped"}]
+        if others and "ungrouped" in node.groups:
+            del node.groups["ungrouped"]
+            del self.groups["ungrouped"].nodes[node.name]
+        elif not others:
+            node.groups["ungrouped"] = None
+            self.groups["ungrouped"].nodes[node.name] = None
+
+
+def variable_name(name: object, place: str) -> str:
+    """Return ``name`` when it can name a variable."""
+    if isinstance(name, str) and name:
+        return name
+    raise InventoryError(
+        f"a variable's name is {shown(name)}, wanted a string", place=place, fix="quote it"
+    )

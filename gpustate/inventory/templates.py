@@ -1,0 +1,233 @@
+"""``{{ templates }}`` in the values of variables.
+
+A value may refer to the node's other variables, to ``inventory_hostname``, ``group_names`` and the
+like, and to ``lookup('env', 'NAME')``. jinja2 evaluates it in its sandbox. What describes the
+connection, and every ``gpustate...`` variable, must resolve. Any other value that does not resolve
+here (it may need facts, or a filter of Ansible's) is kept as it is written: Ansible too looks at a
+variable only when it is used, and gpustate uses no others.
+
+A value that is one expression keeps its type: ``"{{ port }}"`` is the number that ``port`` is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.sandbox import SandboxedEnvironment
+
+from gpustate.errors import InventoryError
+from gpustate.inventory.documents import EncryptedText, LiteralText
+from gpustate.inventory.files import named, shown
+from gpustate.inventory.store import Value
+
+_MARKS = ("{{", "{%", "{#")
+_LIMIT_TEXT = 1_000_000
+_LIMIT_CHAIN = 50
+
+
+class _Environment(SandboxedEnvironment):
+    """jinja2's sandbox, without the two operators that make a huge value from a short text."""
+
+    intercepted_binops = frozenset({"**", "*"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
+            raise jinja2.TemplateRuntimeError(f"'{operator}' is not supported on these values")
+        return super().call_binop(context, operator, left, right)
+
+
+def _lookup(plugin: str, *names: str, default: str | None = None) -> str:
+    """Ansible's ``lookup``, of which only ``env`` has a use in an inventory that stands alone."""
+    if plugin not in {"env", "ansible.builtin.env"} or len(names) != 1:
+        raise jinja2.TemplateRuntimeError(f"lookup({plugin!r}) is not supported, only 'env'")
+    found = os.environ.get(names[0], default)
+    if found is None:
+        raise jinja2.UndefinedError(f"the environment variable {names[0]!r} is not set")
+    return found
+
+
+_ENVIRONMENT = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+_ENVIRONMENT.globals = {"lookup": _lookup}
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    names: frozenset[str]
+    render: Callable[[dict[str, Any]], Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text: str) -> _Template:
+    tree = _ENVIRONMENT.parse(text)
+    names = frozenset(meta.find_undeclared_variables(tree))
+    only = tree.body[0] if len(tree.body) == 1 else None
+    if (
+        isinstance(only, nodes.Output)
+        and len(only.nodes) == 1
+        and not isinstance(only.nodes[0], nodes.TemplateData)
+        and text.startswith("{{")
+        and text.endswith("}}")
+    ):
+        # A "-" or "+" beside the braces is about blanks around them, of which there are none.
+        inner = text[3:-2] if text[2] in "-+" else text[2:-2]
+        inner = inner[:-1] if inner[-1:] in "-+" else inner
+        return _Template(names, _ENVIRONMENT.compile_expression(inner, undefined_to_none=False))
+    return _Template(names, _ENVIRONMENT.from_string(text).render)
+
+
+def is_template(text: str) -> bool:
+    """Say whether jinja2 would find something to do in ``text``."""
+    return "{" in text and any(mark in text for mark in _MARKS)
+
+
+class Scope:
+    """The variables of one node, resolved as they are asked for.
+
+    Args:
+        node: its name, for messages.
+        variables: what was merged for it.
+        magic: gives the variables that Ansible makes up itself; raises KeyError for others.
+        encrypted: files that could not be read, where a missing variable may be.
+        plain: ids of lists and mappings that hold no template; shared by all nodes of one load.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        variables: Mapping[str, Value],
+        magic: Callable[[str], Any],
+        encrypted: Sequence[str],
+        plain: set[int],
+    ) -> None:
+        self.node = node
+        self.variables = variables
+        self._magic = magic
+        self._encrypted = encrypted
+        self._plain = plain
+
+    def need(self, name: str) -> Value | None:
+        """Return a variable that must make sense; None when it is not set.
+
+        Raises:
+            InventoryError: it refers to something undefined, or is encrypted.
+        """
+        found = self.variables.get(name)
+        if found is None:
+            return None
+        if type(found.value) is str and "{" not in found.value:
+            return found
+        try:
+            return Value(self._resolve(found, (name,)), found.origin)
+        except RecursionError as error:
+            raise self._error(found, name, "is nested too deep") from error
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all variables; what need not make sense, and does not, as it is written."""
+        result: dict[str, Any] = {}
+        for name, found in self.variables.items():
+            value = found.value
+            if type(value) is str and "{" not in value:
+                result[name] = value
+            elif name.startswith("gpustate"):
+                needed = self.need(name)
+                result[name] = None if needed is None else needed.value
+            else:
+                try:
+                    result[name] = self._resolve(found, (name,), strict=False)
+                except (InventoryError, RecursionError):
+                    result[name] = value
+        return result
+
+    def _resolve(self, found: Value, names: tuple[str, ...], *, strict: bool = True) -> Any:
+        return self._walk(found.value, found, names, strict)
+
+    def _walk(self, value: Any, found: Value, names: tuple[str, ...], strict: bool) -> Any:
+        if isinstance(value, str):
+            if isinstance(value, EncryptedText):
+                if strict:
+                    raise self._encrypted_error(found, names)
+                return value
+            if isinstance(value, LiteralText):
+                return str(value)
+            return self._render(value, found, names) if is_template(value) else value
+        if not isinstance(value, dict | list | tuple) or id(value) in self._plain:
+            return value
+        if isinstance(value, dict):
+            walked: Any = {k: self._walk(v, found, names, strict) for k, v in value.items()}
+            same = all(walked[key] is value[key] for key in walked)
+        else:
+            walked = [self._walk(item, found, names, strict) for item in value]
+            same = len(walked) == len(value) and all(
+                a is b for a, b in zip(walked, value, strict=True)
+            )
+        if not same:
+            return walked
+        if strict:
+            self._plain.add(id(value))
+        return value
+
+    def _render(self, text: str, found: Value, names: tuple[str, ...]) -> Any:
+        try:
+            template = _compiled(text)
+            known: dict[str, Any] = {}
+            for name in template.names:
+                if name in self.variables:
+                    known[name] = self._refer(name, found, names)
+                else:
+                    try:
+                        known[name] = self._magic(name)
+                    except KeyError:
+                        continue
+            result = template.render(known)
+            if isinstance(result, jinja2.Undefined):
+                # Only its use is an error to jinja2.
+                result = str(result)
+        except InventoryError:
+            raise
+        except RecursionError:
+            raise
+        except jinja2.UndefinedError as error:
+            raise self._error(
+                found, names[0], error.message or "undefined", self._hint()
+            ) from error
+        except jinja2.TemplateError as error:
+            why = f"{shown(text)}: {error.message}"
+            raise self._error(found, names[0], why) from error
+        except Exception as error:
+            why = f"{shown(text)}: {type(error).__name__}: {error}"
+            raise self._error(found, names[0], why) from error
+        if isinstance(result, str) and len(result) > _LIMIT_TEXT:
+            raise self._error(found, names[0], f"becomes {len(result)} characters")
+        return result
+
+    def _refer(self, name: str, found: Value, names: tuple[str, ...]) -> Any:
+        if name in names:
+            chain = " > ".join(map(named, (*names[names.index(name) :], name)))
+            raise self._error(found, names[0], f"refers to itself: {chain}")
+        if len(names) >= _LIMIT_CHAIN:
+            raise self._error(found, names[0], f"refers through more than {_LIMIT_CHAIN} variables")
+        return self._resolve(self.variables[name], (*names, name))
+
+    def _hint(self) -> str:
+        if self._encrypted:
+            return f"it may be in {self._encrypted[0]}, which is encrypted and cannot be read yet"
+        return "set it for this node, or for one of its groups"
+
+    def _error(self, found: Value, name: str, why: str, fix: str | None = None) -> InventoryError:
+        line = " ".join(why.split())
+        return InventoryError(f"{self.node}: {named(name)}: {line}", place=found.origin, fix=fix)
+
+    def _encrypted_error(self, found: Value, names: tuple[str, ...]) -> InventoryError:
+        needed = "" if len(names) == 1 else f", which {named(names[-2])} needs,"
+        return self._error(
+            found,
+            names[-1],
+            f"the value{needed} is encrypted with Ansible Vault, which is not supported yet",
+            "take it from the environment: \"{{ lookup('env', 'NAME') }}\"",
+        )

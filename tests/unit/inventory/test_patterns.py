@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from gpustate.errors import InventoryError
+from gpustate.inventory import load, select
+from gpustate.model.inventory import Inventory, InventoryNode
+
+from .conftest import Write
+
+HOSTS = "[rack1]\ngpu-01\ngpu-02\n[rack2]\ngpu-03\n[empty]\n"
+
+
+def names(inventory: Inventory) -> list[str]:
+    return [node.name for node in inventory]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("gpu-1", "the limit's 'gpu-1' is neither a node nor a group; did you mean gpu-01"),
+        (
+            "rack1:!gpu-O1",
+            "the limit's 'gpu-O1' is neither a node nor a group; did you mean gpu-01",
+        ),
+        ("zzz", "'zzz' is neither a node nor a group; groups: all, empty, rack1, rack2, ungrouped"),
+        ("x*", "the limit's 'x*' matches no node and no group"),
+        ("rack1:!rack1", "leaves no node of the 3 in hosts"),
+        ("empty", "leaves no node of the 3 in hosts"),
+        ("rack1[7]", "'rack1[7]' is beyond the 2 nodes of 'rack1'"),
+        ("~gpu-(", "'~gpu-(' is no pattern: missing ), unterminated subpattern"),
+        ("", "the limit '' is empty"),
+        (" , ", "the limit ' , ' is empty"),
+        ("!", "a '!' or '&' with nothing behind it"),
+        ("@", "'@' in the limit names no file"),
+        ("@nowhere", "nowhere: no such file"),
+    ],
+)
+def test_a_limit_that_selects_nothing_is_an_error(write: Write, pattern: str, message: str) -> None:
+    source = write("hosts", HOSTS)
+    with pytest.raises(InventoryError) as caught:
+        load(source, limit=pattern)
+    assert message in str(caught.value)
+    with pytest.raises(InventoryError) as caught:
+        select(load(source), pattern)
+    assert message in str(caught.value)
+
+
+def test_a_wildcard_that_excludes_nothing_is_no_error(write: Write) -> None:
+    assert len(load(write("hosts", HOSTS), limit="all:!x*")) == 3
+
+
+def test_a_file_holds_a_pattern_a_line(write: Write) -> None:
+    source = write("hosts", HOSTS)
+    write("limit.txt", "# the first rack\n\nrack1\n!gpu-02\n")
+    assert names(load(source, limit="@limit.txt")) == ["gpu-01"]
+    assert names(load(source, limit="@limit.txt,gpu-03")) == ["gpu-01", "gpu-03"]
+
+
+def test_exclude_takes_away_and_must_leave_something(write: Write) -> None:
+    source = write("hosts", HOSTS)
+    assert names(load(source, exclude="rack1")) == ["gpu-03"]
+    assert names(load(source, limit="rack1", exclude="gpu-02")) == ["gpu-01"]
+    with pytest.raises(InventoryError, match="is neither a node nor a group"):
+        load(source, exclude="gpu-2")
+    with pytest.raises(InventoryError, match="no node is left of 3 in hosts without 'all'"):
+        load(source, exclude="all")
+
+
+def test_selecting_keeps_the_order_of_the_inventory_and_trims_the_groups(write: Write) -> None:
+    part = select(load(write("hosts", HOSTS)), "rack2,gpu-01")
+    assert names(part) == ["gpu-01", "gpu-03"]
+    assert part.groups["rack1"] == ("gpu-01",)
+    assert names(select(part, "rack1")) == ["gpu-01"]
+
+
+def test_an_inventory_made_by_hand_has_the_groups_of_its_nodes() -> None:
+    inventory = Inventory("x", (InventoryNode("a", ("g",)), InventoryNode("b")))
+    assert names(select(inventory, "g")) == ["a"]
+    assert names(select(inventory, "all:!g")) == ["b"]
+
+
+def test_an_ipv6_address_is_one_pattern() -> None:
+    inventory = Inventory("x", (InventoryNode("2001:db8::1"), InventoryNode("b")))
+    assert names(select(inventory, "2001:db8::1")) == ["2001:db8::1"]
+    assert names(select(inventory, "!2001:db8::1")) == ["b"]
