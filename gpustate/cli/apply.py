@@ -13,7 +13,7 @@ from gpustate.cli import common
 from gpustate.errors import PolicyError, UsageError
 
 
-class _Level(click.ParamType):
+class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "level"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -36,10 +36,24 @@ def apply_options(function: common.F) -> common.F:
         (
             click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-            click.option("--max-disruption", type=LEVEL, default="reboot", show_default=True, metavar="LEVEL",
-                         help="Refuse nodes whose plan may cost more: none, reload, restart, drain, reset, reboot."),
-            click.option("--serial", metavar="SIZES", help="Nodes in batches, one after the other: 1,10%,50%."),
-            click.option("--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."),
+            click.option(
+                "--max-disruption",
+                type=LEVEL,
+                default="reboot",
+                show_default=True,
+                metavar="LEVEL",
+                help="Refuse nodes whose plan may cost more: none, reload, restart, drain, reset, reboot.",
+            ),
+            click.option(
+                "--serial",
+                metavar="SIZES",
+                help="Nodes in batches, one after the other: 1,10%,50%.",
+            ),
+            click.option(
+                "--diff",
+                is_flag=True,
+                help="Show the content of files that change; secrets stay masked.",
+            ),
         )
     ):
         function = option(function)
@@ -63,16 +77,22 @@ def apply(policy: str, **options: Any) -> None:
         apply_policy(policy, options, verb="apply")
 
 
-def apply_policy(source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None) -> None:
+def apply_policy(
+    source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
+) -> None:
     """Apply a policy: ask first on a terminal, unless ``--yes``."""
     import gpustate.remote  # noqa: F401  patches before anything opens a socket
 
     if not options["yes"]:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is there to say yes", fix="look with `gpustate plan`, then give --yes")
+            raise UsageError(
+                "nobody is there to say yes", fix="look with `gpustate plan`, then give --yes"
+            )
         from gpustate.cli.plan import make_plan
 
-        planned, document = make_plan(source, options, output="text", diff=options["diff"], ensure=ensure)
+        planned, document = make_plan(
+            source, options, output="text", diff=options["diff"], ensure=ensure
+        )
         if not planned.pending:
             common.finish(planned.exit_code)
             return
@@ -116,7 +136,9 @@ def _read_json(path: str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise PolicyError(f"cannot be read as a plan ({error})", place=path, fix="plan again") from error
+        raise PolicyError(
+            f"cannot be read as a plan ({error})", place=path, fix="plan again"
+        ) from error
 
 
 def _policy_of(document: dict[str, Any], place: str) -> Any:
@@ -124,13 +146,20 @@ def _policy_of(document: dict[str, Any], place: str) -> Any:
     from gpustate.model.policy import Policy, build
 
     made = document["policy"]
-    states = [build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]]
+    states = [
+        build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]
+    ]
     return Policy(*states, name=made.get("name"), notes=tuple(document.get("notes", ())))
 
 
 def carry_out(
-    source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None,
-    document: dict[str, Any] | None = None, moved_by_us: bool = False,
+    source: str,
+    options: dict[str, Any],
+    *,
+    verb: str,
+    ensure: str | None = None,
+    document: dict[str, Any] | None = None,
+    moved_by_us: bool = False,
 ) -> None:
     """Run an apply and print what became of it."""
     from gpustate.cli.show import show
@@ -164,8 +193,14 @@ def carry_out(
     result = common.run(request, verb=verb, quiet=options["output"] == "json")
     records.end(record, interrupted=result.interrupted or bool(result.skipped))
     made = documents.result_document(
-        result.nodes, run=result.run, created=common.now(), verb=verb, summary=result.summary(),
-        exit_code=result.exit_code, notes=policy.notes, skipped=result.skipped,
+        result.nodes,
+        run=result.run,
+        created=common.now(),
+        verb=verb,
+        summary=result.summary(),
+        exit_code=result.exit_code,
+        notes=policy.notes,
+        skipped=result.skipped,
     )
     if options["output"] == "json":
         common.write_out(common.as_json(made))
@@ -187,5 +222,9 @@ def _only_planned(inventory: Any, document: dict[str, Any], source: str) -> Any:
     names = {row["name"] for row in document["nodes"]}
     nodes = tuple(node for node in inventory.nodes if node.name in names)
     if not nodes:
-        raise UsageError("the inventory has none of the plan's nodes", place=source, fix="give the inventory it was made with")
+        raise UsageError(
+            "the inventory has none of the plan's nodes",
+            place=source,
+            fix="give the inventory it was made with",
+        )
     return replace(inventory, nodes=nodes)

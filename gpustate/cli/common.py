@@ -30,18 +30,44 @@ def inventory_options(function: F) -> F:
     """``-i``, ``-l`` and how to connect."""
     for option in reversed(
         (
-            click.option("-i", "--inventory", "inventory", metavar="SOURCE", envvar="GPUSTATE_INVENTORY",
-                         help="Inventory: a file, a folder, an executable, or a list a,b,c."),
-            click.option("-l", "--limit", metavar="PATTERN", help="Only these nodes: 'gpu:&dc1:!bad', '~regex'."),
+            click.option(
+                "-i",
+                "--inventory",
+                "inventory",
+                metavar="SOURCE",
+                envvar="GPUSTATE_INVENTORY",
+                help="Inventory: a file, a folder, an executable, or a list a,b,c.",
+            ),
+            click.option(
+                "-l",
+                "--limit",
+                metavar="PATTERN",
+                help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
+            ),
             click.option("--exclude", metavar="PATTERN", help="Not these nodes."),
-            click.option("-f", "--forks", type=click.IntRange(1, 10000), default=50, show_default=True,
-                         help="Nodes worked on at the same time."),
+            click.option(
+                "-f",
+                "--forks",
+                type=click.IntRange(1, 10000),
+                default=50,
+                show_default=True,
+                help="Nodes worked on at the same time.",
+            ),
             click.option("-u", "--user", help="Log in as, where the inventory does not say."),
-            click.option("--private-key", type=click.Path(), help="Key, where the inventory does not say."),
-            click.option("-b", "--become", is_flag=True, help="Use sudo, where the inventory does not say."),
-            click.option("-K", "--ask-become-pass", is_flag=True, help="Ask once for sudo's password."),
-            click.option("--host-key-checking", type=click.Choice(["yes", "accept-new", "no"]),
-                         help="Unknown host keys: refuse (default), keep, or take any."),
+            click.option(
+                "--private-key", type=click.Path(), help="Key, where the inventory does not say."
+            ),
+            click.option(
+                "-b", "--become", is_flag=True, help="Use sudo, where the inventory does not say."
+            ),
+            click.option(
+                "-K", "--ask-become-pass", is_flag=True, help="Ask once for sudo's password."
+            ),
+            click.option(
+                "--host-key-checking",
+                type=click.Choice(["yes", "accept-new", "no"]),
+                help="Unknown host keys: refuse (default), keep, or take any.",
+            ),
         )
     ):
         function = option(function)
@@ -113,7 +139,9 @@ class Interrupt:
         def hit() -> None:
             self.seen += 1
             if self.seen > 1:
-                sys.stderr.write("\ngpustate: leaving at once; the nodes finish their steps by themselves\n")
+                sys.stderr.write(
+                    "\ngpustate: leaving at once; the nodes finish their steps by themselves\n"
+                )
                 sys.stderr.flush()
                 os._exit(130)
             self._told()
@@ -131,7 +159,10 @@ def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
 
     def told() -> None:
-        progress.say("interrupted: the running steps are finished, nothing new is begun" + (f"; go on with: {resume}" if resume else ""))
+        progress.say(
+            "interrupted: the running steps are finished, nothing new is begun"
+            + (f"; go on with: {resume}" if resume else "")
+        )
 
     stop = Interrupt(told)
     stop.arm()

@@ -14,10 +14,14 @@ from gpustate.errors import EXIT_PENDING
 @click.argument("policy")
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-@click.option("--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked.")
+@click.option(
+    "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."
+)
 @click.option("--all", "whole", is_flag=True, help="List states without drift too.")
 @click.option("--exit-zero-on-changes", is_flag=True, help="End with 0 although something differs.")
-def drift(policy: str, output: str, diff: bool, whole: bool, exit_zero_on_changes: bool, **options: Any) -> None:
+def drift(
+    policy: str, output: str, diff: bool, whole: bool, exit_zero_on_changes: bool, **options: Any
+) -> None:
     """Tell whether nodes are as POLICY says: exit 0 when they are, 2 when something differs."""
     from gpustate.cli.plan import make_plan
 

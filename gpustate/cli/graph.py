@@ -11,7 +11,13 @@ from gpustate.errors import UsageError
 @click.command()
 @click.argument("policy", required=False)
 @click.option("--all", "whole", is_flag=True, help="Every registered state instead of a policy.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "dot", "mermaid"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "dot", "mermaid"]),
+    default="text",
+    show_default=True,
+)
 def graph(policy: str | None, whole: bool, output: str) -> None:
     """Show the order of POLICY's states, and why each is where it is."""
     from gpustate import registry
@@ -29,6 +35,12 @@ def graph(policy: str | None, whole: bool, output: str) -> None:
     if output == "json":
         common.write_out(common.as_json(draw.as_data(made)))
         return
-    about = {s.name: (type(s).__doc__ or "").strip().splitlines()[0] for s in states if type(s).__doc__}
-    text = {"text": lambda: draw.as_text(made, about), "dot": lambda: draw.as_dot(made), "mermaid": lambda: draw.as_mermaid(made)}
+    about = {
+        s.name: (type(s).__doc__ or "").strip().splitlines()[0] for s in states if type(s).__doc__
+    }
+    text = {
+        "text": lambda: draw.as_text(made, about),
+        "dot": lambda: draw.as_dot(made),
+        "mermaid": lambda: draw.as_mermaid(made),
+    }
     common.write_out(text[output]())

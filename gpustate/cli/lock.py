@@ -50,7 +50,14 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 @click.command()
 @common.inventory_options
 @click.option("--reason", "-m", required=True, help="What for; others are shown it.")
-@click.option("--for", "duration", default="8h", show_default=True, metavar="TIME", help="How long: 30m, 8h, 7d.")
+@click.option(
+    "--for",
+    "duration",
+    default="8h",
+    show_default=True,
+    metavar="TIME",
+    help="How long: 30m, 8h, 7d.",
+)
 @click.option("--force", is_flag=True, help="Take it although somebody else holds it.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     """Keep gpustate off the nodes: apply and remove are refused there (exit 8) until then."""
@@ -59,9 +66,19 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     from gpustate.run.ledger import lock_script
 
     now = int(time.time())
-    info = {"run": new_run_id(), "holder": controller().name, "pid": 0, "reason": f"locked: {reason}",
-            "since": now, "expires": now + _seconds(duration)}
-    _on_all(options, lock_script(info, force=force) + '\necho "locked until $(date -u -d @$(cat $G/lock/expires) +%Y-%m-%dT%H:%M:%SZ)"')
+    info = {
+        "run": new_run_id(),
+        "holder": controller().name,
+        "pid": 0,
+        "reason": f"locked: {reason}",
+        "since": now,
+        "expires": now + _seconds(duration),
+    }
+    _on_all(
+        options,
+        lock_script(info, force=force)
+        + '\necho "locked until $(date -u -d @$(cat $G/lock/expires) +%Y-%m-%dT%H:%M:%SZ)"',
+    )
 
 
 @click.command()

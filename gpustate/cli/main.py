@@ -17,10 +17,22 @@ from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError
 #: Verb, module below ``gpustate.cli``, attribute, one line of help.
 VERBS: dict[str, tuple[str, str, str]] = {
     "plan": ("plan", "plan", "Say what would change, and what it would cost each node."),
-    "apply": ("apply", "apply", "Make nodes as the policy says; a saved plan is applied as it stands."),
-    "validate": ("validate", "validate", "Prove use: a CUDA kernel on every GPU, the runtime, CDI."),
+    "apply": (
+        "apply",
+        "apply",
+        "Make nodes as the policy says; a saved plan is applied as it stands.",
+    ),
+    "validate": (
+        "validate",
+        "validate",
+        "Prove use: a CUDA kernel on every GPU, the runtime, CDI.",
+    ),
     "drift": ("drift", "drift", "Tell whether nodes are still as the policy says (exit 2: no)."),
-    "explain": ("explain", "explain", "Name the first broken link between a node and a usable GPU."),
+    "explain": (
+        "explain",
+        "explain",
+        "Name the first broken link between a node and a usable GPU.",
+    ),
     "facts": ("facts", "facts", "Show what nodes are: system, kernel, runtimes, GPUs."),
     "graph": ("graph", "graph", "Show the order of states, and why."),
     "remove": ("remove", "remove", "Take away what a policy put on nodes."),
@@ -61,7 +73,9 @@ class _Verbs(click.Group):
             formatter.write_dl([(name, VERBS[name][2]) for name in VERBS])
 
 
-@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="gpustate", message="%(prog)s %(version)s")
 def cli() -> None:
     """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
@@ -74,7 +88,8 @@ def cli() -> None:
 def entry() -> NoReturn:
     """Run; end with one line and the documented exit code for everything a user can cause."""
     try:
-        cli.main(standalone_mode=False, prog_name="gpustate")
+        # Outside of click's standalone mode an exit code is a return value.
+        code = cli.main(standalone_mode=False, prog_name="gpustate")
     except GpustateError as error:
         _complain(str(error))
         sys.exit(error.exit_code)
@@ -96,7 +111,7 @@ def entry() -> NoReturn:
     except OSError as error:
         _complain(f"{error.filename or 'gpustate'}: {error.strerror or error}")
         sys.exit(EXIT_ERROR)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _complain(text: str) -> None:

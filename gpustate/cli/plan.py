@@ -14,11 +14,26 @@ from gpustate.errors import EXIT_PENDING
 @click.argument("policy")
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, to be applied later.")
-@click.option("--diff", is_flag=True, help="Show the content of files that change; secrets stay masked.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Save the plan, to be applied later.",
+)
+@click.option(
+    "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
+)
 @click.option("--all", "whole", is_flag=True, help="List unchanged states too.")
 @click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something would change.")
-def plan(policy: str, output: str, out: str | None, diff: bool, whole: bool, detailed_exitcode: bool, **options: Any) -> None:
+def plan(
+    policy: str,
+    output: str,
+    out: str | None,
+    diff: bool,
+    whole: bool,
+    detailed_exitcode: bool,
+    **options: Any,
+) -> None:
     """Say what POLICY would change on the nodes; nothing is written there.
 
     POLICY is a Python file, an Operator file (ClusterPolicy), or the name of a state.
@@ -31,8 +46,14 @@ def plan(policy: str, output: str, out: str | None, diff: bool, whole: bool, det
 
 
 def make_plan(
-    source: str, options: dict[str, Any], *, output: str, out: str | None = None, diff: bool = False,
-    whole: bool = False, ensure: str | None = None,
+    source: str,
+    options: dict[str, Any],
+    *,
+    output: str,
+    out: str | None = None,
+    diff: bool = False,
+    whole: bool = False,
+    ensure: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
     import gpustate.remote  # noqa: F401  patches before anything opens a socket
@@ -46,7 +67,9 @@ def make_plan(
     inventory = common.load_inventory(options)
     request = Request(policy, inventory, known=common.known_states(), forks=options["forks"])
     result = common.run(request, verb="plan", quiet=output == "json")
-    made = document.plan_document(policy, source, result.nodes, run=result.run, created=common.now())
+    made = document.plan_document(
+        policy, source, result.nodes, run=result.run, created=common.now()
+    )
     if out is not None:
         common.write_out(common.as_json(made), out)
     if output == "json":
@@ -56,6 +79,8 @@ def make_plan(
         show(render.notes_page(policy.notes))
         click.echo(render.plan_sentence(made))
         if out is not None:
-            click.echo(f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}")
+            click.echo(
+                f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
+            )
         click.echo(result.summary())
     return result, made

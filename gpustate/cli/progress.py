@@ -40,7 +40,10 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -61,13 +64,19 @@ class Progress:
             self._failed += event.text not in ("ok",)
         else:
             told = f"{event.state}: {event.text}" if event.state else event.text or event.kind
-            self._busy[event.node] = told if event.kind != "result" else f"{event.state} {event.text}"
+            self._busy[event.node] = (
+                told if event.kind != "result" else f"{event.state} {event.text}"
+            )
         if self._live is not None:
             self._live.update(self._table())
         elif not self._quiet and event.kind in _PLAIN:
             state = f" {event.state}:" if event.state else ""
             text = event.text or event.kind
-            print(f"{event.node:<{self._width}} {event.kind}{state} {text}", file=sys.stderr, flush=True)
+            print(
+                f"{event.node:<{self._width}} {event.kind}{state} {text}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _table(self) -> Any:
         from rich.text import Text

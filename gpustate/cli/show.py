@@ -23,7 +23,14 @@ def show(page: Page) -> None:
         click.echo(page.plain(), nl=False)
         return
     for line in page.lines:
-        click.echo("".join(
-            click.style(text, fg=_COLOURS.get(style), bold=True if style == "bold" else None, dim=True if style == "dim" else None)
-            for text, style in line
-        ))
+        click.echo(
+            "".join(
+                click.style(
+                    text,
+                    fg=_COLOURS.get(style),
+                    bold=True if style == "bold" else None,
+                    dim=True if style == "dim" else None,
+                )
+                for text, style in line
+            )
+        )

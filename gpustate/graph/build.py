@@ -32,7 +32,10 @@ class Graph:
 
 
 def build(
-    states: Sequence[AnyState], known: Collection[str] = (), *, places: Mapping[str, str] | None = None
+    states: Sequence[AnyState],
+    known: Collection[str] = (),
+    *,
+    places: Mapping[str, str] | None = None,
 ) -> Graph:
     """Make the graph of some states.
 
@@ -78,7 +81,11 @@ def _check_name(
         return
     near = difflib.get_close_matches(other, sorted(everyone), 1)
     hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(sorted(everyone))}"
-    raise GraphError(f"state {state!r}: {why} {other!r}: there is no such state", place=places.get(state), fix=hint)
+    raise GraphError(
+        f"state {state!r}: {why} {other!r}: there is no such state",
+        place=places.get(state),
+        fix=hint,
+    )
 
 
 def _put_proofs_last(graph: Graph, states: Sequence[AnyState]) -> None:

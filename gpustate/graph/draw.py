@@ -16,8 +16,12 @@ def as_text(graph: Graph, about: dict[str, str] | None = None) -> str:
         reasons: dict[str, list[str]] = {}
         for edge in graph.edges:
             if edge.then == name:
-                reasons.setdefault("after" if edge.why == "before" else edge.why, []).append(edge.first)
-        told = "; ".join(f"{why} {', '.join(sorted(firsts))}" for why, firsts in sorted(reasons.items()))
+                reasons.setdefault("after" if edge.why == "before" else edge.why, []).append(
+                    edge.first
+                )
+        told = "; ".join(
+            f"{why} {', '.join(sorted(firsts))}" for why, firsts in sorted(reasons.items())
+        )
         lines.append(f"{number:>2}. {name:<{width}}  {told}".rstrip())
         if about and name in about:
             lines.append(f"    {about[name]}")

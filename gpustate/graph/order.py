@@ -14,7 +14,7 @@ def order(graph: Graph) -> list[str]:
     Raises:
         GraphError: a cycle, explained with only the states that take part in it.
     """
-    waiting = {name: 0 for name in graph.nodes}
+    waiting = dict.fromkeys(graph.nodes, 0)
     for edge in graph.edges:
         waiting[edge.then] += 1
     free = [name for name, count in waiting.items() if count == 0]
@@ -29,7 +29,9 @@ def order(graph: Graph) -> list[str]:
                 if waiting[edge.then] == 0:
                     heapq.heappush(free, edge.then)
     if len(done) < len(graph.nodes):
-        raise GraphError(f"states go round in a circle: {_cycle(graph, set(done))}", fix="drop one of these")
+        raise GraphError(
+            f"states go round in a circle: {_cycle(graph, set(done))}", fix="drop one of these"
+        )
     return done
 
 

@@ -142,7 +142,7 @@ class FileTexts(Ask[dict[str, str]]):
 
     def script(self) -> str:
         return (
-            f"for f in {self.pattern}; do [ -f \"$f\" ] || continue; "
+            f'for f in {self.pattern}; do [ -f "$f" ] || continue; '
             'printf "%s\\n%s\\n" "$f" "$(wc -c <"$f")"; cat "$f"; echo; done'
         )
 
@@ -239,7 +239,7 @@ class FileStats(Ask[dict[str, FileStat]]):
         return (
             f"for f in {' '.join(self.patterns)}; do "
             '[ -e "$f" ] || [ -L "$f" ] || continue; l=; [ -L "$f" ] && l=$(readlink "$f"); '
-            "stat -c \"%F|%a|%u|%g|%s|%t|%T|$f|$l\" \"$f\"; done"
+            'stat -c "%F|%a|%u|%g|%s|%t|%T|$f|$l" "$f"; done'
         )
 
     def parse(self, answer: Answer) -> dict[str, FileStat]:

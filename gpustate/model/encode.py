@@ -21,7 +21,9 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in sorted(value.items(), key=lambda kv: str(kv[0]))}
+        return {
+            str(key): plain(item) for key, item in sorted(value.items(), key=lambda kv: str(kv[0]))
+        }
     if isinstance(value, set | frozenset):
         return sorted((plain(item) for item in value), key=json.dumps)
     if isinstance(value, list | tuple):

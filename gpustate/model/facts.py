@@ -35,7 +35,21 @@ _ARCHITECTURES = (
 )
 #: Parts that sit with their own CPU on one module; only the open kernel modules drive them.
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
-_MIG_CAPABLE = ("20b", "20f1", "2330", "2331", "2335", "2339", "233a", "2342", "2348", "2901", "2941", "3182", "2bb")
+_MIG_CAPABLE = (
+    "20b",
+    "20f1",
+    "2330",
+    "2331",
+    "2335",
+    "2339",
+    "233a",
+    "2342",
+    "2348",
+    "2901",
+    "2941",
+    "3182",
+    "2bb",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,12 @@ class AskFacts(Ask[NodeFacts]):
                 raise ProbeError(f"sysfs answered {line!r} for a PCI device")
             address, device, class_id, driver = parts
             pci.append(
-                PciGpu(address, device[2:].lower(), class_id[2:].lower(), None if driver == "-" else driver)
+                PciGpu(
+                    address,
+                    device[2:].lower(),
+                    class_id[2:].lower(),
+                    None if driver == "-" else driver,
+                )
             )
         return NodeFacts(
             os_id=one("os_id"),
@@ -190,8 +209,16 @@ class AskFacts(Ask[NodeFacts]):
         )
 
     def stand_in(self) -> NodeFacts:
-        return NodeFacts(os_id="debian", os_version="12", os_codename="bookworm", machine="x86_64",
-                         systemd=True, python3="/usr/bin/python3", runtimes=("containerd",), package_manager="apt")
+        return NodeFacts(
+            os_id="debian",
+            os_version="12",
+            os_codename="bookworm",
+            machine="x86_64",
+            systemd=True,
+            python3="/usr/bin/python3",
+            runtimes=("containerd",),
+            package_manager="apt",
+        )
 
 
 @dataclass(frozen=True, slots=True)

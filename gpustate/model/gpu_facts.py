@@ -24,8 +24,8 @@ NVML_FACTS = ShippedFile("nvml_facts.py", "gpustate.nodeside", "nvml_facts.py")
 
 #: Where distributions and NVIDIA's installer put libraries; sh, one word each.
 LIBRARY_FOLDERS = (
-    "/usr/lib/*-linux-gnu /usr/lib64 /lib64 /usr/lib /lib/*-linux-gnu "
-    "/usr/lib/*-linux-gnu/nvidia/current /usr/local/nvidia/lib64"
+    "/usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib64 /lib64 /usr/lib "
+    "/usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/aarch64-linux-gnu/nvidia/current /usr/local/nvidia/lib64"
 )
 
 _SCRIPT = """
@@ -98,7 +98,7 @@ def parse(text: str) -> NvmlFacts:
     elif rest:
         facts = nvsmi.parse(rest)
     else:
-        code = int(head["error"]) if head.get("error", "").isdigit() else 999
+        code = int(head["error"]) if head.get("error", "").isdecimal() else 999
         facts = NvmlFacts(error=code, error_text=nvml_report.error_name(code))
     return replace(facts, driver_loaded=bool(head["loaded"]), library=head.get("library", ""))
 

@@ -64,7 +64,7 @@ class NodeStatus(Enum):
 
 @dataclass(slots=True)
 class NodeResult:
-    """One node after a run."""
+    """One node after a run. ``checks``: the chain of proofs, where a proving state keeps one."""
 
     name: str
     status: NodeStatus = NodeStatus.OK
@@ -76,6 +76,7 @@ class NodeResult:
     duration_s: float = 0.0
     observed: dict[str, object] = field(default_factory=dict[str, object])
     facts: dict[str, object] = field(default_factory=dict[str, object])
+    checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     notes: list[str] = field(default_factory=list[str])
 
     def outcomes(self, *wanted: Outcome) -> list[StateResult]:

@@ -61,7 +61,8 @@ class Policy:
 
 def parameters(state: AnyState) -> dict[str, Any]:
     """The parameters that were given, as plain JSON data."""
-    return json.loads(state.model_dump_json(exclude_unset=True))
+    data: dict[str, Any] = json.loads(state.model_dump_json(exclude_unset=True))
+    return data
 
 
 def build(cls: type[AnyState], values: Mapping[str, Any], *, place: str | None = None) -> AnyState:
@@ -121,7 +122,9 @@ def resolve(policy: Policy, node: InventoryNode) -> Resolved:
             states.append(state)
             continue
         if not isinstance(mine, Mapping):
-            raise PolicyError(f"{state.name}: must map parameters to values, is {mine!r}", place=place)
+            raise PolicyError(
+                f"{state.name}: must map parameters to values, is {mine!r}", place=place
+            )
         states.append(build(type(state), {**parameters(state), **mine}, place=place))
     named = {state.name for state in policy.states}
     notes = tuple(

@@ -57,7 +57,11 @@ class State(BaseModel, Generic[Seen]):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, revalidate_instances="never"
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        revalidate_instances="never",
     )
 
     name: ClassVar[str] = ""

@@ -83,7 +83,9 @@ _CALLS: dict[str, Callable[..., Condition]] = {
     "var": var,
 }
 _NAMES = {"gpu": gpu, "mig_capable": mig_capable, "nvswitch": nvswitch}
-_TOKEN = re.compile(r"\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)|(?P<word>'[^']*'|\"[^\"]*\"|True|False|\d+))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)|(?P<word>'[^']*'|\"[^\"]*\"|True|False|\d+))"
+)
 
 
 def parse(text: str) -> Condition:
@@ -149,7 +151,9 @@ def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
         kind, word = _next(tokens, text)
         if kind != "word":
             raise PolicyError(f"condition {text!r}: {word!r} is no value")
-        arguments.append({"True": True, "False": False}.get(word, word[1:-1] if word[0] in "'\"" else word))
+        arguments.append(
+            {"True": True, "False": False}.get(word, word[1:-1] if word[0] in "'\"" else word)
+        )
         if isinstance(arguments[-1], str) and arguments[-1].isdigit() and word[0] not in "'\"":
             arguments[-1] = int(word)
         kind, word = _next(tokens, text)

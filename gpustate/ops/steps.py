@@ -183,7 +183,7 @@ class AptInstall(Step):
         names = _words(tuple(name for name, _ in self.packages))
         again = " --reinstall" if self.reinstall else ""
         lines = [
-            "dpkg_settle",
+            "dpkg_settle || :",
             f"apt install{again} --allow-downgrades --allow-change-held-packages {' '.join(wanted)}",
             "effect installed",
         ]
@@ -223,7 +223,7 @@ class AptRemove(Step):
 
     def script(self) -> str:
         return (
-            "dpkg_settle\n"
+            "dpkg_settle || :\n"
             f"apt purge --allow-change-held-packages {_words(self.packages)}\neffect removed"
         )
 

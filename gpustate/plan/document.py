@@ -65,6 +65,8 @@ def node_data(node: NodeResult) -> dict[str, Any]:
     data["reboots"] = node.reboots
     data["connections"] = node.connections
     data["execs"] = node.execs
+    if node.checks:
+        data["checks"] = list(node.checks)
     if node.notes:
         data["notes"] = list(node.notes)
     return data
@@ -75,7 +77,9 @@ def policy_data(policy: Policy, source: str) -> dict[str, Any]:
     return {
         "name": policy.name or source,
         "source": source,
-        "states": [{"state": state.name, "parameters": parameters(state)} for state in policy.states],
+        "states": [
+            {"state": state.name, "parameters": parameters(state)} for state in policy.states
+        ],
     }
 
 
@@ -102,8 +106,15 @@ def plan_document(
 
 
 def result_document(
-    nodes: Sequence[NodeResult], *, run: str, created: str, verb: str, summary: str, exit_code: int,
-    notes: Sequence[str] = (), skipped: Sequence[str] = (),
+    nodes: Sequence[NodeResult],
+    *,
+    run: str,
+    created: str,
+    verb: str,
+    summary: str,
+    exit_code: int,
+    notes: Sequence[str] = (),
+    skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What became of a run."""
     return {
@@ -125,15 +136,29 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
         raise PolicyError("this is no gpustate plan", place=place)
     if data["format"] != PLAN_FORMAT:
         raise PolicyError(
-            f"it is of format {data['format']!r}, this gpustate reads {PLAN_FORMAT!r}", place=place, fix="plan again"
+            f"it is of format {data['format']!r}, this gpustate reads {PLAN_FORMAT!r}",
+            place=place,
+            fix="plan again",
         )
     nodes = data.get("nodes")
     policy = data.get("policy")
-    if not isinstance(nodes, list) or not isinstance(policy, dict) or not isinstance(policy.get("states"), list):
-        raise PolicyError("the plan is damaged (no nodes or no policy)", place=place, fix="plan again")
+    if (
+        not isinstance(nodes, list)
+        or not isinstance(policy, dict)
+        or not isinstance(policy.get("states"), list)
+    ):
+        raise PolicyError(
+            "the plan is damaged (no nodes or no policy)", place=place, fix="plan again"
+        )
     for row in nodes:
-        if not isinstance(row, dict) or not isinstance(row.get("name"), str) or not isinstance(row.get("states"), list):
-            raise PolicyError("the plan is damaged (a node without name or states)", place=place, fix="plan again")
+        if (
+            not isinstance(row, dict)
+            or not isinstance(row.get("name"), str)
+            or not isinstance(row.get("states"), list)
+        ):
+            raise PolicyError(
+                "the plan is damaged (a node without name or states)", place=place, fix="plan again"
+            )
         if fingerprint(row.get("observed")) != row.get("fingerprint"):
             raise PolicyError(f"the plan was altered: {row['name']}", place=place, fix="plan again")
     return data

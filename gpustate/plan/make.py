@@ -16,7 +16,13 @@ from gpustate.model.outcome import Outcome, StateResult
 from gpustate.model.state import AnyState
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
-_FAILED = (Outcome.FAILED, Outcome.ROLLED_BACK, Outcome.NOT_RUN, Outcome.REFUSED, Outcome.INTERRUPTED)
+_FAILED = (
+    Outcome.FAILED,
+    Outcome.ROLLED_BACK,
+    Outcome.NOT_RUN,
+    Outcome.REFUSED,
+    Outcome.INTERRUPTED,
+)
 
 
 @dataclass(slots=True)
@@ -81,13 +87,19 @@ def _one(
     failed = [n for n in first if n in results and results[n].outcome in _FAILED]
     if failed:
         because = results[failed[0]]
-        root = because.reason if because.outcome is Outcome.NOT_RUN else f"because {failed[0]} {because.outcome.value}"
+        root = (
+            because.reason
+            if because.outcome is Outcome.NOT_RUN
+            else f"because {failed[0]} {because.outcome.value}"
+        )
         return StateResult(name, Outcome.NOT_RUN, reason=root, proof=state.proof)
     # Taken away in reverse, nothing is waited for: what this state looks behind is still there.
     behind = () if state.absent else state.known_after
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     if waits:
-        return StateResult(name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof)
+        return StateResult(
+            name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
+        )
     if name in look.errors:
         return StateResult(name, Outcome.FAILED, reason=look.errors[name], proof=state.proof)
     seen = look.seen[name]
@@ -123,9 +135,13 @@ def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]
         if isinstance(before, dict) and isinstance(after, dict):
             for key in sorted({*before, *after}):
                 if before.get(key) != after.get(key):
-                    told.append(f"{state}.{key} was {_short(before.get(key))}, is {_short(after.get(key))}")
+                    told.append(
+                        f"{state}.{key} was {_short(before.get(key))}, is {_short(after.get(key))}"
+                    )
         else:
-            told.append(f"{state} was {'seen' if before is not None else 'not seen'} then, and is {'seen' if after is not None else 'not seen'} now")
+            told.append(
+                f"{state} was {'seen' if before is not None else 'not seen'} then, and is {'seen' if after is not None else 'not seen'} now"
+            )
     return told
 
 

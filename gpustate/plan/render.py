@@ -27,7 +27,14 @@ _SIGNS = {
     "refused": ("x", "red"),
     "interrupted": ("x", "red"),
 }
-_COSTS = {"none": "dim", "reload": "", "restart": "yellow", "drain": "yellow", "reset": "red", "reboot": "red"}
+_COSTS = {
+    "none": "dim",
+    "reload": "",
+    "restart": "yellow",
+    "drain": "yellow",
+    "reset": "red",
+    "reboot": "red",
+}
 _WIDE = 72
 
 
@@ -84,8 +91,11 @@ def _diff(page: Page, change: Mapping[str, Any]) -> None:
     if "\n" not in (before or "") + (after or ""):
         return
     lines = difflib.unified_diff(
-        (before or "").splitlines(), (after or "").splitlines(),
-        path if before is not None else "/dev/null", path if after is not None else "/dev/null", lineterm="",
+        (before or "").splitlines(),
+        (after or "").splitlines(),
+        path if before is not None else "/dev/null",
+        path if after is not None else "/dev/null",
+        lineterm="",
     )
     for line in lines:
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
@@ -112,10 +122,22 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
         if cost == "none":
             cost = ""
         name = f"{state['state']!s:<{width}}"
-        page.add("  ", (sign, style), " ", (name, "bold" if not quiet else "dim"), "  ",
-                 (f"{cost:<8}", _COSTS.get(cost.removeprefix("<="), "")), " ", (told, "red" if style == "red" else "dim"))
+        page.add(
+            "  ",
+            (sign, style),
+            " ",
+            (name, "bold" if not quiet else "dim"),
+            "  ",
+            (f"{cost:<8}", _COSTS.get(cost.removeprefix("<="), "")),
+            " ",
+            (told, "red" if style == "red" else "dim"),
+        )
         for change in state.get("changes", []):
-            page.add("         ", _change_line(change), *([(f"  ({change['why']})", "dim")] if change.get("why") else []))
+            page.add(
+                "         ",
+                _change_line(change),
+                *([(f"  ({change['why']})", "dim")] if change.get("why") else []),
+            )
             if diff:
                 _diff(page, change)
         for note in state.get("notes", []):
@@ -159,9 +181,14 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
         elif not touched:
             head += ["  ", ("nothing to do", "green")]
         elif node.get("disruption", "none") != "none":
-            head += ["  ", (f"at worst: {node['disruption']}", _COSTS.get(str(node["disruption"]), ""))]
+            head += [
+                "  ",
+                (f"at worst: {node['disruption']}", _COSTS.get(str(node["disruption"]), "")),
+            ]
         page.add(*head)
-        if node.get("reason") and not any(s.get("reason") and s["reason"] in node["reason"] for s in touched):
+        if node.get("reason") and not any(
+            s.get("reason") and s["reason"] in node["reason"] for s in touched
+        ):
             page.add("  ", (str(node["reason"]), "red"))
         if touched or whole:
             _states(page, node["states"], diff=diff, whole=whole)
@@ -193,7 +220,11 @@ def plan_sentence(document: Mapping[str, Any]) -> str:
         else:
             unchanged += 1
     order = ("reboot", "reset", "drain", "restart", "reload", "none")
-    told = ", ".join(f"{costs[c]} {c}" if c != "none" else f"{costs[c]} without disruption" for c in order if c in costs)
+    told = ", ".join(
+        f"{costs[c]} {c}" if c != "none" else f"{costs[c]} without disruption"
+        for c in order
+        if c in costs
+    )
     sentence = f"Plan: {change} node{'s' * (change != 1)} would change"
     sentence += f" (at worst: {told})" if told else ""
     sentence += f", {unchanged} unchanged"

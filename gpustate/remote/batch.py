@@ -163,5 +163,7 @@ def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
     found = {int(m[1]): Answer(int(m[3]), m[2]) for m in frame.finditer(body)}
     missing = [number for number in range(count) if number not in found]
     if missing:
-        raise ProbeError(f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)")
+        raise ProbeError(
+            f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)"
+        )
     return tuple(found[number] for number in range(count))

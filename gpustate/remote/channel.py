@@ -61,7 +61,9 @@ class SshChannel:
             self._channel.settimeout(max(0.1, deadline - time.monotonic()))
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise ConnectionFailed(f"the connection broke while sending ({_words(error)})") from error
+            raise ConnectionFailed(
+                f"the connection broke while sending ({_words(error)})"
+            ) from error
 
     def close_stdin(self) -> None:
         try:
@@ -110,7 +112,11 @@ class LocalChannel:
     def __init__(self, argv: list[str]) -> None:
         try:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
             )
         except OSError as error:
             raise ConnectionFailed(f"{argv[0]} cannot be run ({error.strerror})") from error
@@ -123,7 +129,9 @@ class LocalChannel:
             try:
                 sent = self._process.stdin.write(view[:65536])
             except OSError as error:
-                raise ConnectionFailed(f"the command ended while sending ({error.strerror})") from error
+                raise ConnectionFailed(
+                    f"the command ended while sending ({error.strerror})"
+                ) from error
             view = view[sent or 0 :]
 
     def close_stdin(self) -> None:

@@ -35,6 +35,14 @@ class NodeConnector(SSHConnector):
             self.client = None
 
 
+def node_connector(host: PyinfraHost) -> NodeConnector:
+    """A host's connector, known to be ours."""
+    connector = host.connector
+    if not isinstance(connector, NodeConnector):
+        raise TypeError(f"{host.name} is not connected by gpustate's connector")
+    return connector
+
+
 def pyinfra_hosts(nodes: tuple[InventoryNode, ...]) -> dict[str, PyinfraHost]:
     """Hosts for the nodes of a run, all in one pyinfra inventory and state; nothing is connected yet."""
     entries: list[tuple[str, dict[str, Any]]] = [

@@ -16,6 +16,7 @@ from typing import Any
 
 import gevent
 import paramiko
+from pyinfra.api.host import Host as PyinfraHost
 
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.model.asks import Answer, Ask
@@ -23,7 +24,7 @@ from gpustate.model.inventory import InventoryNode
 from gpustate.ops import LIBRARY, Program
 from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
-from gpustate.remote.ssh import close_client, open_client
+from gpustate.remote.connector import node_connector, pyinfra_hosts
 
 PROBE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
@@ -36,35 +37,39 @@ class Session:
 
     Args:
         node: as the inventory has it.
+        host: pyinfra's host for it, whose connector carries the connection; made when not given.
     """
 
-    def __init__(self, node: InventoryNode) -> None:
+    def __init__(self, node: InventoryNode, host: PyinfraHost | None = None) -> None:
         self.node = node
         self.execs = 0
         self.connections = 0
-        self._client: paramiko.SSHClient | None = None
+        self._connector = node_connector(host or pyinfra_hosts((node,))[node.name])
 
     # --- the connection ---------------------------------------------------------------
 
     def connect(self) -> None:
         """Connect and log in, unless connected; raise ``ConnectionFailed``."""
-        if self.node.connection.kind == "local" or self._client is not None:
+        if self.node.connection.kind == "local" or self._connector.client is not None:
             return
         self.connections += 1
-        self._client = open_client(self.node.name, self.node.connection)
+        self._connector.connect()
 
     def close(self) -> None:
         """Hang up. What runs on the node goes on."""
-        if self._client is not None:
-            close_client(self._client)
-            self._client = None
+        self._connector.disconnect()
+
+    def _transport(self) -> paramiko.Transport | None:
+        """The live transport, if there is one."""
+        client = self._connector.client
+        transport = client.get_transport() if client is not None else None
+        return transport if transport is not None and transport.is_active() else None
 
     def wait_closed(self, seconds: float) -> None:
         """Wait until the other side hangs up, at most so long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            transport = self._client.get_transport() if self._client else None
-            if transport is None or not transport.is_active():
+            if self._transport() is None:
                 return
             gevent.sleep(0.1)
 
@@ -84,8 +89,8 @@ class Session:
         if connection.kind == "local":
             return LocalChannel(["/bin/sh", "-c", command])
         self.connect()
-        transport = self._client.get_transport() if self._client else None
-        if transport is None or not transport.is_active():
+        transport = self._transport()
+        if transport is None:
             raise ConnectionFailed("the connection is gone")
         return SshChannel(transport, command, max(10.0, connection.timeout_s))
 
@@ -125,7 +130,11 @@ class Session:
         last = said.splitlines()[-1] if said else ""
         if "password is required" in said or "terminal is required" in said:
             return "sudo wants a password; set ansible_become_password or use --ask-become-pass"
-        return f"it says: {last}" if last else "the shell there printed nothing of ours (is the login shell usable?)"
+        return (
+            f"it says: {last}"
+            if last
+            else "the shell there printed nothing of ours (is the login shell usable?)"
+        )
 
     # --- probing -----------------------------------------------------------------------
 
@@ -216,17 +225,13 @@ class Session:
             "complete": "yes\n",
         }
         payload = gzip.compress(_shell_archive(files).encode(), 6, mtime=0)
-        script = (
-            batches.prologue(self.node)
-            + _START.replace("@NONCE@", nonce)
-            .replace("@RUN@", run)
-            .replace("@SIZE@", str(len(payload)))
-            .replace("@LOCK@", shlex.quote(json.dumps(lock, sort_keys=True)))
-            .replace("@EXPIRES@", str(int(lock["expires"])))
-            .replace("@LOCKRUN@", shlex.quote(str(lock["run"])))
-            .replace("@TAKE@", shlex.quote(take_over or "-"))
-            .replace("@OFFSET@", "0")
-        )
+        script = batches.prologue(self.node) + _START.replace("@NONCE@", nonce).replace(
+            "@RUN@", run
+        ).replace("@SIZE@", str(len(payload))).replace(
+            "@LOCK@", shlex.quote(json.dumps(lock, sort_keys=True))
+        ).replace("@EXPIRES@", str(int(lock["expires"]))).replace(
+            "@LOCKRUN@", shlex.quote(str(lock["run"]))
+        ).replace("@TAKE@", shlex.quote(take_over or "-")).replace("@OFFSET@", "0")
         deadline = time.monotonic() + START_TIMEOUT_S
         channel = self._start(script, deadline)
         try:
@@ -235,7 +240,9 @@ class Session:
         finally:
             channel.close()
 
-    def follow(self, run: str, offset: int, *, stop: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+    def follow(
+        self, run: str, offset: int, *, stop: Callable[[], bool]
+    ) -> Iterator[dict[str, Any]]:
         """Take up following a program that was started earlier, from a byte of its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = (
@@ -317,7 +324,7 @@ def _program_text(
         '[ ! -s "$J" ] || exit 0\n'
         """entry '{"e":"start","t":'"$(now)"'}'\n"""
         # The start-up of the program is told apart from its end even when it is killed at once.
-        + program.text
+         + program.text
     )
 
 
@@ -334,7 +341,7 @@ def _shell_archive(files: dict[str, str]) -> str:
 _START = r"""
 RUN=@RUN@; R=$G/runs/$RUN; N=@NONCE@; O=@OFFSET@
 printf '\n%s begin\n' $N
-refuse() { printf '%s refused %s\n' $N "$*"; rm -rf "$R.new"; exit 1; }
+refuse() { rm -rf "$G/runs/$RUN.new"; printf '%s refused %s\n' $N "$*"; exit 1; }
 mkdir -p -m 0700 $G $G/runs || refuse "$G cannot be made (read-only or full disk?)"
 if [ -d $R ]; then head -c @SIZE@ >/dev/null
 else

@@ -55,13 +55,15 @@ def _config(path: str | None) -> paramiko.SSHConfig:
     try:
         return paramiko.SSHConfig.from_path(str(file))
     except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-        raise UsageError(f"cannot be read as an ssh configuration ({error})", place=str(file)) from error
+        raise UsageError(
+            f"cannot be read as an ssh configuration ({error})", place=str(file)
+        ) from error
 
 
 def _target(name: str, connection: Connection) -> _Target:
     asked = connection.host or name
     said = _config(connection.ssh_config_file).lookup(asked)
-    identities = said.get("identityfile", [])
+    identities = list(said.get("identityfile") or [])
     keys = (connection.key_file,) if connection.key_file else tuple(identities)
     known = connection.known_hosts_file or said.get("userknownhostsfile") or "~/.ssh/known_hosts"
     strict = connection.strict_host_key
@@ -111,7 +113,9 @@ def _private_key(file: str) -> paramiko.PKey:
         return load_key_with_certificate(key_filename=file, allow_prompt=False)
     except (PyinfraError, paramiko.SSHException, OSError, ValueError) as error:
         raise UsageError(
-            f"private key cannot be used ({error})", place=file, fix="an encrypted key goes into ssh-agent"
+            f"private key cannot be used ({error})",
+            place=file,
+            fix="an encrypted key goes into ssh-agent",
         ) from error
 
 
@@ -119,7 +123,9 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
     def __init__(self, target: _Target) -> None:
         self.target = target
 
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
         if self.target.strict == "no":
             return
         if self.target.strict == "accept-new":
@@ -190,7 +196,9 @@ def _socket(
                 "direct-tcpip", (target.host, target.port), ("", 0), timeout=connection.timeout_s
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise ConnectionFailed(f"jump host {last} cannot reach {target.host}:{target.port} ({error})") from error
+            raise ConnectionFailed(
+                f"jump host {last} cannot reach {target.host}:{target.port} ({error})"
+            ) from error
     if target.command:
         line = (
             target.command.replace("%%", "%")
@@ -203,7 +211,8 @@ def _socket(
         sock = socket.create_connection((target.host, target.port), timeout=connection.timeout_s)
     except socket.gaierror as error:
         raise ConnectionFailed(
-            f"{target.host} does not resolve ({error.strerror})", fix="set ansible_host or mend the name"
+            f"{target.host} does not resolve ({error.strerror})",
+            fix="set ansible_host or mend the name",
         ) from error
     except TimeoutError as error:
         raise ConnectionFailed(
@@ -212,7 +221,8 @@ def _socket(
         ) from error
     except OSError as error:
         raise ConnectionFailed(
-            f"{target.host}:{target.port}: {error.strerror or error}", fix="is the node up and sshd running?"
+            f"{target.host}:{target.port}: {error.strerror or error}",
+            fix="is the node up and sshd running?",
         ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -264,10 +274,19 @@ def _open(
         with closing(sock):
             pass
         text = str(error) or type(error).__name__
-        slow = "banner" in text.lower() or isinstance(error, TimeoutError) or "timeout" in text.lower()
+        slow = (
+            "banner" in text.lower() or isinstance(error, TimeoutError) or "timeout" in text.lower()
+        )
         raise ConnectionFailed(
-            f"{where}: " + (f"it answers on the port, but not as sshd within {connection.timeout_s:g} s" if slow else text),
-            fix="the node hangs or is overloaded; look at its console" if slow else "is sshd healthy there?",
+            f"{where}: "
+            + (
+                f"it answers on the port, but not as sshd within {connection.timeout_s:g} s"
+                if slow
+                else text
+            ),
+            fix="the node hangs or is overloaded; look at its console"
+            if slow
+            else "is sshd healthy there?",
         ) from error
     transport = client.get_transport()
     if transport is not None:

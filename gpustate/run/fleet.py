@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from gevent.pool import Pool
 
@@ -20,14 +20,19 @@ from gpustate.graph.build import build, reverse
 from gpustate.graph.order import order
 from gpustate.model.change import Disruption
 from gpustate.model.inventory import Inventory, InventoryNode
+from gpustate.model.node import Node
 from gpustate.model.outcome import NodeResult, NodeStatus
 from gpustate.model.policy import Policy, Resolved, resolve
 from gpustate.model.state import AnyState
+from gpustate.remote.connector import pyinfra_hosts
 from gpustate.remote.session import Session
 from gpustate.run.events import Listener, nobody
+from gpustate.run.looking import ask_node
 from gpustate.run.walk import Holder, Options, Walk
 
 DEFAULT_FORKS = 50
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -171,7 +176,9 @@ def batches(nodes: Sequence[Any], serial: Sequence[str]) -> list[list[Any]]:
         text = word.strip()
         number = text.removesuffix("%")
         if not number.isdigit() or int(number) == 0 or (text.endswith("%") and int(number) > 100):
-            raise UsageError(f"--serial: {word!r} is no batch size", fix="use numbers or percentages: 1,10%,50%")
+            raise UsageError(
+                f"--serial: {word!r} is no batch size", fix="use numbers or percentages: 1,10%,50%"
+            )
         size = int(number)
         sizes.append(-(-len(rest) * size // 100) if text.endswith("%") else size)
     cut: list[list[Any]] = []
@@ -203,11 +210,14 @@ def run(
         plan_id=request.plan_id,
     )
 
+    hosts = pyinfra_hosts(tuple(plan[0].node for plan in plans))
+
     def one(plan: tuple[Resolved, list[AnyState]]) -> NodeResult | None:
         if stop():
             return None
         resolved, states = plan
-        return Walk(Session(resolved.node), resolved, states, options, stop, listen).run()
+        session = Session(resolved.node, hosts[resolved.node.name])
+        return Walk(session, resolved, states, options, stop, listen).run()
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
@@ -223,6 +233,27 @@ def run(
     result.interrupted = stop()
     result.duration_s = time.monotonic() - started
     return result
+
+
+Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]
+
+
+def question(
+    nodes: Sequence[InventoryNode], forks: int, asked: Callable[[Node], T]
+) -> list[Answered[T]]:
+    """Ask every node something outside of any state: its answer, or its error."""
+
+    def one(node: InventoryNode) -> Answered[T]:
+        session = Session(node)
+        try:
+            session.connect()
+            return node, ask_node(node, asked, session.answer), None
+        except errors.GpustateError as error:
+            return node, None, error
+        finally:
+            session.close()
+
+    return list(Pool(max(1, forks)).imap(one, nodes))
 
 
 def each(

@@ -70,7 +70,9 @@ def last_lines(output: str, count: int = 12) -> str:
     return "\n".join(lines[-count:])
 
 
-def cause(output: str, pick: Iterable[str] = ("error", "E:", "fail", "No space", "cannot", "fatal")) -> str:
+def cause(
+    output: str, pick: Iterable[str] = ("error", "E:", "fail", "No space", "cannot", "fatal")
+) -> str:
     """The line of an output that most likely names the cause: the first that looks like an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for line in lines:

@@ -28,6 +28,7 @@ class Lock:
 
     def told(self) -> str:
         """Who, since when and until when, for a person."""
+
         def clock(at: int) -> str:
             return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 

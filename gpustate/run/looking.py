@@ -84,4 +84,28 @@ def look_at(
             return look, facts, known
         asks = tuple(wanted)
         known.update(zip(asks, answerer(asks), strict=True))
-    raise ProbeError("the probes go on asking without end; some state asks for something new each time")
+    raise ProbeError(
+        "the probes go on asking without end; some state asks for something new each time"
+    )
+
+
+def ask_node(node: InventoryNode, question: Callable[[Node], T], answerer: Answerer) -> T:
+    """Ask one node something outside of any state, with the same coalescing of asks.
+
+    Raises:
+        ProbeError: the question goes on asking without end, or an answer makes no sense.
+    """
+    known: dict[Ask[Any], Answer] = {}
+    for _ in range(_MAX_ROUNDS):
+        asking = AskingNode(node, known)
+        try:
+            result = question(asking)
+        except Exception:
+            if not asking.wanted:
+                raise
+        else:
+            if not asking.wanted:
+                return result
+        asks = tuple(asking.wanted)
+        known.update(zip(asks, answerer(asks), strict=True))
+    raise ProbeError("the question goes on asking without end")

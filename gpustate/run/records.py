@@ -89,5 +89,8 @@ def load(run: str | None) -> dict[str, Any]:
         return found[unfinished[-1]]
     if run not in found:
         known = ", ".join(unfinished[-5:]) or "none"
-        raise UsageError(f"no run {run!r} is known here (unfinished: {known})", fix="apply the policy again instead")
+        raise UsageError(
+            f"no run {run!r} is known here (unfinished: {known})",
+            fix="apply the policy again instead",
+        )
     return found[run]

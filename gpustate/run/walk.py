@@ -46,7 +46,9 @@ class Holder:
 
     name: str  # user@host
     pid: int
-    alive: Callable[[str, int], bool]  # is that controller process still there, as far as we can tell
+    alive: Callable[
+        [str, int], bool
+    ]  # is that controller process still there, as far as we can tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Options:
     plan_id: str = ""
 
 
-class Interrupted(Exception):
+class _InterruptedError(Exception):
     """Ctrl-C was seen; the running step has ended."""
 
 
@@ -105,7 +107,7 @@ class Walk:
             self._end(NodeStatus.UNREACHABLE, str(error))
         except LockHeld as error:
             self._end(NodeStatus.LOCKED, str(error))
-        except Interrupted:
+        except _InterruptedError:
             self._end(NodeStatus.INTERRUPTED, "stopped after the step that was running")
         except GpustateError as error:
             self._end(NodeStatus.FAILED, str(error))
@@ -145,7 +147,7 @@ class Walk:
 
     def _check_stop(self) -> None:
         if self.stop():
-            raise Interrupted
+            raise _InterruptedError
 
     # --- looking -----------------------------------------------------------------------
 
@@ -165,6 +167,9 @@ class Walk:
     def _keep(self, look: Look, results: Mapping[str, StateResult]) -> None:
         self.result.states = list(results.values())
         self.result.observed = make.observed_data(self.states, look)
+        for state in self.states:
+            if state.proof and state.name in look.seen:
+                self.result.checks = plain(getattr(look.seen[state.name], "checks", ()))
 
     def _wait_for_earlier(self, ledger: Ledger) -> tuple[Look, Ledger]:
         """A program of an earlier run still works on this node: see it to its end first."""
@@ -174,10 +179,18 @@ class Walk:
         lock = ledger.lock
         if lock is not None and lock.holder != self.options.holder.name:
             raise LockHeld(f"a run is at work: {lock.told()}", fix="wait for it")
-        if lock is not None and lock.pid != self.options.holder.pid and self.options.holder.alive(lock.holder, lock.pid):
-            raise LockHeld(f"another gpustate of yours is at work: {lock.told()}", fix="wait for it")
+        if (
+            lock is not None
+            and lock.pid != self.options.holder.pid
+            and self.options.holder.alive(lock.holder, lock.pid)
+        ):
+            raise LockHeld(
+                f"another gpustate of yours is at work: {lock.told()}", fix="wait for it"
+            )
         self._say("waiting", f"run {program.run} is still at work here; following it to its end")
-        self.result.notes.append(f"an earlier run ({program.run}) was still at work and was followed to its end")
+        self.result.notes.append(
+            f"an earlier run ({program.run}) was still at work and was followed to its end"
+        )
         record = journal.Record()
         self._follow(program.run, ops.Program("", {}), record)
         return self._look()
@@ -194,7 +207,10 @@ class Walk:
             moved = make.moved(planned, self.result.observed)
             if moved:
                 more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-                self._end(NodeStatus.REFUSED, f"the plan is stale: {'; '.join(moved[:3])}{more}; plan again")
+                self._end(
+                    NodeStatus.REFUSED,
+                    f"the plan is stale: {'; '.join(moved[:3])}{more}; plan again",
+                )
                 return False
         refused = [r for r in results.values() if r.outcome is Outcome.REFUSED]
         if refused:
@@ -204,7 +220,9 @@ class Walk:
             return True
         worst = max((r.worst for r in results.values()), default=Disruption.NONE)
         if worst > self.options.max_disruption:
-            states = ", ".join(r.state for r in results.values() if r.worst > self.options.max_disruption)
+            states = ", ".join(
+                r.state for r in results.values() if r.worst > self.options.max_disruption
+            )
             self._end(
                 NodeStatus.REFUSED,
                 f"the plan may cost {worst.word} ({states}), and --max-disruption is "
@@ -213,7 +231,9 @@ class Walk:
             return False
         if self._other_lock(ledger):
             lock = ledger.lock
-            raise LockHeld(lock.told() if lock else "held", fix="wait, or break it: gpustate unlock --force")
+            raise LockHeld(
+                lock.told() if lock else "held", fix="wait, or break it: gpustate unlock --force"
+            )
         return True
 
     def _other_lock(self, ledger: Ledger) -> bool:
@@ -259,20 +279,26 @@ class Walk:
             todo = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
             if todo:
                 self._check_stop()
-                look, ledger, record, program = self._run_stage(stage, todo, look, ledger, results)
+                look, ledger, record = self._run_stage(stage, todo, look, ledger, results)
                 self._settle(todo, look, record, results, settled)
             elif not self._reboot(look, results, rebooted_for):
                 break
             else:
-                settled = {n: r for n, r in settled.items() if r.outcome is not Outcome.REBOOT_PENDING}
-                look, ledger = self._look(f"timeout 120 systemctl is-system-running --wait; {self._release()}")
+                settled = {
+                    n: r for n, r in settled.items() if r.outcome is not Outcome.REBOOT_PENDING
+                }
+                look, ledger = self._look(
+                    f"timeout 120 systemctl is-system-running --wait; {self._release()}"
+                )
                 self._settle_reboot(look, results, settled)
             results = make.make(self.states, look, settled)
             self._keep(look, results)
             if any(r.outcome is Outcome.INTERRUPTED for r in settled.values()):
                 break
         else:
-            raise StepFailed("after ten stages there is still something to do; a state does not converge")
+            raise StepFailed(
+                "after ten stages there is still something to do; a state does not converge"
+            )
         self._judge(results)
 
     def _refuse_what_exceeds(
@@ -286,7 +312,11 @@ class Walk:
             beyond = make.exceeds(result, announced)
             if beyond is not None:
                 results[name] = settled[name] = StateResult(
-                    name, Outcome.REFUSED, result.plan, reason=f"{beyond}; plan again", proof=result.proof
+                    name,
+                    Outcome.REFUSED,
+                    result.plan,
+                    reason=f"{beyond}; plan again",
+                    proof=result.proof,
                 )
 
     def _run_stage(
@@ -296,7 +326,7 @@ class Walk:
         look: Look,
         ledger: Ledger,
         results: Mapping[str, StateResult],
-    ) -> tuple[Look, Ledger, journal.Record, ops.Program]:
+    ) -> tuple[Look, Ledger, journal.Record]:
         names = {state.name for state in todo}
         blocks = tuple(
             ops.Block(
@@ -312,12 +342,14 @@ class Walk:
         record = journal.Record()
         if program.steps:
             self._say("started", f"stage {stage}: {', '.join(sorted(names))}")
-            self._run_program(f"{self.options.run}-{stage}", program, ledger, record, keep_lock=more or reboot)
+            self._run_program(
+                f"{self.options.run}-{stage}", program, ledger, record, keep_lock=more or reboot
+            )
         if record.died:
             self._note_death(record)
         self._say("verifying")
         look, ledger = self._look_again(self._release())
-        return look, ledger, record, program
+        return look, ledger, record
 
     def _release(self) -> str:
         """sh that lets go of a lock that was kept from one stage to the next."""
@@ -350,7 +382,13 @@ class Walk:
         }
 
     def _run_program(
-        self, run: str, program: ops.Program, ledger: Ledger, record: journal.Record, *, keep_lock: bool
+        self,
+        run: str,
+        program: ops.Program,
+        ledger: Ledger,
+        record: journal.Record,
+        *,
+        keep_lock: bool,
     ) -> None:
         take_over = ledger.lock.run if ledger.lock is not None and self._dead(ledger) else None
         try:
@@ -385,7 +423,10 @@ class Walk:
                     self._entry(entry, record, program)
                 return
             except StepFailed as error:
-                raise StepFailed("the connection broke before the node had the program; nothing was done", fix="run again") from error
+                raise StepFailed(
+                    "the connection broke before the node had the program; nothing was done",
+                    fix="run again",
+                ) from error
             except (ConnectionFailed, ProbeError) as error:
                 problem = error
         raise ConnectionFailed(
@@ -421,7 +462,13 @@ class Walk:
     ) -> StateResult:
         def result(outcome: Outcome, reason: str = "", evidence: str = "") -> StateResult:
             return StateResult(
-                state.name, outcome, planned.plan, reason, evidence, worst=planned.worst, proof=state.proof
+                state.name,
+                outcome,
+                planned.plan,
+                reason,
+                evidence,
+                worst=planned.worst,
+                proof=state.proof,
             )
 
         if said.skipped_because:
@@ -433,17 +480,25 @@ class Walk:
             reason = f"{said.failed_step} ended with {said.status}: {journal.cause(said.output)}"
             return result(outcome, reason, evidence)
         if remaining is None:
-            return result(Outcome.FAILED, look.errors.get(state.name, "it could not be probed afterwards"))
+            return result(
+                Outcome.FAILED, look.errors.get(state.name, "it could not be probed afterwards")
+            )
         if not remaining:
             return result(Outcome.CHANGED)
         if record.stopped:
             return result(Outcome.INTERRUPTED, "stopped before its steps were done")
         if record.died:
-            return result(Outcome.FAILED, "the node program was killed before it was done; run again")
-        wants_reboot = any(isinstance(s, ops.Reboot) for s in state.apply(look.seen[state.name], remaining))
+            return result(
+                Outcome.FAILED, "the node program was killed before it was done; run again"
+            )
+        wants_reboot = any(
+            isinstance(s, ops.Reboot) for s in state.apply(look.seen[state.name], remaining)
+        )
         if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
             return result(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
-        return result(Outcome.FAILED, f"its steps ran, and it still differs: {_told(remaining.changes)}")
+        return result(
+            Outcome.FAILED, f"its steps ran, and it still differs: {_told(remaining.changes)}"
+        )
 
     def _settle_reboot(
         self,
@@ -462,7 +517,10 @@ class Walk:
                 )
             elif remaining is None:
                 settled[state.name] = StateResult(
-                    state.name, Outcome.FAILED, reason=look.errors.get(state.name, ""), proof=state.proof
+                    state.name,
+                    Outcome.FAILED,
+                    reason=look.errors.get(state.name, ""),
+                    proof=state.proof,
                 )
 
     def _reboot(self, look: Look, results: dict[str, StateResult], rebooted_for: set[str]) -> bool:
@@ -505,9 +563,14 @@ class Walk:
         """Reboot, and wait until the node answers with another boot id."""
         boot = str(self.result.facts.get("boot_id", ""))
         if self.session.node.connection.kind == "local":
-            raise StepFailed("this is the machine gpustate runs on; it will not reboot itself", fix="reboot it and run again")
+            raise StepFailed(
+                "this is the machine gpustate runs on; it will not reboot itself",
+                fix="reboot it and run again",
+            )
         try:
-            self.session.shell("sync; (sleep 0.5; systemctl reboot || reboot) >/dev/null 2>&1 &\nexit 0")
+            self.session.shell(
+                "sync; (sleep 0.5; systemctl reboot || reboot) >/dev/null 2>&1 &\nexit 0"
+            )
         except (ConnectionFailed, ProbeError):
             pass  # it may be gone before it answers
         deadline = time.monotonic() + timeout_s
@@ -527,7 +590,8 @@ class Walk:
             self.session.close()
             gevent.sleep(1.0)
         raise ConnectionFailed(
-            f"it did not come back from a reboot within {timeout_s} s ({last})", fix="look at its console"
+            f"it did not come back from a reboot within {timeout_s} s ({last})",
+            fix="look at its console",
         )
 
     def _judge(self, results: Mapping[str, StateResult]) -> None:

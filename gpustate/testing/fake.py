@@ -64,7 +64,8 @@ class FakeNode(Node):
         self.installed = dict(packages or {})
         self.held: set[str] = set()
         self.offered = {
-            key: tuple(dpkg.Candidate(*pair) for pair in value) for key, value in (candidates or {}).items()
+            key: tuple(dpkg.Candidate(*pair) for pair in value)
+            for key, value in (candidates or {}).items()
         }
         self.unit_states = dict(units or {})
         self.enabled: set[str] = set()
@@ -79,7 +80,8 @@ class FakeNode(Node):
     def ask(self, ask: asks.Ask[T]) -> T:
         """Answer from the world; an unknown kind of ask is answered from ``answers`` or is an error."""
         self.asked.append(ask)
-        return self._answer(ask)
+        answer: T = self._answer(ask)
+        return answer
 
     def _answer(self, ask: asks.Ask[Any]) -> Any:
         for key in (ask, type(ask).__name__):

@@ -1,0 +1,67 @@
+"""``gpustate facts``: what nodes are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.plan.render import Page
+
+
+@click.command()
+@common.inventory_options
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def facts(output: str, **options: Any) -> None:
+    """Show what nodes are: system, kernel, container runtimes, GPUs on PCI and as NVML sees them."""
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.cli.show import show
+    from gpustate.model.encode import plain
+    from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.model.node import Node
+    from gpustate.run import fleet
+
+    inventory = common.load_inventory(options)
+
+    def question(node: Node) -> dict[str, Any]:
+        seen = node.facts()
+        return {
+            **plain(seen),
+            "distribution": seen.distribution,
+            "nvml": plain(node.ask(GpuFacts())),
+        }
+
+    rows: list[dict[str, Any]] = []
+    codes: list[int] = []
+    page = Page()
+    for node, data, error in fleet.question(inventory.nodes, options["forks"], question):
+        if error is not None or data is None:
+            codes.append(error.exit_code if error else 1)
+            rows.append({"name": node.name, "error": str(error)})
+            page.add((node.name, "bold"), "  ", (str(error), "red"))
+            continue
+        rows.append({"name": node.name, **data})
+        _node(page, node.name, data)
+    if output == "json":
+        common.write_out(common.as_json({"format": "gpustate.facts/1", "nodes": rows}))
+    else:
+        show(page)
+    common.finish(*codes)
+
+
+def _node(page: Page, name: str, data: dict[str, Any]) -> None:
+    nvml = data["nvml"]
+    page.add((name, "bold"), f"  {data['distribution']} {data['machine']}, kernel {data['kernel']}")
+    page.add(f"  runtimes: {', '.join(data['runtimes']) or 'none'}")
+    gpus = [device for device in data["pci"] if device["class_id"].startswith(("0300", "0302"))]
+    page.add(f"  on PCI: {len(gpus)} GPUs, {len(data['pci']) - len(gpus)} other NVIDIA devices")
+    if nvml.get("error"):
+        page.add("  NVML: ", (f"{nvml['error_text'] or nvml['error']} ({nvml['error']})", "yellow"))
+        return
+    page.add(f"  driver {nvml['driver_version']}")
+    for gpu in nvml["gpus"]:
+        if gpu.get("error"):
+            page.add(f"    {gpu['index']}  {gpu['pci']}  ", (f"NVML error {gpu['error']}", "red"))
+        else:
+            page.add(f"    {gpu['index']}  {gpu['pci']}  {gpu['name']}  {gpu['uuid']}")

@@ -1,0 +1,320 @@
+"""The chain of proofs: from GPUs on PCI to a CUDA kernel that ran on every one of them.
+
+Each link rests on those before it, so the first broken one is the cause and the rest are symptoms.
+Pure: an observation goes in, checks come out, each with what was seen and the next move.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    NVIDIA/gpu-operator, cmd/nvidia-validator: the order driver, toolkit, cuda;
+    cuda.h, CUresult: the meaning of the error numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustate.model import chain_remedies as remedies
+from gpustate.model.chain_data import PASSTHROUGH, CudaResult, Key, Seen, Wanted, cuda_devices, key
+from gpustate.text.nvml_report import Gpu, error_name
+
+OK = "ok"
+FAILED = "failed"
+NOT_APPLICABLE = "not applicable"
+
+LINKS = ("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi", "cuda")
+
+#: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
+NVIDIA_MAJOR = 195
+
+
+@dataclass(frozen=True)
+class Check:
+    """One link: its name, how it stands, what shows it, and what to do."""
+
+    name: str
+    outcome: str  # ok, failed, not applicable
+    evidence: str
+    remedy: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """This link is broken."""
+        return self.outcome == FAILED
+
+
+def _ok(name: str, evidence: str) -> Check:
+    return Check(name, OK, evidence)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _some(items: list[str]) -> str:
+    """The first few of many, and how many more there are."""
+    more = f" and {len(items) - 4} more" if len(items) > 4 else ""
+    return ", ".join(items[:4]) + more
+
+
+def _pci(seen: Seen, wanted: Wanted) -> Check:
+    held = [one for one in seen.pci if one.is_gpu and one.driver in PASSTHROUGH]
+    aside = f"; {_count(len(held), 'GPU')} held for virtual machines" if held else ""
+    if not seen.gpus:
+        return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
+    if wanted.gpus is not None and len(seen.gpus) != wanted.gpus:
+        there = ", ".join(one.address for one in seen.gpus)
+        found = f"{_count(len(seen.gpus), 'GPU')} on PCI ({there}), {wanted.gpus} expected{aside}"
+        return Check("pci", FAILED, found, remedies.GPU_COUNT)
+    foreign = [one for one in seen.gpus if one.driver not in ("", "nvidia")]
+    if foreign:
+        found = ", ".join(f"{one.address} is bound to {one.driver}" for one in foreign)
+        return Check("pci", FAILED, found, remedies.FOREIGN_DRIVER)
+    return _ok("pci", f"{_count(len(seen.gpus), 'GPU')} on PCI{aside}")
+
+
+def _driver(seen: Seen, wanted: Wanted) -> Check:
+    if not seen.loaded:
+        if seen.on_disk:
+            found = f"nvidia {seen.on_disk} is there for kernel {seen.kernel}, but not loaded"
+            return Check("driver", FAILED, found, remedies.NOT_LOADED)
+        return Check(
+            "driver", FAILED, f"no nvidia module for kernel {seen.kernel}", remedies.NO_MODULE
+        )
+    versions = {"loaded": seen.loaded}
+    if seen.on_disk:
+        versions["module file"] = seen.on_disk
+    if seen.nvml_library is not None and seen.nvml_library.version:
+        versions["libnvidia-ml"] = seen.nvml_library.version
+    if seen.cuda_library is not None and seen.cuda_library.version:
+        versions["libcuda"] = seen.cuda_library.version
+    versions.update(seen.packages)
+    if len(set(versions.values())) > 1:
+        found = ", ".join(f"{name} {version}" for name, version in versions.items())
+        others = {version for name, version in versions.items() if name != "loaded"}
+        remedy = remedies.RELOAD if len(others) == 1 else remedies.ONE_SET
+        return Check("driver", FAILED, found, remedy)
+    flavour = "open" if seen.open_module else "proprietary"
+    agree = ", ".join(name for name in versions if name != "loaded")
+    return _ok(
+        "driver",
+        f"{seen.loaded} ({flavour}) loaded; the same version: {agree or 'nothing else found'}",
+    )
+
+
+def _gpu_name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}" + (f" ({gpu.pci})" if gpu.pci else "")
+
+
+def _libraries(seen: Seen, wanted: Wanted) -> Check:
+    nvml = seen.nvml
+    broken = [gpu for gpu in nvml.gpus if gpu.error is not None]
+    if broken:
+        found = ", ".join(
+            f"{_gpu_name(gpu)}: {error_name(gpu.error or 0)} (NVML {gpu.error})" for gpu in broken
+        )
+        silent = sorted({one.address for one in seen.gpus} - {gpu.pci for gpu in nvml.gpus})
+        more = f"; {nvml.error_text}" if nvml.error_text else ""
+        more += f"; without a word: {_some(silent)}" if silent else ""
+        return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
+    if nvml.error is not None:
+        found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
+        return Check("libraries", FAILED, found, remedies.nvml(nvml.error))
+    if seen.cuda_library is None:
+        return Check("libraries", FAILED, "libcuda.so.1 is not installed", remedies.NO_LIBCUDA)
+    absent = sorted({one.address for one in seen.gpus} - {gpu.pci for gpu in nvml.gpus})
+    if absent:
+        found = (
+            f"NVML sees {len(nvml.gpus)} of {_count(len(seen.gpus), 'GPU')}; not {_some(absent)}"
+        )
+        return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
+    notes = [
+        f"; {_gpu_name(gpu)}: row remapping failed, have it replaced"
+        for gpu in nvml.gpus
+        if gpu.remap_failed
+    ]
+    notes += [
+        f"; {_gpu_name(gpu)}: row remapping waits for a reset"
+        for gpu in nvml.gpus
+        if gpu.remap_pending
+    ]
+    found = f"NVML {nvml.nvml_version} answers for {_count(len(nvml.gpus), 'GPU')}; CUDA {nvml.cuda_version}"
+    return _ok("libraries", found + "".join(notes))
+
+
+def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
+    majors = dict(seen.majors)
+    nodes = dict(seen.nodes)
+    major = majors.get("nvidia", majors.get("nvidia-frontend", NVIDIA_MAJOR))
+    expected = {
+        f"/dev/nvidia{gpu.minor}": (major, gpu.minor) for gpu in seen.module_gpus if gpu.minor >= 0
+    }
+    expected["/dev/nvidiactl"] = (major, 255)
+    wrong: list[str] = []
+    if "nvidia-uvm" in majors:
+        expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
+    else:
+        wrong.append("the module nvidia-uvm is not loaded")
+    for path, numbers in sorted(expected.items()):
+        node = nodes.get(path)
+        if node is None:
+            wrong.append(f"{path} is missing")
+        elif not node.character:
+            wrong.append(f"{path} is no device")
+        elif (node.major, node.minor) != numbers:
+            wrong.append(
+                f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}"
+            )
+    if wrong:
+        return Check("device-nodes", FAILED, _some(wrong), remedies.DEVICE_NODES)
+    return _ok("device-nodes", f"{_count(len(expected), 'node')} below /dev with the right numbers")
+
+
+def containers_apply(seen: Seen, wanted: Wanted) -> bool:
+    """The container side is to be looked at."""
+    if wanted.containers == "auto":
+        return seen.ctk is not None or seen.containerd is not None
+    return wanted.containers == "required"
+
+
+def _no_containers(name: str, seen: Seen, wanted: Wanted) -> Check:
+    why = (
+        "not asked for"
+        if wanted.containers == "none"
+        else "no containerd and no container toolkit here"
+    )
+    if wanted.containers == "auto" and seen.other_runtimes:
+        why += f" ({', '.join(seen.other_runtimes)} is not looked at)"
+    return Check(name, NOT_APPLICABLE, why)
+
+
+def _toolkit(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("toolkit", seen, wanted)
+    for name, program in (
+        ("nvidia-ctk", seen.ctk),
+        ("nvidia-container-runtime", seen.runtime_binary),
+    ):
+        if program is None:
+            return Check("toolkit", FAILED, f"{name} is not installed", remedies.NO_TOOLKIT)
+        if program.status != 0:
+            found = f"{program.path} --version ended with {program.status}: {program.first_line}"
+            return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)
+    return _ok("toolkit", seen.ctk.first_line if seen.ctk is not None else "")
+
+
+def _runtime(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("runtime", seen, wanted)
+    if not wanted.handler:
+        return Check("runtime", NOT_APPLICABLE, "no runtime handler asked for")
+    found = seen.containerd
+    if found is None:
+        if wanted.containers == "required":
+            return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
+        return Check("runtime", NOT_APPLICABLE, "no containerd here")
+    if found.dump_status != 0:
+        evidence = f"containerd config dump ended with {found.dump_status}: {found.dump_error}"
+        return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
+    if not found.active:
+        return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
+    handlers = {name: (binary, there) for name, binary, there in found.handlers}
+    if wanted.handler not in handlers:
+        evidence = f"containerd has no runtime handler {wanted.handler} (containerd config dump)"
+        return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)
+    binary, there = handlers[wanted.handler]
+    if not there:
+        evidence = f"handler {wanted.handler} names {binary}, which does not exist"
+        return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
+    return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
+
+
+def _cdi(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("cdi", seen, wanted)
+    if not wanted.cdi:
+        return Check("cdi", NOT_APPLICABLE, "not asked for")
+    if not seen.cdi:
+        return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
+    for spec in seen.cdi:
+        if spec.missing:
+            found = f"{spec.path} names what does not exist: {_some(list(spec.missing))}"
+            return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    have = {device for spec in seen.cdi for device in spec.devices}
+    lacking: list[str] = []
+    for gpu in seen.nvml.gpus:
+        if gpu.mig_current:
+            lacking += [
+                f"{gpu.index}:{number}"
+                for number, mig in enumerate(gpu.mig_devices)
+                if not have & {f"{gpu.index}:{number}", mig.uuid}
+            ]
+        elif gpu.uuid and not have & {str(gpu.index), gpu.uuid}:
+            lacking.append(str(gpu.index))
+    if lacking:
+        found = f"{', '.join(spec.path for spec in seen.cdi)}: no device for {_some(lacking)}"
+        return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    return _ok(
+        "cdi",
+        f"{', '.join(spec.path for spec in seen.cdi)}: {_count(len(have), 'device')}, every file exists",
+    )
+
+
+def _cuda(seen: Seen, wanted: Wanted) -> Check:
+    if not wanted.cuda:
+        return Check("cuda", NOT_APPLICABLE, "not asked for")
+    if seen.cuda is None:
+        return Check(
+            "cuda",
+            FAILED,
+            "the kernel has not run on this node as it is now",
+            remedies.EARLIER,
+        )
+    if not seen.cuda:
+        return Check("cuda", FAILED, "no device to run the kernel on", remedies.NO_DEVICE)
+    failed = [one for one in seen.cuda if not one.ok]
+    if failed:
+        first = failed[0]
+        number = "" if first.error is None else f" (CUDA {first.error})"
+        found = f"{first.uuid}: {first.text}{number}; {len(seen.cuda) - len(failed)} of {len(seen.cuda)} devices ok"
+        return Check("cuda", FAILED, found, remedies.cuda(first.error))
+    unproven = sorted(set(cuda_devices(seen)) - {one.uuid for one in seen.cuda})
+    if unproven:
+        return Check(
+            "cuda", FAILED, f"the kernel did not run on {_some(unproven)}", remedies.EARLIER
+        )
+    slowest = max(one.elapsed_s for one in seen.cuda)
+    return _ok(
+        "cuda",
+        f"kernel ran on {_count(len(seen.cuda), 'device')}, results right; slowest {slowest:.1f} s",
+    )
+
+
+def evaluate(seen: Seen, wanted: Wanted | None = None) -> tuple[Check, ...]:
+    """Judge every link, in order; later ones are judged even when an earlier one is broken."""
+    wanted = wanted or seen.wanted
+    links = (_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi, _cuda)
+    return tuple(link(seen, wanted) for link in links)
+
+
+def first_broken(checks: tuple[Check, ...]) -> Check | None:
+    """The cause: the first link that failed; ``None`` when the chain holds."""
+    return next((check for check in checks if check.failed), None)
+
+
+__all__ = [
+    "FAILED",
+    "LINKS",
+    "NOT_APPLICABLE",
+    "OK",
+    "Check",
+    "CudaResult",
+    "Key",
+    "Seen",
+    "Wanted",
+    "containers_apply",
+    "cuda_devices",
+    "evaluate",
+    "first_broken",
+    "key",
+]

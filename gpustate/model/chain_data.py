@@ -1,0 +1,246 @@
+"""What the chain of proofs is judged by, and what a proof is made for.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpustate.text.nvml_report import NvmlFacts
+
+#: Kernel drivers that hold a GPU for a virtual machine.
+PASSTHROUGH = ("vfio-pci", "nvgrace_gpu_vfio_pci")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be proven.
+
+    Args:
+        cuda: run a kernel on every GPU.
+        gpus: how many GPUs there must be; ``None``: as many as PCI shows.
+        containers: ``auto`` looks at the container side where there is a container runtime or
+            the toolkit; ``required`` and ``none`` do what they say.
+        handler: runtime handler containerd must have; empty: none.
+        cdi: a CDI specification must be there and fit.
+    """
+
+    cuda: bool = True
+    gpus: int | None = None
+    containers: str = "auto"
+    handler: str = "nvidia"
+    cdi: bool = True
+
+    @property
+    def text(self) -> str:
+        """One line for the key of a proof: a proof of less is no proof of more."""
+        return (
+            f"cuda={int(self.cuda)} gpus={'all' if self.gpus is None else self.gpus} "
+            f"containers={self.containers} handler={self.handler or '-'} cdi={int(self.cdi)}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Wanted:
+        """Read :attr:`text` back; what is missing or unknown in it is as by default."""
+        words: dict[str, str] = {}
+        for word in text.split():
+            name, _, value = word.partition("=")
+            words[name] = value
+        gpus = words.get("gpus", "all")
+        handler = words.get("handler", cls.handler)
+        return cls(
+            cuda=words.get("cuda", "1") == "1",
+            gpus=int(gpus) if gpus.isdecimal() else None,
+            containers=words.get("containers", cls.containers),
+            handler="" if handler == "-" else handler,
+            cdi=words.get("cdi", "1") == "1",
+        )
+
+
+@dataclass(frozen=True)
+class PciSeen:
+    """An NVIDIA function on PCI."""
+
+    address: str
+    device_id: str
+    class_id: str
+    driver: str  # empty: none is bound
+
+    @property
+    def is_gpu(self) -> bool:
+        """A display or 3D controller, not an NVSwitch, not an audio function."""
+        return self.class_id.startswith(("0300", "0302"))
+
+
+@dataclass(frozen=True)
+class ModuleGpu:
+    """A GPU as the loaded module lists it in /proc/driver/nvidia/gpus."""
+
+    address: str
+    minor: int
+    uuid: str  # with question marks until something first opened the GPU
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library of the driver and the file it leads to."""
+
+    path: str
+    target: str
+
+    @property
+    def version(self) -> str:
+        """Version in the file's name; empty when it has none."""
+        _, mark, version = self.target.rpartition(".so.")
+        return version if mark and "." in version else ""
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """A file below /dev."""
+
+    character: bool
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was run with ``--version``."""
+
+    path: str
+    status: int
+    first_line: str
+
+
+@dataclass(frozen=True)
+class Containerd:
+    """containerd as it would run."""
+
+    path: str
+    active: bool
+    dump_status: int
+    dump_error: str
+    handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
+
+
+@dataclass(frozen=True)
+class CdiSpec:
+    """One CDI specification of kind nvidia.com/gpu."""
+
+    path: str
+    devices: tuple[str, ...]
+    missing: tuple[str, ...]  # files of this node it names that do not exist
+
+
+@dataclass(frozen=True)
+class CudaResult:
+    """What became of the kernel on one device."""
+
+    uuid: str
+    ok: bool
+    elapsed_s: float = 0.0
+    error: int | None = None  # CUresult
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything the chain is judged by."""
+
+    boot_id: str = ""
+    kernel: str = ""
+    pci: tuple[PciSeen, ...] = ()
+    loaded: str = ""  # version of the loaded module
+    open_module: bool = False
+    module_gpus: tuple[ModuleGpu, ...] = ()
+    on_disk: str = ""  # version of the module file for the running kernel
+    nvml_library: Library | None = None
+    cuda_library: Library | None = None
+    packages: tuple[tuple[str, str], ...] = ()  # name, upstream version
+    majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
+    nodes: tuple[tuple[str, DeviceNode], ...] = ()
+    nvml: NvmlFacts = field(default_factory=NvmlFacts)
+    ctk: Program | None = None
+    runtime_binary: Program | None = None
+    containerd: Containerd | None = None
+    other_runtimes: tuple[str, ...] = ()
+    cdi: tuple[CdiSpec, ...] = ()
+    cuda: tuple[CudaResult, ...] | None = None  # None: not run
+    runtime_digest: str = ""  # of the files that configure the container side
+    wanted: Wanted = field(default_factory=Wanted)  # by what it is judged unless told otherwise
+
+    @property
+    def gpus(self) -> tuple[PciSeen, ...]:
+        """GPUs this node itself is to use."""
+        return tuple(one for one in self.pci if one.is_gpu and one.driver not in PASSTHROUGH)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a proof was made for. When one of these moved, it proves nothing any more."""
+
+    boot_id: str = ""
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
+    runtime: str = ""
+    wanted: str = ""
+
+    def moved(self, now: Key) -> str:
+        """In words, what is different now; empty when nothing is."""
+        if self.boot_id != now.boot_id:
+            return "the node has rebooted since"
+        if self.driver != now.driver:
+            return (
+                f"the driver was {self.driver or 'not loaded'} and is {now.driver or 'not loaded'}"
+            )
+        if self.gpus != now.gpus:
+            gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
+            return "; ".join(
+                [f"{uuid} no longer answers" for uuid in sorted(gone)]
+                + [f"{uuid} is new" for uuid in sorted(new)]
+            )
+        if self.mig != now.mig:
+            return "the MIG layout has changed since"
+        if self.runtime != now.runtime:
+            return "the container runtime's configuration has changed since"
+        return "" if self.wanted == now.wanted else "it proved something else than is asked for now"
+
+
+def key(boot_id: str, loaded: str, nvml: NvmlFacts, runtime_digest: str, wanted: Wanted) -> Key:
+    """The key of a proof made now."""
+    answering = [gpu for gpu in nvml.gpus if gpu.error is None and gpu.uuid]
+    mig = [
+        f"{gpu.uuid} {'on' if gpu.mig_current else 'off'} "
+        + " ".join(sorted(m.uuid for m in gpu.mig_devices))
+        for gpu in answering
+        if gpu.mig_current is not None
+    ]
+    return Key(
+        boot_id=boot_id,
+        driver=loaded,
+        gpus=tuple(sorted(gpu.uuid for gpu in answering)),
+        mig=tuple(sorted(one.strip() for one in mig)),
+        runtime=runtime_digest,
+        wanted=wanted.text,
+    )
+
+
+def cuda_devices(seen: Seen) -> tuple[str, ...]:
+    """UUIDs of the devices a kernel must run on: whole GPUs, or MIG devices where MIG is on.
+
+    A GPU that NVML cannot describe any more is taken from the module's own list.
+    """
+    devices: list[str] = []
+    for gpu in seen.nvml.gpus:
+        if gpu.mig_current:
+            devices += [mig.uuid for mig in gpu.mig_devices]
+        elif gpu.uuid:
+            devices.append(gpu.uuid)
+    described = {gpu.pci for gpu in seen.nvml.gpus if gpu.uuid}
+    devices += [
+        one.uuid for one in seen.module_gpus if one.address not in described and "?" not in one.uuid
+    ]
+    return tuple(uuid for uuid in devices if uuid)

@@ -1,0 +1,232 @@
+"""What the chain of proofs is judged by: the sh fragments that find it, and their reader.
+
+``KEY_SCRIPT`` is cheap and part of every probe; it tells whether a kept proof still stands.
+``CHAIN_SCRIPT`` runs other programs and is asked only to validate and to explain. Both print
+lines ``key=field|field...`` and only read.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    /proc/driver/nvidia/version: its first line names version and "Open Kernel Module";
+    CDI specification 0.6 and later: ``devices[].name``, ``hostPath``, ``deviceNodes[].path``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpustate.model import chain_data as chain
+from gpustate.text.nvml_report import NvmlFacts
+
+KEY_SCRIPT = r"""
+b=; read -r b </proc/sys/kernel/random/boot_id; printf 'boot_id=%s\n' "$b"
+v=; [ -r "$PROC/driver/nvidia/version" ] && read -r v <"$PROC/driver/nvidia/version"
+printf 'version=%s\n' "$v"
+set --
+for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/nvidia-container-runtime/config.toml \
+  /etc/cdi/nvidia* /var/run/cdi/nvidia*; do
+  [ -f "$f" ] && set -- "$@" "$f"
+done
+d=none; [ $# = 0 ] || { d=$(sha256sum "$@" | sha256sum); d=${d%% *}; }
+printf 'runtime_digest=%s\n' "$d"
+"""
+
+#: ``L`` are the folders to look for libraries in.
+CHAIN_SCRIPT = r"""
+nl='
+'
+printf 'kernel=%s\n' "$(uname -r)"
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; read -r v <"$d/vendor" || continue
+  [ "$v" = 0x10de ] || continue
+  read -r i <"$d/device"; read -r c <"$d/class"; k=
+  [ -e "$d/driver" ] && { k=$(readlink -f "$d/driver"); k=${k##*/}; }
+  printf 'pci=%s|%s|%s|%s\n' "${d##*/}" "${i#0x}" "${c#0x}" "$k"
+done
+for d in "$PROC"/driver/nvidia/gpus/*; do
+  [ -r "$d/information" ] || continue
+  m=; u=
+  while IFS=: read -r a x; do
+    case $a in "Device Minor"*) m=$(echo $x);; "GPU UUID"*) u=$(echo $x);; esac
+  done <"$d/information"
+  printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
+done
+m=$(timeout -k 2 10 modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
+for n in libnvidia-ml.so.1 libcuda.so.1; do
+  for d in $L; do
+    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; break; }
+  done
+done
+if command -v dpkg-query >/dev/null; then
+  dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \
+    'libnvidia-compute*' nvidia-kernel-dkms nvidia-kernel-open-dkms 'nvidia-dkms-*'
+elif command -v rpm >/dev/null; then
+  rpm -qa --qf 'package=%{NAME}|%{VERSION}|ii \n' 'nvidia-driver-cuda*' kmod-nvidia-open-dkms kmod-nvidia-latest-dkms
+fi
+while read -r a n; do
+  [ "$a $n" = "Block devices:" ] && break
+  case $n in nvidia*) printf 'major=%s|%s\n' "$n" "$a";; esac
+done <"$PROC/devices"
+for f in /dev/nvidia*; do [ -d "$f" ] || [ ! -e "$f" ] || stat -L -c 'node=%n|%F|%t|%T' "$f"; done
+version() { # key program
+  p=$(command -v "$2") || return 0
+  o=$(timeout -k 2 15 "$2" --version 2>&1); r=$?
+  printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
+}
+version ctk nvidia-ctk
+version runtime_binary nvidia-container-runtime
+for n in crio dockerd k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
+if p=$(command -v containerd); then
+  a=0
+  if [ -d /run/systemd/system ]; then systemctl is-active --quiet containerd && a=1
+  elif [ -S /run/containerd/containerd.sock ]; then a=1; fi
+  o=$(timeout -k 2 15 containerd config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
+  printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
+  [ $r != 0 ] || printf '%s\n' "$o" | awk '
+    /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
+    /^[ \t]*BinaryName[ \t]*=/ && s ~ /\.runtimes\.[^.]+\.options\]$/ {
+      sub(/^[^=]*=[ \t]*/, ""); gsub(/["\047]/, ""); sub(/^.*\.runtimes\./, "", s); sub(/\.options\]$/, "", s)
+      if ($0 != "") print s, $0
+    }' | while read -r h w; do
+    t=0; command -v "$w" >/dev/null && t=1
+    printf 'handler=%s|%s|%s\n' "$h" "$w" $t
+  done
+fi
+for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
+  printf 'cdi=%s\n' "$f"
+  sed -n 's/^[- ]*"\{0,1\}name"\{0,1\}: *"\{0,1\}\([^", ]*\)"\{0,1\},\{0,1\}$/device=\1/p' "$f"
+  sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' "$f" | sort -u |
+    while read -r p; do [ -e "$p" ] || printf 'missing=%s\n' "$p"; done
+done
+:
+"""
+
+_VERSION = re.compile(r"\b(\d+\.\d+(?:\.\d+)*)\b")
+
+
+def loaded_version(line: str) -> str:
+    """Version in the first line of /proc/driver/nvidia/version; empty when there is none.
+
+    The word before it differs between the open and the proprietary module.
+    """
+    match = _VERSION.search(line.partition("Kernel Module")[2])
+    return match[1] if match else ""
+
+
+def _upstream(version: str) -> str:
+    """Without Debian's epoch and revision."""
+    version = version.partition(":")[2] or version
+    return version.rpartition("-")[0] or version
+
+
+def _number(text: str, base: int = 10) -> int:
+    try:
+        return int(text, base)
+    except ValueError:
+        return -1
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """The lines ``key=value`` of a fragment's output, in order; others are left out."""
+    found: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found.append((key, value))
+    return found
+
+
+def key_fields(text: str) -> dict[str, str]:
+    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest."""
+    fields = dict(pairs(text))
+    return {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
+
+
+class _Lines:
+    """The fragment's lines by key, each split at its bars into a fixed number of fields."""
+
+    def __init__(self, text: str) -> None:
+        self.pairs = pairs(text)
+
+    def all(self, key: str, fields: int) -> list[list[str]]:
+        rows = [value.split("|", fields - 1) for name, value in self.pairs if name == key]
+        return [row for row in rows if len(row) == fields]
+
+    def one(self, key: str) -> str:
+        return next((value for name, value in self.pairs if name == key), "")
+
+    def program(self, key: str) -> chain.Program | None:
+        rows = self.all(key, 3)
+        return chain.Program(rows[0][0], _number(rows[0][1]), rows[0][2]) if rows else None
+
+    def cdi(self) -> tuple[chain.CdiSpec, ...]:
+        specs: list[tuple[str, list[str], list[str]]] = []
+        for name, value in self.pairs:
+            if name == "cdi":
+                specs.append((value, [], []))
+            elif name == "device" and specs:
+                specs[-1][1].append(value)
+            elif name == "missing" and specs:
+                specs[-1][2].append(value)
+        return tuple(
+            chain.CdiSpec(path, tuple(devices), tuple(missing)) for path, devices, missing in specs
+        )
+
+
+def _containerd(lines: _Lines) -> chain.Containerd | None:
+    rows = lines.all("containerd", 4)
+    if not rows:
+        return None
+    path, active, status, error = rows[0]
+    handlers = tuple(
+        (name, binary, there == "1") for name, binary, there in lines.all("handler", 3)
+    )
+    return chain.Containerd(path, active == "1", _number(status), error, handlers)
+
+
+def parse(
+    text: str, nvml: NvmlFacts, cuda: tuple[chain.CudaResult, ...] | None = None
+) -> chain.Seen:
+    """Read what ``KEY_SCRIPT`` and ``CHAIN_SCRIPT`` printed, one after the other."""
+    lines = _Lines(text)
+    libraries = {
+        name: chain.Library(path, target) for name, path, target in lines.all("library", 3)
+    }
+    return chain.Seen(
+        boot_id=lines.one("boot_id"),
+        kernel=lines.one("kernel"),
+        pci=tuple(chain.PciSeen(*row) for row in lines.all("pci", 4)),
+        loaded=loaded_version(lines.one("version")),
+        open_module="Open Kernel Module" in lines.one("version"),
+        module_gpus=tuple(
+            chain.ModuleGpu(address, _number(minor), uuid)
+            for address, minor, uuid in lines.all("gpu", 3)
+        ),
+        on_disk=lines.one("on_disk"),
+        nvml_library=libraries.get("libnvidia-ml.so.1"),
+        cuda_library=libraries.get("libcuda.so.1"),
+        packages=tuple(
+            (name, _upstream(version))
+            for name, version, status in lines.all("package", 3)
+            if status[1:2] == "i"
+        ),
+        majors=tuple((name, _number(major)) for name, major in lines.all("major", 2)),
+        nodes=tuple(
+            (
+                path,
+                chain.DeviceNode(
+                    kind == "character special file", _number(major, 16), _number(minor, 16)
+                ),
+            )
+            for path, kind, major, minor in lines.all("node", 4)
+        ),
+        nvml=nvml,
+        ctk=lines.program("ctk"),
+        runtime_binary=lines.program("runtime_binary"),
+        containerd=_containerd(lines),
+        other_runtimes=tuple(value for name, value in lines.pairs if name == "other"),
+        cdi=lines.cdi(),
+        cuda=cuda,
+        runtime_digest=lines.one("runtime_digest"),
+    )

@@ -1,0 +1,100 @@
+"""What every state must keep, as one function: for gpustate's own states and for everybody's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.model.asks import Ask
+from gpustate.model.policy import build, parameters
+from gpustate.model.state import AnyState
+from gpustate.testing.fake import FakeNode
+
+
+class Recorder(FakeNode):
+    """A node that gives every ask its stand-in and writes it down."""
+
+    def _answer(self, ask: Ask[Any]) -> Any:
+        return ask.stand_in()
+
+
+def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
+    """Check what the engine relies on; raise ``AssertionError`` saying what does not hold.
+
+    Args:
+        state: with parameters that make sense.
+        node: one that answers all its asks; without it, what needs an observation is left out.
+    """
+    cls = type(state)
+    _check(bool(cls.name), f"{cls.__name__} has no name")
+    _check(
+        re.fullmatch(r"[a-z][a-z0-9-]*", cls.name) is not None,
+        f"{cls.name!r}: names are lower case with dashes",
+    )
+    module = inspect.getmodule(cls)
+    _check(bool(module and module.__doc__), f"{cls.name}: its module has no docstring")
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    _check(bool(doc), f"{cls.name}: its class has no docstring")
+    own = [name for name in cls.model_fields if name not in ("ensure", "only")]
+    for name in own:
+        _check(
+            re.search(rf"\b{name}\b", doc) is not None,
+            f"{cls.name}: parameter {name!r} is not in its docstring",
+        )
+    _check(
+        "Disruption:" in doc, f"{cls.name}: its docstring does not say what it costs (Disruption:)"
+    )
+    try:
+        build(cls, {**parameters(state), "no_such_parameter": 1})
+    except PolicyError:
+        pass
+    else:
+        raise AssertionError(f"{cls.name}: takes a parameter it does not have")
+    recorder = Recorder()
+    try:
+        state.probe(recorder)
+    except Exception:  # noqa: BLE001  stand-ins need not make sense to a probe
+        pass
+    for ask in recorder.asked:
+        _check_fragment(cls.name, ask)
+    if node is not None:
+        _check_plans(state, node)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def _check_fragment(name: str, ask: Ask[Any]) -> None:
+    hash(ask)
+    done = subprocess.run(
+        ["sh", "-n"], input=f"(\n{ask.script()}\n)", text=True, capture_output=True
+    )
+    _check(
+        done.returncode == 0, f"{name}: sh does not accept the fragment of {ask!r}: {done.stderr}"
+    )
+
+
+def _check_plans(state: AnyState, node: FakeNode) -> None:
+    cls = type(state)
+    before = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
+    for ensure in ("present", "absent"):
+        one = build(cls, {**parameters(state), "ensure": ensure})
+        seen = one.probe(node)
+        _check(one.probe(node) == seen, f"{cls.name}: probing twice gives two answers")
+        desired = one.desired(seen)
+        _check(
+            one.desired(desired) == desired,
+            f"{cls.name} ({ensure}): desired(desired(x)) is not desired(x)",
+        )
+        rest = one.plan(desired)
+        _check(not rest, f"{cls.name} ({ensure}): plan(desired) is not empty: {rest.changes}")
+        plan = one.plan(seen)
+        for step in one.apply(seen, plan):
+            _check(bool(step.label), f"{cls.name} ({ensure}): a step without a label")
+    after = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
+    _check(before == after, f"{cls.name}: looking at a node changed it")

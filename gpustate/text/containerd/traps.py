@@ -1,0 +1,95 @@
+"""Where this or that containerd does not do what its files say, and an edit would make it worse.
+
+Sources:
+    containerd 2.0 to 2.2, ``LoadConfig``: a version 1 file is marked as migrated before the CRI plugin
+    migrates its table, which is then ignored. 2.3.0 does it in steps.
+    containerd 2, plugins/cri/images/plugin.go, ``migrateConfig``: returns before it has taken over
+    ``snapshotter`` of a version 2 file when that names no runtimes.
+    containerd 2.3, ``LoadConfig``: "drop-in config version 3 higher than root config version 2".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpustate.errors import RefusedError
+from gpustate.text.containerd.effective import Effective
+from gpustate.text.containerd.model import Document, Handler
+from gpustate.text.containerd.wanted import DEFAULT, RUNTIMES, lookup, merge
+
+_IMAGES = ("plugins", "io.containerd.cri.v1.images")
+_SLEEPING = ("snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers")
+
+
+def version_notes(
+    imported: Iterable[Document], trapped: Sequence[Document], root_version: int
+) -> list[str]:
+    """Return a line for each imported file that is newer than the root."""
+    return [
+        f"{d.path} says version {d.version}, the root file {root_version}: containerd refuses such a"
+        " file or loses the root's settings; "
+        + ("its lines are kept as comments" if d in trapped else "write it for the root's version")
+        for d in imported
+        if d.version > root_version
+    ]
+
+
+def refuse_version_1(root: Document, release: tuple[int, int]) -> None:
+    """Raise where containerd would not see what is added to a version 1 root."""
+    if root.version == 1 and (2, 0) <= release < (2, 3):
+        raise RefusedError(
+            f"a version 1 file, whose CRI settings containerd {release[0]}.{release[1]} ignores",
+            place=root.path,
+            fix="write it as version 2 or 3 first (containerd 1.7 shows it: containerd config dump)",
+        )
+
+
+def refuse_awakened(
+    before: Sequence[Document],
+    after: Sequence[Document],
+    now: Effective,
+    release: tuple[int, int],
+) -> None:
+    """Raise where naming a runtime would switch on image settings that containerd 2 overlooks."""
+    if release < (2, 0):
+        return
+    for path, old, new in _migrated_together(before, after, release):
+        if lookup(old, RUNTIMES) is not None or lookup(new, RUNTIMES) is None:
+            continue
+        for key in _SLEEPING:
+            says = lookup(old, ("containerd", key))
+            holds = lookup(now.data, (*_IMAGES, key))
+            if says is not None and says != holds:
+                raise RefusedError(
+                    f"{key} is {says!r} here, but containerd {release[0]}.{release[1]} overlooks it"
+                    f" while no runtime is named and uses {holds!r}; naming one would change that",
+                    place=path,
+                    fix=f"take {key} out, or write the file as version 3",
+                )
+
+
+def refuse_dangling_default(left: Sequence[Document], handler: Handler) -> None:
+    """Raise where files would name a default runtime that no file defines any more."""
+    if any(d.get(*RUNTIMES, handler.name) is not None for d in left):
+        return
+    for document in left:
+        if document.get(*DEFAULT) == handler.name:
+            raise RefusedError(
+                f"default_runtime_name is {handler.name}, set by somebody else; without the handler"
+                " containerd would not serve Kubernetes",
+                place=document.path,
+                fix="set another default runtime first",
+            )
+
+
+def _migrated_together(
+    before: Sequence[Document], after: Sequence[Document], release: tuple[int, int]
+) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Return path, old and new table of what is migrated in one go: all files, from 2.3 on each."""
+    if before[0].version != 2:
+        return []
+    if release < (2, 3):
+        return [(before[0].path, merge(before, deep=True), merge(after, deep=True))]
+    new = {document.path: document for document in after}
+    return [(d.path, d.get() or {}, new[d.path].get() or {}) for d in before if d.version == 2]

@@ -1,0 +1,186 @@
+"""Edits of containerd's configuration, judged by real containerd binaries.
+
+Nothing is started: ``containerd config dump`` reads files of a temporary directory. Binaries come from
+``GPUSTATE_CONTAINERD`` (paths, separated by colons), the image cache of the lab, and ``PATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpustate.errors import RefusedError
+from gpustate.text.containerd import (
+    Edit,
+    Files,
+    Handler,
+    dump_arguments,
+    effective,
+    effective_change,
+    handler_problems,
+    is_imported,
+    plan_edit,
+    plan_removal,
+)
+from gpustate.text.toml_scan import parse
+
+pytestmark = pytest.mark.node
+
+DATA = Path(__file__).parents[1] / "data" / "containerd"
+CASES = [*sorted(path.name for path in (DATA / "inputs").iterdir()), "kubeadm"]
+HANDLERS = {
+    "plain": Handler(),
+    "default-and-cdi": Handler(default=True, enable_cdi=True),
+}
+
+
+def binaries() -> list[str]:
+    """Return every containerd that can be run here."""
+    named = [path for path in os.environ.get("GPUSTATE_CONTAINERD", "").split(":") if path]
+    cache = Path("/var/cache/gpustate-lab")
+    cached = [str(path) for path in sorted(cache.glob("layers/*/root/usr/bin/containerd"))]
+    installed = [path for path in (shutil.which("containerd"),) if path]
+    return [*named, *cached, *installed]
+
+
+@pytest.fixture(scope="module", params=binaries() or [""])
+def containerd(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Path and version of one binary."""
+    path: str = request.param
+    if not path:
+        pytest.skip("no containerd here; name one with GPUSTATE_CONTAINERD")
+    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    if shown.returncode:
+        pytest.skip(f"{path} does not run here: {shown.stderr.strip()}")
+    return path, shown.stdout.split()[2]
+
+
+def lay_out(case: str, version_default: str, etc: Path) -> None:
+    """Put the files of ``case`` into ``etc``, paths in them pointing there."""
+    if case == "kubeadm":
+        text = version_default.replace("SystemdCgroup = false", "SystemdCgroup = true")
+        (etc / "config.toml").write_text(text)
+    else:
+        shutil.copytree(DATA / "inputs" / case, etc, dirs_exist_ok=True)
+    for path in etc.rglob("*.toml"):
+        path.write_bytes(path.read_bytes().replace(b"/etc/containerd", bytes(etc)))
+
+
+def read(etc: Path) -> Files:
+    root = etc / "config.toml"
+    root_text = root.read_bytes().decode() if root.exists() else None
+    imports = parse(root_text, str(root)).get("imports", []) if root_text else []
+    imported = {
+        str(path): path.read_bytes().decode()
+        for path in sorted((etc / "conf.d").glob("*.toml"))
+        if is_imported(imports, str(root), str(path))
+    }
+    drop_in = etc / "conf.d" / "99-nvidia.toml"
+    return Files(
+        root_text=root_text,
+        imported=imported,
+        root_path=str(root),
+        drop_in_path=str(drop_in),
+        drop_in_text=drop_in.read_bytes().decode() if drop_in.exists() else None,
+    )
+
+
+def write(edit: Edit) -> None:
+    for name, text in edit.files.items():
+        path = Path(name)
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text.encode())
+
+
+def snapshot(etc: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in etc.rglob("*.toml")}
+
+
+def dump(containerd: tuple[str, str], files: Files) -> str:
+    path, version = containerd
+    arguments = dump_arguments(files.root_path, files.root_text, version)
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("wish", HANDLERS)
+def test_only_the_handler_differs_in_the_dump_and_removal_gives_the_bytes_back(
+    containerd: tuple[str, str], case: str, wish: str, tmp_path: Path
+) -> None:
+    path, version = containerd
+    handler = HANDLERS[wish]
+    etc = tmp_path / "containerd"
+    etc.mkdir()
+    defaults = subprocess.run([path, "config", "default"], capture_output=True, text=True)
+    lay_out(case, defaults.stdout, etc)
+    files = read(etc)
+    old = snapshot(etc)
+    data = parse(files.root_text or "", case)
+    if case == "newer-drop-in":
+        pytest.skip("containerd cannot use these files before the edit; another test has them")
+    if data.get("version", 1) > 2 and version.startswith("1."):
+        pytest.skip("containerd 1.x reads no version 3 file")
+    if case == "version-1" and version.startswith(("2.0.", "2.1.", "2.2.")):
+        with pytest.raises(RefusedError, match="version 1 file"):
+            plan_edit(files, handler, containerd_version=version, dump_text=dump(containerd, files))
+        return
+    before = dump(containerd, files)
+    if case == "no-trailing-newline" and version.startswith(("2.0.", "2.1.", "2.2.")):
+        with pytest.raises(RefusedError, match="overlooks it"):
+            plan_edit(files, handler, containerd_version=version, dump_text=before)
+        return
+
+    edit = plan_edit(files, handler, containerd_version=version, dump_text=before)
+    write(edit)
+
+    changed_files = read(etc)
+    after = dump(containerd, changed_files)
+    change = effective_change(before, after, handler)
+    assert change.foreign == ()
+    old_default = effective(before).default_runtime
+    low_level = old_default if not old_default.startswith("nvidia") else "runc"
+    if not (version.startswith("1.6") and handler.enable_cdi):
+        assert handler_problems(effective(after), handler, low_level=low_level) == ()
+    assert bool(change) == bool(edit)
+    again = plan_edit(changed_files, handler, containerd_version=version, dump_text=after)
+    assert again.files == {}
+    write(plan_removal(changed_files, handler))
+    assert snapshot(etc) == old
+
+
+@pytest.mark.parametrize("wish", HANDLERS)
+def test_a_drop_in_newer_than_its_root_is_made_harmless(
+    containerd: tuple[str, str], wish: str, tmp_path: Path
+) -> None:
+    path, version = containerd
+    handler = HANDLERS[wish]
+    etc = tmp_path / "containerd"
+    etc.mkdir()
+    lay_out("newer-drop-in", "", etc)
+    files = read(etc)
+    old = snapshot(etc)
+    alone = etc / "alone.toml"
+    alone.write_text((files.root_text or "").replace("imports", "# imports"))
+    arguments = dump_arguments(str(alone), alone.read_text(), version)
+    before = subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    alone.unlink()
+
+    edit = plan_edit(files, handler, containerd_version=version, dump_text=before)
+    write(edit)
+
+    changed_files = read(etc)
+    after = dump(containerd, changed_files)
+    assert effective_change(before, after, handler).foreign == ()
+    assert "registry.example.org/pause:3.9" in after
+    assert any("version 3" in note for note in edit.notes)
+    write(plan_removal(changed_files, handler))
+    assert snapshot(etc) == old
