@@ -27,8 +27,9 @@ from gpustate.model.state import AnyState
 from gpustate.remote.connector import pyinfra_hosts
 from gpustate.remote.session import Session
 from gpustate.run.events import Listener, nobody
+from gpustate.run.gate import Holder
 from gpustate.run.looking import ask_node
-from gpustate.run.walk import Holder, Options, Walk
+from gpustate.run.walk import Options, Walk
 
 DEFAULT_FORKS = 50
 

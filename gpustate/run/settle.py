@@ -1,0 +1,113 @@
+"""What became of states, from the journal and a fresh look: pure. The node's word decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpustate import ops
+from gpustate.model.change import Change, Disruption
+from gpustate.model.outcome import NodeStatus, Outcome, StateResult
+from gpustate.model.state import AnyState
+from gpustate.plan.make import Look
+from gpustate.run import journal
+
+_WORST_FIRST = (
+    (Outcome.ROLLED_BACK, NodeStatus.ROLLED_BACK),
+    (Outcome.FAILED, NodeStatus.FAILED),
+    (Outcome.REFUSED, NodeStatus.REFUSED),
+    (Outcome.INTERRUPTED, NodeStatus.INTERRUPTED),
+    (Outcome.REBOOT_PENDING, NodeStatus.FAILED),
+)
+
+
+def after_steps(
+    state: AnyState, planned: StateResult, record: journal.Record, look: Look
+) -> StateResult:
+    """Judge one state whose steps were in the program.
+
+    Args:
+        state: the state.
+        planned: what was to change.
+        record: the program's journal.
+        look: what the node says now.
+    """
+
+    def become(outcome: Outcome, reason: str = "", evidence: str = "") -> StateResult:
+        return replace(planned, outcome=outcome, reason=reason, evidence=evidence)
+
+    said = record.states.get(state.name, journal.StateRecord())
+    if said.skipped_because:
+        return become(Outcome.NOT_RUN, f"because {said.skipped_because} failed")
+    if said.failed_step:
+        outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
+        reason = f"{said.failed_step} ended with {said.status}: {journal.cause(said.output)}"
+        return become(outcome, reason, journal.last_lines(said.output))
+    if state.name not in look.seen:
+        why = look.errors.get(state.name, "it could not be probed afterwards")
+        return become(Outcome.FAILED, why)
+    seen = look.seen[state.name]
+    remaining = state.verify(seen)
+    if not remaining:
+        return become(Outcome.CHANGED)
+    if record.stopped:
+        return become(Outcome.INTERRUPTED, "stopped before its steps were done")
+    if record.died:
+        return become(Outcome.FAILED, "the node program was killed before it was done; run again")
+    wants_reboot = any(isinstance(step, ops.Reboot) for step in state.apply(seen, remaining))
+    if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
+        return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
+    return become(
+        Outcome.FAILED, f"its steps ran, and it still differs: {differences(remaining.changes)}"
+    )
+
+
+def after_reboot(state: AnyState, waiting: StateResult, look: Look) -> StateResult | None:
+    """Judge a state that waited for a reboot; ``None`` when it has more to do now."""
+    if state.name not in look.seen:
+        return replace(waiting, outcome=Outcome.FAILED, reason=look.errors.get(state.name, ""))
+    if state.plan(look.seen[state.name]):
+        return None
+    return replace(waiting, outcome=Outcome.CHANGED, reason="")
+
+
+def reboot_steps(state: AnyState, look: Look) -> list[ops.Reboot]:
+    """The reboots that a state still asks for."""
+    seen = look.seen.get(state.name)
+    if seen is None:
+        return []
+    return [step for step in state.apply(seen, state.plan(seen)) if isinstance(step, ops.Reboot)]
+
+
+def reboot_blocker(states: Iterable[AnyState], look: Look) -> str | None:
+    """Why the node must not reboot now, by the first state that objects."""
+    for state in states:
+        seen = look.seen.get(state.name)
+        reason = state.reboot_blocker(seen) if seen is not None else None
+        if reason is not None:
+            return f"{state.name}: {reason}"
+    return None
+
+
+def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
+    """A node's status and the reason for it, from what became of its states."""
+    by_outcome: dict[Outcome, StateResult] = {}
+    for result in results:
+        by_outcome.setdefault(result.outcome, result)
+    for outcome, status in _WORST_FIRST:
+        if outcome in by_outcome:
+            return status, f"{by_outcome[outcome].state}: {by_outcome[outcome].reason}"
+    return NodeStatus.OK, ""
+
+
+def differences(changes: Sequence[Change]) -> str:
+    """Fields with what they are and should be, short."""
+
+    def short(value: object, secret: bool) -> str:
+        text = "(secret)" if secret else repr(value)
+        return text if len(text) <= 70 else text[:67] + "..."
+
+    return "; ".join(
+        f"{c.field} is {short(c.before, c.secret)}, should be {short(c.after, c.secret)}"
+        for c in changes[:4]
+    )
