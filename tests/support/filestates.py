@@ -35,7 +35,12 @@ class FileState(State[Seen]):
         return Seen(None if self.absent else self.text)
 
     def plan(self, seen: Seen) -> Plan:
-        return diff(seen, self.desired(seen), costs={"text": Disruption.parse(self.cost)}, paths={"text": self.path})
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"text": Disruption.parse(self.cost)},
+            paths={"text": self.path},
+        )
 
     def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
         if self.script:
@@ -67,16 +72,56 @@ class Third(FileState):
     name: ClassVar[str] = "third"
 
 
+class LightFirst(FileState):
+    """As ``First``, with a name that a project's states may have."""
+
+    name: ClassVar[str] = "light-first"
+
+
+class LightSecond(FileState):
+    """As ``Second``."""
+
+    name: ClassVar[str] = "light-second"
+    needs: ClassVar[tuple[str, ...]] = ("light-first",)
+    known_after: ClassVar[tuple[str, ...]] = ("light-first",)
+    worst: ClassVar[Disruption] = Disruption.RESTART
+
+
 Runner = Callable[..., fleet.FleetResult]
 
 
 def here(state_folder: Path) -> InventoryNode:
     """This machine, with gpustate's own things in a folder of the test."""
     return InventoryNode(
-        "here", vars={"gpustate_state_folder": str(state_folder)}, connection=Connection(kind="local")
+        "here",
+        vars={"gpustate_state_folder": str(state_folder)},
+        connection=Connection(kind="local"),
     )
 
 
 def request(node: InventoryNode, *states: State[Any], **more: Any) -> fleet.Request:
     """A run over one node."""
     return fleet.Request(Policy(*states), Inventory("test", (node,)), **{"apply": True, **more})
+
+
+def file_state(
+    name: str,
+    *,
+    needs: tuple[str, ...] = (),
+    known_after: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    before: tuple[str, ...] = (),
+    worst: Disruption = Disruption.NONE,
+) -> type[FileState]:
+    """A class of file states with a name and edges of its own."""
+    attributes: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": f"The file of {name}.",
+        "name": name,
+        "needs": needs,
+        "known_after": known_after,
+        "after": after,
+        "before": before,
+        "worst": worst,
+    }
+    return type(f"FileState_{name}", (FileState,), attributes)

@@ -1,0 +1,102 @@
+"""Run programs of this machine, with a deadline and one clear line when they fail."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpustate.errors import LabError
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+def search_path() -> str:
+    """PATH with the folders of system programs, which ``su`` leaves out."""
+    return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
+
+
+def tail(text: str, lines: int = 4) -> str:
+    """The last lines that say something, joined for a one-line message."""
+    kept = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(kept[-lines:]) or "no output"
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float = 60.0,
+    check: bool = True,
+    input_text: str | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``argv`` and wait; its whole process group dies with the deadline or an interruption.
+
+    Args:
+        argv: program and arguments, no shell.
+        timeout_s: deadline in seconds.
+        check: a non-zero exit is a LabError.
+        input_text: standard input; nothing when left out.
+        env: instead of the controller's environment.
+        log: appended with both output streams, which the result then does not hold.
+    """
+    sink = log.open("a") if log is not None else None
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL if input_text is None else subprocess.PIPE,
+            stdout=sink or subprocess.PIPE,
+            stderr=subprocess.STDOUT if sink else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=dict(env) if env is not None else {**os.environ, "PATH": search_path()},
+            start_new_session=True,
+        )
+        _running.add(process)
+        try:
+            out, err = process.communicate(input_text, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _end_group(process)
+            raise LabError(f"{shlex.join(argv)} did not end within {timeout_s:.0f} s") from None
+        except BaseException:
+            _end_group(process)
+            raise
+        finally:
+            _running.discard(process)
+    except OSError as error:
+        raise LabError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    finally:
+        if sink is not None:
+            sink.close()
+    result = subprocess.CompletedProcess(list(argv), process.returncode, out or "", err or "")
+    if check and result.returncode != 0:
+        said = (
+            log.read_text(errors="replace") if log is not None else result.stderr or result.stdout
+        )
+        raise LabError(
+            f"{shlex.join(argv)} ended with {result.returncode}: {tail(said)}",
+            fix=f"read {log}" if log is not None else None,
+        )
+    return result
+
+
+def end_running() -> None:
+    """End every program that other threads are waiting for."""
+    for process in list(_running):
+        _kill_group(process)
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    _kill_group(process)
+    process.communicate()

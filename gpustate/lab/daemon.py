@@ -1,0 +1,122 @@
+"""The two processes that outlive ``lab up``: a node's supervisor and the repository's HTTP server.
+
+Run as a file (``python -I -S daemon.py ...``), with the standard library only, so that one costs
+few milliseconds and little memory. Each writes who it is (pid, start time, boot of this machine)
+into a state file: a pid alone may belong to somebody else by the time it is killed.
+
+systemd-nspawn ends with status 133 when the node inside asked for a reboot and ``--keep-unit`` is
+given; starting it again is then the caller's part. Any other status is a node that is off.
+
+Sources:
+    systemd 252 and 257, src/nspawn/nspawn.c: ``EXIT_FORCE_RESTART``, 133.
+    proc(5): field 22 of ``/proc/pid/stat`` is the start time in clock ticks after boot.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeGuard
+
+REBOOT_STATUS = 133
+
+
+def start_time(pid: int) -> int | None:
+    """When ``pid`` was started, in ticks; ``None`` when it is gone or only a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command in field 2 may hold blanks and brackets; the last ")" ends it.
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """What :func:`alive` needs to know ``pid`` again."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {"pid": pid, "start": start_time(pid), "boot": boot}
+
+
+def alive(who: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    """Whether the very process of :func:`identity` still runs."""
+    return who is not None and who["start"] is not None and identity(who["pid"]) == who
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(state))
+    os.replace(temporary, path)
+
+
+def join(cgroups: list[str]) -> None:
+    """Move this process; all of the lab's processes can be found by their cgroups then."""
+    for cgroup in cgroups:
+        Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _start_container(argv: list[str], cgroups: list[str], console: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        output = os.open(console, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        # Before the program starts: it makes the node's own groups below the one it finds itself in.
+        join(cgroups)
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"gpustate-lab: {argv[0]}: {error}", file=sys.stderr, flush=True)
+    os._exit(127)
+
+
+def supervise(directory: Path) -> int:
+    """Run one node until it is off; its reboots start it again."""
+    config = json.loads((directory / "container.json").read_text())
+    join([str(Path(cgroup).parent) for cgroup in config["cgroups"]])
+    state: dict[str, Any] = {"supervisor": identity(os.getpid()), "boots": 0, "status": None}
+    while True:
+        pid = _start_container(config["argv"], config["cgroups"], directory / "console.log")
+        state["boots"] += 1
+        state["container"] = identity(pid)
+        write_state(directory / "supervisor.json", state)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status != REBOOT_STATUS:
+            break
+    state.update(container=None, status=status)
+    write_state(directory / "supervisor.json", state)
+    return 0
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def list_directory(self, path: str | os.PathLike[str]) -> None:
+        self.send_error(404, "no such file")
+
+
+def serve(directory: str, address: str, port: int, state_file: Path, cgroups: list[str]) -> int:
+    """Serve ``directory`` read-only on one address until killed."""
+    join(cgroups)
+    handler = functools.partial(_Handler, directory=directory)
+    with http.server.ThreadingHTTPServer((address, port), handler) as server:
+        write_state(state_file, {"server": identity(os.getpid())})
+        server.serve_forever()
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    if argv[0] == "supervise":
+        return supervise(Path(argv[1]))
+    return serve(argv[1], argv[2], int(argv[3]), Path(argv[4]), argv[5:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""Where labs and their caches lie, and locks on those folders.
+
+``GPUSTATE_LAB_DIR`` and ``GPUSTATE_LAB_CACHE`` move them. A lock file is never deleted: two
+processes could then hold "the" lock on two different files of the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpustate.errors import LabError
+
+STATE_VARIABLE = "GPUSTATE_LAB_DIR"
+CACHE_VARIABLE = "GPUSTATE_LAB_CACHE"
+
+
+def state_dir() -> Path:
+    return Path(os.environ.get(STATE_VARIABLE) or "/var/lib/gpustate-lab")
+
+
+def cache_dir() -> Path:
+    return Path(os.environ.get(CACHE_VARIABLE) or "/var/cache/gpustate-lab")
+
+
+@contextmanager
+def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``; the kernel lets go of it when the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LabError(
+                        f"another process has been at work on {what} for {wait_s:.0f} s",
+                        place=str(path),
+                        fix="wait for it, or end it",
+                    ) from None
+                time.sleep(0.2)
+        yield
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace ``path`` as a whole, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)

@@ -1,0 +1,149 @@
+"""Start, find and end the lab's own processes: by pid and start time, or by a cgroup of our making.
+
+A node's processes sit in cgroups named after lab and node, made for them alone. Two nodes must not
+share one: nspawn puts each node's systemd into ``payload`` below the group it was started in, and
+two of them in one ``payload`` would end one another's services.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gpustate.errors import LabError
+from gpustate.lab import daemon
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUP_PREFIX = "gpustate-lab"
+
+
+def cgroup_hierarchies(root: Path = CGROUP_ROOT) -> tuple[Path, ...]:
+    """The hierarchies systemd keeps processes in: one (v2), or ``systemd`` and ``unified`` (v1)."""
+    if (root / "cgroup.controllers").exists():
+        return (root,)
+    return tuple(path for path in (root / "systemd", root / "unified") if path.is_dir())
+
+
+def make_cgroups(name: str) -> list[str]:
+    """Make the group ``name`` (``<lab>/<node>``) in every hierarchy."""
+    made = []
+    for hierarchy in cgroup_hierarchies():
+        path = hierarchy / CGROUP_PREFIX / name
+        path.mkdir(parents=True, exist_ok=True)
+        made.append(str(path))
+    return made
+
+
+def cgroup_pids(name: str) -> set[int]:
+    """Every process in the group ``name`` and below."""
+    pids: set[int] = set()
+    for hierarchy in cgroup_hierarchies():
+        for procs in (hierarchy / CGROUP_PREFIX / name).rglob("cgroup.procs"):
+            try:
+                pids.update(int(line) for line in procs.read_text().split())
+            except OSError:  # the group went away while it was read
+                continue
+    return pids - {0, os.getpid()}
+
+
+def kill_cgroup(name: str, timeout_s: float = 15.0) -> int:
+    """SIGKILL everything in the group until nothing is left; return how many were seen."""
+    deadline = time.monotonic() + timeout_s
+    seen: set[int] = set()
+    while True:
+        pids = cgroup_pids(name)
+        seen |= pids
+        if not pids:
+            return len(seen)
+        if time.monotonic() > deadline:
+            raise LabError(f"{name}: processes {sorted(pids)} do not end after SIGKILL")
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+
+
+def remove_cgroups(name: str) -> bool:
+    """Remove the empty group ``name`` with all below it, and the common parent when it is empty."""
+    removed = False
+    for hierarchy in cgroup_hierarchies():
+        base = hierarchy / CGROUP_PREFIX / name
+        if not base.is_dir():
+            continue
+        for path, _, _ in os.walk(base, topdown=False):
+            _remove_group(Path(path))
+        removed = True
+        try:
+            (hierarchy / CGROUP_PREFIX).rmdir()
+        except OSError:  # other labs are in it
+            pass
+    return removed
+
+
+def _remove_group(path: Path, timeout_s: float = 5.0) -> None:
+    # The kernel lets a group go a moment after its last process was reaped.
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            path.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise LabError(f"cannot remove the cgroup {path}: {error.strerror}") from error
+            time.sleep(0.02)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """A state file of :mod:`gpustate.lab.daemon`; empty when there is none."""
+    try:
+        state = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def start_daemon(
+    arguments: list[str], state_file: Path, log: Path, timeout_s: float = 15.0
+) -> None:
+    """Start ``daemon.py`` detached and wait until it has said who it is."""
+    state_file.unlink(missing_ok=True)
+    program = [sys.executable, "-I", "-S", str(Path(daemon.__file__)), *arguments]
+    with log.open("a") as output:
+        # setsid --fork: nobody waits for it, so it must not stay a child of this process.
+        subprocess.run(
+            ["setsid", "--fork", *program],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            check=True,
+        )
+    deadline = time.monotonic() + timeout_s
+    while not state_file.exists():
+        if time.monotonic() > deadline:
+            said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+            raise LabError(f"{' '.join(arguments[:1])} did not start; it said: {said[0]}")
+        time.sleep(0.01)
+
+
+def end(who: dict[str, Any] | None, timeout_s: float = 10.0) -> bool:
+    """SIGKILL one recorded process and wait for its end; False when it was not running."""
+    if not daemon.alive(who):
+        return False
+    os.kill(who["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + timeout_s
+    while daemon.alive(who):
+        if time.monotonic() > deadline:
+            raise LabError(f"process {who['pid']} does not end after SIGKILL")
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,137 @@
+"""A lab, and the record on disk that it is read from.
+
+The record holds what cannot be found again when everything else is gone: what was asked for, the
+subnet that was chosen, the names in the kernel, and the image layers as they were at that time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from gpustate.errors import LabError
+from gpustate.lab import access, paths
+from gpustate.lab.network import Network
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+RECORD_FORMAT = "gpustate.lab-record/1"
+REPOSITORY_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One lab, up or not.
+
+    Args:
+        spec: what was asked for.
+        directory: everything of it.
+        network: its addresses and names in the kernel.
+        nodes: in the order of their numbers.
+        complete: ``up`` went through to its end once.
+    """
+
+    spec: LabSpec
+    directory: Path
+    network: Network
+    nodes: tuple[Node, ...]
+    complete: bool
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def inventory(self) -> Path:
+        return self.directory / "inventory.yml"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.directory / "known_hosts"
+
+    @property
+    def private_key(self) -> Path:
+        return self.directory / "id_ed25519"
+
+    @property
+    def repository_url(self) -> str:
+        return f"http://{self.network.gateway}:{REPOSITORY_PORT}"
+
+    @property
+    def repository_key(self) -> Path:
+        """The public key that the lab's packages are signed with."""
+        return self.directory / access.KEY_NAME
+
+    @property
+    def running(self) -> bool:
+        return self.complete and all(node.running for node in self.nodes)
+
+    def node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        names = ", ".join(node.name for node in self.nodes)
+        raise LabError(f"lab {self.name} has no node {name!r}", fix=f"its nodes are {names}")
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of :func:`document`."""
+        return {
+            "name": self.name,
+            "inventory": str(self.inventory),
+            "running": self.running,
+            "repository": self.repository_url,
+            "simulated": True,
+            "nodes": [
+                {
+                    "name": node.name,
+                    "address": node.address,
+                    "image": node.image,
+                    "gpus": node.gpus,
+                    "faults": list(node.faults),
+                    "running": node.running,
+                }
+                for node in self.nodes
+            ],
+        }
+
+
+def write_record(lab: Lab, *, complete: bool) -> Path:
+    record = {
+        "format": RECORD_FORMAT,
+        "spec": lab.spec.to_json(),
+        "subnet": str(lab.network.subnet),
+        "tag": lab.network.tag,
+        "complete": complete,
+        "layers": {node.name: [str(layer) for layer in node.layers] for node in lab.nodes},
+        "sources": {node.name: dict(node.sources) for node in lab.nodes},
+    }
+    path = lab.directory / "lab.json"
+    paths.write_text(path, json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def load(path: Path) -> Lab:
+    try:
+        record = json.loads(path.read_text())
+        if record["format"] != RECORD_FORMAT:
+            raise LabError(
+                f"format is {record['format']!r}, not {RECORD_FORMAT!r}", place=str(path)
+            )
+        spec = LabSpec.from_json(record["spec"])
+        net = Network(tag=record["tag"], subnet=IPv4Network(record["subnet"]))
+        nodes = tuple(
+            Node(
+                lab_directory=path.parent,
+                network=net,
+                spec=node,
+                layers=tuple(map(Path, record["layers"][node.name])),
+                sources=tuple(record["sources"][node.name].items()),
+            )
+            for node in spec.node_specs()
+        )
+        return Lab(spec, path.parent, net, nodes, complete=bool(record["complete"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LabError(f"is not a lab's record ({error!r})", place=str(path)) from error

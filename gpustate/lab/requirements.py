@@ -1,0 +1,37 @@
+"""The Debian packages that a machine needs to run a lab, one a line when run as a file.
+
+The Makefile runs this with the system's python3, before there is a virtual environment: it imports
+nothing of gpustate.
+"""
+
+from __future__ import annotations
+
+#: Program, and the Debian package that brings it.
+PROGRAMS = {
+    "systemd-nspawn": "systemd-container",
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "mount": "mount",
+    "unshare": "util-linux",
+    "gpg": "gnupg",
+    "dpkg-deb": "dpkg",
+    "gcc": "gcc",
+}
+
+#: Everything above, and what comes without a program to look for.
+DEBIAN_PACKAGES = tuple(
+    sorted(
+        {
+            *PROGRAMS.values(),
+            "ca-certificates",
+            "debian-archive-keyring",
+            "libc6-dev",
+            "python3-venv",
+        }
+    )
+)
+
+if __name__ == "__main__":
+    print("\n".join(DEBIAN_PACKAGES))

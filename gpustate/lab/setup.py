@@ -1,0 +1,85 @@
+"""What makes a copy of an image into one particular node, and the lab's keys.
+
+Every write goes into the node's root from the controller; the roots are ours, so a symbolic link
+that leads out of one is not expected, and still :func:`_inside` refuses it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpustate.errors import LabError
+from gpustate.lab.command import run
+
+#: Home folder and owner, as ``base.sh`` makes the users: the first two of Debian's range.
+USERS = {"root": ("root", 0), "op": ("home/op", 1000), "oppw": ("home/oppw", 1001)}
+
+
+def make_key(path: Path, comment: str) -> None:
+    """Make an ed25519 key pair, unless it is there."""
+    if not path.exists():
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
+def host_key_of(node_directory: Path) -> Path:
+    """Kept beside the root, so that a reset node has the same one."""
+    return node_directory / "ssh_host_ed25519_key"
+
+
+def fill(
+    root: Path,
+    node_directory: Path,
+    lab_directory: Path,
+    name: str,
+    sources: Iterable[tuple[str, str]],
+) -> None:
+    """Write names, keys and apt sources into a new root."""
+    _write(root, "etc/hostname", f"{name}\n")
+    _write(root, "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost\n")
+    # With an empty one systemd would take this boot for the first boot of a new machine.
+    _write(root, "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
+    # systemd(1), ConditionNeedsUpdate=: older than /usr would mean jobs that only updates need.
+    for stamp in ("etc/.updated", "var/.updated"):
+        _write(root, stamp, "")
+    key = host_key_of(node_directory)
+    _write(root, "etc/ssh/ssh_host_ed25519_key", key.read_text(), 0o600)
+    _write(root, "etc/ssh/ssh_host_ed25519_key.pub", key.with_suffix(".pub").read_text())
+    login = "HostKey /etc/ssh/ssh_host_ed25519_key\nUseDNS no\n"
+    _write(root, "etc/ssh/sshd_config.d/gpustate-lab.conf", login)
+    authorized = (lab_directory / "id_ed25519.pub").read_text()
+    for home, uid in USERS.values():
+        path = _write(root, f"{home}/.ssh/authorized_keys", authorized, 0o600)
+        path.parent.chmod(0o700)
+        shutil.chown(path.parent, uid, uid)
+        shutil.chown(path, uid, uid)
+    _replace_sources(root, sources)
+
+
+def _replace_sources(root: Path, sources: Iterable[tuple[str, str]]) -> None:
+    """Only the lab's repository can be reached, so only it is configured."""
+    apt = _inside(root, "etc/apt")
+    (apt / "sources.list").unlink(missing_ok=True)
+    for path in (apt / "sources.list.d").iterdir():
+        path.unlink()
+    for name, text in sources:
+        _write(root, name.lstrip("/"), text)
+
+
+def _inside(root: Path, name: str) -> Path:
+    path = root / name
+    parent = path.parent.resolve()
+    if not parent.is_relative_to(root.resolve()):
+        raise LabError(f"{path} leads out of the node's root, to {parent}")
+    return path
+
+
+def _write(root: Path, name: str, text: str, mode: int = 0o644) -> Path:
+    path = _inside(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path

@@ -1,0 +1,149 @@
+"""Builds the stub libraries and programs from the C sources in ``payload/lib``.
+
+One object a source, compiled once; only a tiny object with the driver version differs between the
+versions, so eight libraries cost eight links. They are built on the controller and run on Debian 12
+and 13; the sources keep away from what newer C libraries version anew.
+
+Everything built here is simulated.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpustate.errors import LabError
+
+PAYLOAD = Path(__file__).parent / "payload"
+
+_FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-ftree-vectorize",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-fvisibility=hidden",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """The files of one driver version."""
+
+    nvml: Path
+    cuda: Path
+    smi: Path
+
+
+class Builder:
+    """Compiles into one directory, each source at most once.
+
+    Raises:
+        LabError: there is no C compiler, or it refuses a source.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        if shutil.which("gcc") is None:
+            raise LabError(
+                "the simulated GPU libraries are built with gcc, and there is none",
+                fix="install gcc and libc6-dev",
+            )
+
+    def libraries(self, version: str, cuda_version: int) -> Libraries:
+        """Build libnvidia-ml, libcuda and nvidia-smi that say ``version``."""
+        folder = self._directory / version
+        folder.mkdir(exist_ok=True)
+        mark = folder / "version.o"
+        self._gcc(
+            *_FLAGS,
+            f'-DLAB_DRIVER_VERSION="{version}"',
+            f"-DLAB_CUDA_VERSION={cuda_version}",
+            "-c",
+            str(PAYLOAD / "lib" / "version.c"),
+            "-o",
+            str(mark),
+        )
+        common = [str(self._object("lab")), str(mark)]
+        nvml = folder / f"libnvidia-ml.so.{version}"
+        cuda = folder / f"libcuda.so.{version}"
+        smi = folder / "nvidia-smi"
+        shared = ("-shared", "-s")
+        self._gcc(
+            *shared,
+            "-Wl,-soname,libnvidia-ml.so.1",
+            "-o",
+            str(nvml),
+            str(self._object("nvml")),
+            *common,
+        )
+        self._gcc(
+            *shared,
+            "-Wl,-soname,libcuda.so.1",
+            "-o",
+            str(cuda),
+            str(self._object("cuda")),
+            str(self._object("ptx")),
+            *common,
+            "-lm",
+            "-lpthread",
+        )
+        self._gcc("-s", "-o", str(smi), str(self._object("smi")), *common, "-ldl")
+        return Libraries(nvml=nvml, cuda=cuda, smi=smi)
+
+    def stub_library(self, soname: str, file_name: str, symbol: str) -> Path:
+        """Build a library with one symbol, for packages whose library nobody calls here."""
+        source = self._directory / f"{symbol}.c"
+        target = self._directory / file_name
+        source.write_text(
+            f"/* Simulated. */\nint {symbol}(void) {{ return 0; }}\n", encoding="utf-8"
+        )
+        self._gcc("-shared", "-fPIC", "-s", f"-Wl,-soname,{soname}", "-o", str(target), str(source))
+        return target
+
+    def workload(self) -> Path:
+        """Build the program that holds a CUDA context."""
+        target = self._directory / "gpustate-lab-workload"
+        # Not optimised: optimisation turns atoi into strtol, which newer C libraries version anew.
+        self._gcc("-O0", "-s", str(PAYLOAD / "lib" / "workload.c"), "-o", str(target), "-ldl")
+        return target
+
+    def module(self, source: Path, target: Path, *includes: Path) -> Path:
+        """Build one relocatable kernel module as the packaged kernels carry them."""
+        flags = [f"-I{path}" for path in includes]
+        self._gcc(
+            "-O1", "-fno-asynchronous-unwind-tables", *flags, "-c", str(source), "-o", str(target)
+        )
+        return target
+
+    def _object(self, name: str) -> Path:
+        target = self._directory / f"{name}.o"
+        if not target.exists():
+            self._gcc(*_FLAGS, "-c", str(PAYLOAD / "lib" / f"{name}.c"), "-o", str(target))
+        return target
+
+    def _gcc(self, *arguments: str) -> None:
+        run(["gcc", *arguments])
+
+
+def run(command: list[str], *, cwd: Path | None = None, stdin: bytes | None = None) -> bytes:
+    """Run a tool of the controller and return its output.
+
+    Raises:
+        LabError: it is missing or exits non-zero; the message shows the command and its last lines.
+    """
+    try:
+        done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise LabError(f"{command[0]} is not installed", fix=f"install {command[0]}") from error
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise LabError(
+            f"{command[0]} ended with {done.returncode}: {' | '.join(lines[-3:]) or 'no message'}",
+            place=" ".join(command)[:200],
+        )
+    return done.stdout

@@ -1,0 +1,54 @@
+#!/usr/lib/gpustate-lab/python -SB
+"""Simulated nv-fabricmanager: the fabric is complete while it runs in the version of the module.
+
+On a node without NVSwitches it ends with 1, as the real one: nothing to do. A board of the B200
+kind has no switch on PCI and wants the subnet manager (package nvlsm) beside it.
+"""
+
+# The modules of the node lie beside this one there, not here.
+# mypy: disable-error-code="import-not-found,no-any-return"
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "/usr/lib/gpustate-lab")
+
+import modules
+from daemon import detach
+from labnode import hardware, hold
+
+PID_FILE = Path("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
+LOG = Path("/var/log/fabricmanager.log")
+NVLSM = Path("/opt/nvidia/nvlsm/sbin/nvlsm")
+
+
+def trouble() -> str | None:
+    board = hardware()["board"]
+    loaded = modules.loaded().get("nvidia")
+    if loaded is None:
+        return "request to query NVSwitch device information from NVSwitch driver failed: the driver is not loaded"
+    if board is None:
+        return "NV_WARN_NOTHING_TO_DO: no NVIDIA NVSwitch devices were detected"
+    if loaded["version"] != "@VERSION@":
+        return f"fabric manager NVIDIA GPU driver interface version @VERSION@ don't match with driver version {loaded['version']}"
+    if not hardware()["nvswitches"] and not NVLSM.exists():
+        return f"the subnet manager of an NVLink5 board is missing ({NVLSM})"
+    return None
+
+
+def main() -> int:
+    if "--version" in sys.argv or "-v" in sys.argv:
+        print("Fabric Manager version is : @VERSION@")
+        return 0
+    problem = trouble()
+    if problem:
+        with LOG.open("a") as log:
+            log.write(f"[ERROR] {problem}\n")
+        print(problem, file=sys.stderr)
+        return 1
+    return detach(PID_FILE, lambda: hold("fabric", ["@VERSION@"]), lambda: None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

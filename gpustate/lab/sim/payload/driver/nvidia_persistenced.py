@@ -1,0 +1,64 @@
+#!/usr/lib/gpustate-lab/python -SB
+"""Simulated nvidia-persistenced: keeps persistence mode on in the stub NVML while it runs.
+
+It holds every GPU open, as the real one does, so ``rmmod nvidia`` answers "in use" until it stops.
+"""
+
+# The modules of the node lie beside this one there, not here.
+# mypy: disable-error-code="import-not-found,no-any-return"
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "/usr/lib/gpustate-lab")
+
+import modules
+from daemon import detach
+from labnode import RUN, hardware, hold, write
+
+PID_FILE = Path("/run/nvidia-persistenced/nvidia-persistenced.pid")
+handles: list[int] = []
+
+
+def begin() -> None:
+    gpus = hardware()["gpus"]
+    hold("persistence", [gpu["pci_address"] for gpu in gpus])
+    # O_PATH needs no driver behind the node, and still shows in /proc/PID/fd.
+    handles.extend(os.open(f"/dev/nvidia{gpu['minor']}", os.O_PATH) for gpu in gpus)
+    PID_FILE.parent.mkdir(parents=True, exist_ok=True)
+    (PID_FILE.parent / "socket").touch()
+    if "--no-persistence-mode" not in sys.argv:
+        set_mode("1")
+
+
+def set_mode(text: str) -> None:
+    for gpu in hardware()["gpus"]:
+        write(RUN / "state" / f"persistence-{gpu['pci_address']}", text + "\n")
+
+
+def end() -> None:
+    if "--no-persistence-mode" not in sys.argv:
+        set_mode("0")
+    (PID_FILE.parent / "socket").unlink(missing_ok=True)
+
+
+def main() -> int:
+    if "--version" in sys.argv:
+        print("nvidia-persistenced:  version @VERSION@ (simulated)")
+        return 0
+    subprocess.run(["/usr/bin/nvidia-modprobe", "-c=0"], check=False)
+    loaded = modules.loaded().get("nvidia")
+    if loaded is None or loaded["version"] != "@VERSION@":
+        seen = "is not loaded" if loaded is None else f"is {loaded['version']}, not @VERSION@"
+        print(
+            f"nvidia-persistenced failed to initialize: the kernel module {seen}.", file=sys.stderr
+        )
+        return 1
+    return detach(PID_FILE, begin, end)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

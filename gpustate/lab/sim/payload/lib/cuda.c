@@ -1,0 +1,523 @@
+/* Simulated libcuda: the part of the CUDA driver API that loads a PTX kernel, runs it on one GPU
+ * and reads the answer back. Device memory is host memory; kernels run in ptx.c.
+ *
+ * What makes cuInit fail here makes it fail on a node: no module (100), a module of another
+ * version (803), no nvidia-uvm (999), an NVSwitch board whose fabric manager is not done (802).
+ *
+ * Sources: CUDA driver API reference 13.0, cuInit and the CUresult table.
+ */
+#define _GNU_SOURCE
+#include "lab.h"
+#include "ptx.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, SYSTEM_NOT_READY = 802, DRIVER_MISMATCH = 803,
+    UNKNOWN = 999
+};
+#define CONTEXT_BYTES (512ULL << 20) /* what a context costs on the GPU before any allocation */
+
+struct context {
+    int device, references;
+    int sticky; /* an illegal address ends the context: every later call repeats it */
+    int nodes[3]; /* open on the device nodes: who holds a GPU shows in /proc/PID/fd */
+    struct context *next;
+};
+struct allocation { uint64_t address, bytes; int device; struct allocation *next; };
+struct module { struct ptx_module *ptx; struct module *next; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lab_hardware hardware; /* as cuInit saw it, like the real library */
+static int visible[LAB_MAX_GPUS], visible_count, initialized;
+static struct context *contexts;
+static struct allocation *allocations;
+static __thread struct context *current;
+
+static const struct { int code; const char *name, *text; } errors[] = {
+    {0, "CUDA_SUCCESS", "no error"}, {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}, {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+static int describe(int code, const char **into, int name) {
+    for (unsigned i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == code) {
+            *into = name ? errors[i].name : errors[i].text;
+            return SUCCESS;
+        }
+    *into = NULL;
+    return INVALID_VALUE;
+}
+
+LAB_API int cuGetErrorName(int code, const char **into) { return describe(code, into, 1); }
+LAB_API int cuGetErrorString(int code, const char **into) { return describe(code, into, 0); }
+
+/* ---- start ---------------------------------------------------------------------------------- */
+
+static void add_visible(int index) {
+    if (!lab_fault_at(&hardware, "gpu-off-bus", index)) /* a lost GPU is as if it were not there */
+        visible[visible_count++] = index;
+}
+
+/* CUDA_VISIBLE_DEVICES: indices or UUIDs; the list ends at the first that is neither. */
+static void choose_visible(void) {
+    const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
+    visible_count = 0;
+    if (!wanted) {
+        for (int i = 0; i < hardware.gpu_count; i++)
+            add_visible(i);
+        return;
+    }
+    char list[2048], *rest = list, *item;
+    snprintf(list, sizeof list, "%s", wanted);
+    while ((item = strsep(&rest, ",")) && *item && visible_count < LAB_MAX_GPUS) {
+        int found = -1;
+        for (int i = 0; i < hardware.gpu_count; i++)
+            if ((*item >= '0' && *item <= '9' && lab_number(item, 10) == (uint64_t)i) ||
+                (!strncmp(item, "GPU-", 4) && !strncmp(hardware.gpus[i].uuid, item, strlen(item))))
+                found = i;
+        if (found < 0)
+            return;
+        add_visible(found);
+    }
+}
+
+static int uvm_ready(void) {
+    char full[512];
+    struct stat status;
+    return stat(lab_path(full, sizeof full, "/run/gpustate-lab/sys/module/nvidia_uvm"), &status) == 0;
+}
+
+LAB_API int cuInit(unsigned flags) {
+    char loaded[64];
+    if (flags)
+        return INVALID_VALUE;
+    if (lab_loaded_version(loaded, sizeof loaded) < 0 || !uvm_ready())
+        lab_ask_modprobe();
+    if (lab_loaded_version(loaded, sizeof loaded) < 0)
+        return NO_DEVICE;
+    if (strcmp(loaded, lab_driver_version) != 0)
+        return DRIVER_MISMATCH;
+    if (lab_hardware(&hardware) < 0 || hardware.gpu_count == 0)
+        return NO_DEVICE;
+    if (!uvm_ready())
+        return UNKNOWN;
+    if (lab_fault(&hardware, "cuda-802") || (hardware.has_board && !lab_fabric_ready(&hardware)))
+        return SYSTEM_NOT_READY;
+    choose_visible();
+    if (!visible_count)
+        return NO_DEVICE;
+    initialized = 1;
+    return SUCCESS;
+}
+
+LAB_API int cuDriverGetVersion(int *version) {
+    if (!version)
+        return INVALID_VALUE;
+    *version = lab_cuda_version;
+    return SUCCESS;
+}
+
+/* ---- devices -------------------------------------------------------------------------------- */
+
+static struct lab_gpu *gpu_of(int device) {
+    return initialized && device >= 0 && device < visible_count ? &hardware.gpus[visible[device]] : NULL;
+}
+
+#define DEVICE(device)                                                                             \
+    struct lab_gpu *gpu = gpu_of(device);                                                          \
+    do {                                                                                           \
+        if (!gpu)                                                                                  \
+            return initialized ? INVALID_DEVICE : NOT_INITIALIZED;                                 \
+    } while (0)
+
+LAB_API int cuDeviceGetCount(int *count) {
+    if (!initialized)
+        return NOT_INITIALIZED;
+    if (!count)
+        return INVALID_VALUE;
+    *count = visible_count;
+    return SUCCESS;
+}
+
+LAB_API int cuDeviceGet(int *device, int ordinal) {
+    DEVICE(ordinal);
+    (void)gpu;
+    *device = ordinal;
+    return SUCCESS;
+}
+
+LAB_API int cuDeviceGetName(char *into, int size, int device) {
+    DEVICE(device);
+    snprintf(into, (size_t)size, "%s", gpu->name);
+    return SUCCESS;
+}
+
+LAB_API int cuDeviceGetUuid_v2(unsigned char *into, int device) {
+    DEVICE(device);
+    const char *at = gpu->uuid + strlen("GPU-");
+    for (int i = 0; i < 16; i++, at += 2) {
+        if (*at == '-')
+            at++;
+        char pair[3] = {at[0], at[1], 0};
+        into[i] = (unsigned char)lab_number(pair, 16);
+    }
+    return SUCCESS;
+}
+
+LAB_API int cuDeviceGetUuid(unsigned char *into, int device) { return cuDeviceGetUuid_v2(into, device); }
+
+LAB_API int cuDeviceGetPCIBusId(char *into, int size, int device) {
+    DEVICE(device);
+    snprintf(into, (size_t)size, "%s", gpu->pci_address);
+    return SUCCESS;
+}
+
+LAB_API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    DEVICE(device);
+    *bytes = (size_t)gpu->memory_mib << 20;
+    return SUCCESS;
+}
+
+/* Numbers of CUdevice_attribute. */
+LAB_API int cuDeviceGetAttribute(int *into, int attribute, int device) {
+    DEVICE(device);
+    switch (attribute) {
+    case 1: *into = 1024; break;   /* threads per block */
+    case 2: case 3: *into = 1024; break;
+    case 4: *into = 64; break;
+    case 5: *into = 0x7fffffff; break;
+    case 6: case 7: *into = 65535; break;
+    case 10: *into = 32; break;    /* warp size */
+    case 16: *into = (int)gpu->sm_count; break;
+    case 33: *into = (int)lab_number(gpu->pci_address + 5, 16); break;
+    case 34: *into = (int)lab_number(gpu->pci_address + 8, 16); break;
+    case 50: *into = (int)lab_number(gpu->pci_address, 16); break;
+    case 75: *into = (int)gpu->cc_major; break;
+    case 76: *into = (int)gpu->cc_minor; break;
+    default: return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+
+/* ---- contexts; the processes list of NVML follows them -------------------------------------- */
+
+static void tell_holders(void) {
+    char lines[2048] = "";
+    size_t used = 0;
+    for (struct context *at = contexts; at; at = at->next) {
+        uint64_t bytes = CONTEXT_BYTES;
+        for (struct allocation *of = allocations; of; of = of->next)
+            if (of->device == at->device)
+                bytes += of->bytes;
+        if (used < sizeof lines)
+            used += (size_t)snprintf(lines + used, sizeof lines - used, "cuda %s %llu\n",
+                                     gpu_of(at->device)->pci_address, (unsigned long long)bytes);
+    }
+    if (contexts)
+        lab_hold(lines);
+    else
+        lab_release();
+}
+
+__attribute__((destructor)) static void leave(void) {
+    if (contexts)
+        lab_release();
+}
+
+/* O_PATH needs no driver behind the node. */
+static void open_nodes(struct context *context, unsigned minor) {
+    char own[64], full[512];
+    snprintf(own, sizeof own, "/dev/nvidia%u", minor);
+    const char *paths[] = {own, "/dev/nvidiactl", "/dev/nvidia-uvm"};
+    for (int i = 0; i < 3; i++)
+        context->nodes[i] = open(lab_path(full, sizeof full, paths[i]), O_PATH | O_CLOEXEC);
+}
+
+static void close_nodes(const struct context *context) {
+    for (int i = 0; i < 3; i++)
+        if (context->nodes[i] >= 0)
+            close(context->nodes[i]);
+}
+
+static int add_context(struct context **into, int device) {
+    DEVICE(device);
+    struct context *made = calloc(1, sizeof *made);
+    if (!made)
+        return OUT_OF_MEMORY;
+    *made = (struct context){device, 1, 0, {-1, -1, -1}, contexts};
+    open_nodes(made, gpu->minor);
+    contexts = *into = made;
+    tell_holders();
+    return SUCCESS;
+}
+
+static int drop_context(struct context *context) {
+    for (struct context **at = &contexts; *at; at = &(*at)->next)
+        if (*at == context) {
+            *at = context->next;
+            if (current == context)
+                current = NULL;
+            close_nodes(context);
+            free(context);
+            tell_holders();
+            return SUCCESS;
+        }
+    return INVALID_CONTEXT;
+}
+
+LAB_API int cuCtxCreate_v2(struct context **into, unsigned flags, int device) {
+    (void)flags;
+    if (!into)
+        return INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    int answer = add_context(into, device);
+    pthread_mutex_unlock(&lock);
+    if (answer == SUCCESS)
+        current = *into;
+    return answer;
+}
+
+LAB_API int cuCtxDestroy_v2(struct context *context) {
+    pthread_mutex_lock(&lock);
+    int answer = drop_context(context);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+static struct context *primary[LAB_MAX_GPUS];
+
+LAB_API int cuDevicePrimaryCtxRetain(struct context **into, int device) {
+    DEVICE(device);
+    (void)gpu;
+    pthread_mutex_lock(&lock);
+    int answer = SUCCESS;
+    if (primary[device])
+        primary[device]->references++;
+    else
+        answer = add_context(&primary[device], device);
+    *into = primary[device];
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+LAB_API int cuDevicePrimaryCtxRelease_v2(int device) {
+    DEVICE(device);
+    (void)gpu;
+    pthread_mutex_lock(&lock);
+    int answer = primary[device] ? SUCCESS : INVALID_CONTEXT;
+    if (primary[device] && --primary[device]->references == 0) {
+        answer = drop_context(primary[device]);
+        primary[device] = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+LAB_API int cuDevicePrimaryCtxRelease(int device) { return cuDevicePrimaryCtxRelease_v2(device); }
+
+LAB_API int cuCtxSetCurrent(struct context *context) {
+    current = context;
+    return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+LAB_API int cuCtxGetCurrent(struct context **into) {
+    *into = current;
+    return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+LAB_API int cuCtxGetDevice(int *device) {
+    if (!current)
+        return INVALID_CONTEXT;
+    *device = current->device;
+    return SUCCESS;
+}
+
+/* What every call that needs a context starts with. */
+#define CONTEXT()                                                                                  \
+    do {                                                                                           \
+        if (!initialized)                                                                          \
+            return NOT_INITIALIZED;                                                                \
+        if (!current)                                                                              \
+            return INVALID_CONTEXT;                                                                \
+        if (current->sticky)                                                                       \
+            return current->sticky;                                                                        \
+    } while (0)
+
+LAB_API int cuCtxSynchronize(void) {
+    CONTEXT();
+    return SUCCESS;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static int allowed(uint64_t address, uint64_t size) {
+    for (struct allocation *at = allocations; at; at = at->next)
+        if (current && at->device == current->device && address >= at->address &&
+            size <= at->bytes && address - at->address <= at->bytes - size)
+            return 1;
+    return 0;
+}
+
+static int covered(uint64_t address, size_t bytes) {
+    for (struct allocation *at = allocations; at; at = at->next)
+        if (address >= at->address && bytes <= at->bytes && address - at->address <= at->bytes - bytes)
+            return 1;
+    return 0;
+}
+
+LAB_API int cuMemAlloc_v2(uint64_t *into, size_t bytes) {
+    CONTEXT();
+    if (!into || !bytes)
+        return INVALID_VALUE;
+    if (bytes > gpu_of(current->device)->memory_mib << 20)
+        return OUT_OF_MEMORY;
+    struct allocation *made = calloc(1, sizeof *made);
+    void *memory = made ? calloc(1, bytes) : NULL;
+    if (!memory) {
+        free(made);
+        return OUT_OF_MEMORY;
+    }
+    memset(memory, 0xa5, bytes); /* fresh device memory is not zero: a kernel that relies on it is wrong */
+    pthread_mutex_lock(&lock);
+    *made = (struct allocation){(uint64_t)(uintptr_t)memory, bytes, current->device, allocations};
+    allocations = made;
+    *into = made->address;
+    tell_holders();
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+LAB_API int cuMemFree_v2(uint64_t address) {
+    CONTEXT();
+    int answer = INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    for (struct allocation **at = &allocations; *at; at = &(*at)->next)
+        if ((*at)->address == address) {
+            struct allocation *gone = *at;
+            *at = gone->next;
+            free((void *)(uintptr_t)address);
+            free(gone);
+            tell_holders();
+            answer = SUCCESS;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+LAB_API int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+    CONTEXT();
+    if (!covered(to, bytes))
+        return INVALID_VALUE;
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return SUCCESS;
+}
+
+LAB_API int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    CONTEXT();
+    if (!covered(from, bytes))
+        return INVALID_VALUE;
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return SUCCESS;
+}
+
+LAB_API int cuMemsetD32_v2(uint64_t to, unsigned value, size_t count) {
+    CONTEXT();
+    if (!covered(to, count * 4) || to % 4)
+        return INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        ((unsigned *)(uintptr_t)to)[i] = value;
+    return SUCCESS;
+}
+
+LAB_API int cuMemsetD32(uint64_t to, unsigned value, size_t count) { return cuMemsetD32_v2(to, value, count); }
+
+LAB_API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    CONTEXT();
+    *total = (size_t)gpu_of(current->device)->memory_mib << 20;
+    size_t used = CONTEXT_BYTES;
+    for (struct allocation *at = allocations; at; at = at->next)
+        if (at->device == current->device)
+            used += at->bytes;
+    *free_bytes = *total - used;
+    return SUCCESS;
+}
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+/* The newest PTX that a driver of this CUDA version takes (PTX ISA, release history). */
+static unsigned ptx_version(void) {
+    unsigned major = (unsigned)lab_cuda_version / 1000, minor = (unsigned)lab_cuda_version % 1000 / 10;
+    return major >= 13 ? 90 + minor : major == 12 ? 80 + minor - (minor >= 6 ? 1 : 0) : 70 + minor;
+}
+
+LAB_API int cuModuleLoadData(struct module **into, const void *image) {
+    CONTEXT();
+    if (!into || !image)
+        return INVALID_VALUE;
+    struct lab_gpu *gpu = gpu_of(current->device);
+    struct module *made = calloc(1, sizeof *made);
+    if (!made)
+        return OUT_OF_MEMORY;
+    int refused = ptx_load(image, gpu->cc_major * 10 + gpu->cc_minor, ptx_version(), &made->ptx);
+    if (refused) {
+        free(made);
+        return refused;
+    }
+    *into = made;
+    return SUCCESS;
+}
+
+LAB_API int cuModuleLoadDataEx(struct module **into, const void *image, unsigned count, int *options, void **values) {
+    (void)count;
+    (void)options;
+    (void)values;
+    return cuModuleLoadData(into, image);
+}
+
+LAB_API int cuModuleUnload(struct module *module) {
+    CONTEXT();
+    ptx_unload(module->ptx);
+    free(module);
+    return SUCCESS;
+}
+
+LAB_API int cuModuleGetFunction(struct ptx_kernel **into, struct module *module, const char *name) {
+    CONTEXT();
+    *into = ptx_kernel(module->ptx, name);
+    return *into ? SUCCESS : NOT_FOUND;
+}
+
+LAB_API int cuLaunchKernel(struct ptx_kernel *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                           unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+    CONTEXT();
+    (void)shared;
+    (void)stream;
+    if (!kernel || !gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024 || extra)
+        return INVALID_VALUE;
+    struct ptx_launch launch = {{gx, gy, gz}, {bx, by, bz}, parameters, allowed};
+    /* A launch is asynchronous: what went wrong inside is told by the next call that waits. */
+    current->sticky = ptx_run(kernel, &launch);
+    return SUCCESS;
+}

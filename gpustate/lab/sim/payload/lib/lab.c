@@ -1,0 +1,329 @@
+/* Simulated. See lab.h. The JSON reader takes what gpustate.lab.sim.hardware writes: objects,
+ * arrays, strings without escapes that matter, integers, true, false and null.
+ */
+#define _GNU_SOURCE
+#include "lab.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+const char *lab_path(char *buffer, size_t size, const char *path) {
+    const char *root = secure_getenv("GPUSTATE_LAB_ROOT");
+    snprintf(buffer, size, "%s%s", root ? root : "", path);
+    return buffer;
+}
+
+long lab_read(const char *path, char *buffer, size_t size) {
+    char full[512];
+    int fd = open(lab_path(full, sizeof full, path), O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    size_t used = 0;
+    ssize_t got;
+    while (used + 1 < size && (got = read(fd, buffer + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    close(fd);
+    buffer[used] = 0;
+    while (used && buffer[used - 1] == '\n')
+        buffer[--used] = 0;
+    return (long)used;
+}
+
+int lab_write(const char *path, const char *text) {
+    char full[512];
+    int fd = open(lab_path(full, sizeof full, path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return -1;
+    size_t length = strlen(text);
+    int bad = write(fd, text, length) != (ssize_t)length;
+    close(fd);
+    return bad ? -1 : 0;
+}
+
+uint64_t lab_number(const char *text, int base) {
+    uint64_t value = 0;
+    while (isspace((unsigned char)*text))
+        text++;
+    if (base == 16 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+        text += 2;
+    for (;; text++) {
+        int digit = isdigit((unsigned char)*text)            ? *text - '0'
+                    : isxdigit((unsigned char)*text) ? tolower((unsigned char)*text) - 'a' + 10
+                                                     : 99;
+        if (digit >= base)
+            return value;
+        value = value * (uint64_t)base + (uint64_t)digit;
+    }
+}
+
+/* ---- JSON: the position of a value, found by walking the text ------------------------------ */
+
+static const char *skip_space(const char *at) {
+    while (isspace((unsigned char)*at))
+        at++;
+    return at;
+}
+
+static const char *skip_string(const char *at) {
+    for (at++; *at && *at != '"'; at++)
+        if (*at == '\\' && at[1])
+            at++;
+    return *at ? at + 1 : at;
+}
+
+/* Just after the value that starts at `at`. */
+static const char *skip_value(const char *at) {
+    at = skip_space(at);
+    if (*at == '"')
+        return skip_string(at);
+    if (*at == '{' || *at == '[') {
+        int depth = 0;
+        while (*at) {
+            if (*at == '"') {
+                at = skip_string(at);
+                continue;
+            }
+            if (*at == '{' || *at == '[')
+                depth++;
+            if ((*at == '}' || *at == ']') && --depth == 0)
+                return at + 1;
+            at++;
+        }
+        return at;
+    }
+    while (*at && !strchr(",]} \n\t\r", *at))
+        at++;
+    return at;
+}
+
+/* The value of `key` in the object that starts at `object`, or NULL. */
+static const char *member(const char *object, const char *key) {
+    const char *at = skip_space(object);
+    if (*at != '{')
+        return NULL;
+    at = skip_space(at + 1);
+    while (*at == '"') {
+        const char *name = at + 1, *end = skip_string(at);
+        size_t length = (size_t)(end - 1 - name);
+        at = skip_space(end);
+        if (*at == ':')
+            at = skip_space(at + 1);
+        if (strlen(key) == length && strncmp(name, key, length) == 0)
+            return at;
+        at = skip_space(skip_value(at));
+        if (*at == ',')
+            at = skip_space(at + 1);
+    }
+    return NULL;
+}
+
+/* Step through an array: pass NULL first, then the last element. */
+static const char *element(const char *array, const char *last) {
+    const char *at = skip_space(last ? skip_value(last) : array);
+    if (last) {
+        if (*at != ',')
+            return NULL;
+        return skip_space(at + 1);
+    }
+    if (*at != '[')
+        return NULL;
+    at = skip_space(at + 1);
+    return *at == ']' ? NULL : at;
+}
+
+static void text_of(const char *value, char *buffer, size_t size) {
+    size_t used = 0;
+    if (value && *value == '"')
+        for (value++; *value && *value != '"' && used + 1 < size; value++)
+            buffer[used++] = *value;
+    buffer[used] = 0;
+}
+
+static void text_member(const char *object, const char *key, char *buffer, size_t size) {
+    text_of(member(object, key), buffer, size);
+}
+
+static uint64_t number_member(const char *object, const char *key, int base) {
+    const char *value = member(object, key);
+    if (!value)
+        return 0;
+    return lab_number(*value == '"' ? value + 1 : value, base);
+}
+
+static int true_member(const char *object, const char *key) {
+    const char *value = member(object, key);
+    return value && strncmp(value, "true", 4) == 0;
+}
+
+/* ---- hardware ------------------------------------------------------------------------------ */
+
+/* A container sees only the GPUs whose node it was given, and a node without its device files
+ * sees none; outside a node (unit tests) there is no dev directory, and all are seen. */
+static int node_seen(unsigned minor) {
+    char full[512], path[64];
+    struct stat status;
+    if (secure_getenv("GPUSTATE_LAB_ROOT") && stat(lab_path(full, sizeof full, "/dev"), &status) < 0)
+        return 1;
+    snprintf(path, sizeof path, "/dev/nvidia%u", minor);
+    return stat(lab_path(full, sizeof full, path), &status) == 0;
+}
+
+static void read_gpu(const char *object, struct lab_gpu *gpu) {
+    char capability[16];
+    text_member(object, "pci_address", gpu->pci_address, sizeof gpu->pci_address);
+    text_member(object, "uuid", gpu->uuid, sizeof gpu->uuid);
+    text_member(object, "serial", gpu->serial, sizeof gpu->serial);
+    text_member(object, "name", gpu->name, sizeof gpu->name);
+    text_member(object, "compute_capability", capability, sizeof capability);
+    gpu->minor = (unsigned)number_member(object, "minor", 10);
+    gpu->device_id = (unsigned)number_member(object, "device_id", 16);
+    gpu->subsystem_id = (unsigned)number_member(object, "subsystem_id", 16);
+    gpu->architecture = (unsigned)number_member(object, "nvml_architecture", 10);
+    gpu->cc_major = (unsigned)lab_number(capability, 10);
+    const char *dot = strchr(capability, '.');
+    gpu->cc_minor = dot ? (unsigned)lab_number(dot + 1, 10) : 0;
+    gpu->memory_mib = number_member(object, "memory_mib", 10);
+    gpu->bar1_mib = number_member(object, "bar1_mib", 10);
+    gpu->max_mig_devices = (unsigned)number_member(object, "max_mig_devices", 10);
+    gpu->power_limit_w = (unsigned)number_member(object, "power_limit_w", 10);
+    gpu->sm_count = (unsigned)number_member(object, "sm_count", 10);
+    gpu->brand = (unsigned)number_member(object, "brand", 10);
+    gpu->has_nvlink_fabric = true_member(object, "has_nvlink_fabric");
+}
+
+int lab_hardware(struct lab_hardware *into) {
+    static char text[65536];
+    memset(into, 0, sizeof *into);
+    if (lab_read("/etc/gpustate-lab/hardware.json", text, sizeof text) < 0)
+        return -1;
+    const char *gpus = member(text, "gpus"), *board = member(text, "board");
+    into->has_board = board && *board == '"';
+    for (const char *at = gpus ? element(gpus, NULL) : NULL; at; at = element(gpus, at)) {
+        if (into->gpu_count == LAB_MAX_GPUS)
+            break;
+        read_gpu(at, &into->gpus[into->gpu_count]);
+        if (node_seen(into->gpus[into->gpu_count].minor))
+            into->gpu_count++;
+    }
+    strcpy(into->faults, "\n");
+    const char *faults = member(text, "faults");
+    for (const char *at = faults ? element(faults, NULL) : NULL; at; at = element(faults, at)) {
+        char name[96];
+        text_of(at, name, sizeof name);
+        if (strlen(into->faults) + strlen(name) + 2 < sizeof into->faults) {
+            strcat(into->faults, name);
+            strcat(into->faults, "\n");
+        }
+    }
+    return 0;
+}
+
+int lab_fault(const struct lab_hardware *hardware, const char *name) {
+    char wanted[112];
+    snprintf(wanted, sizeof wanted, "\n%s\n", name);
+    return strstr(hardware->faults, wanted) != NULL;
+}
+
+int lab_fault_at(const struct lab_hardware *hardware, const char *name, int index) {
+    char wanted[112];
+    snprintf(wanted, sizeof wanted, "%s:%d", name, index);
+    return lab_fault(hardware, wanted);
+}
+
+int lab_loaded_version(char *buffer, size_t size) {
+    return lab_read("/run/gpustate-lab/sys/module/nvidia/version", buffer, size) > 0 ? 0 : -1;
+}
+
+void lab_ask_modprobe(void) {
+    char full[512];
+    if (geteuid() != 0 || access(lab_path(full, sizeof full, "/usr/bin/nvidia-modprobe"), X_OK) != 0)
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        int null = open("/dev/null", O_RDWR);
+        if (null >= 0) {
+            dup2(null, 0);
+            dup2(null, 1);
+            dup2(null, 2);
+        }
+        execl(full, "nvidia-modprobe", "-u", "-c=0", (char *)NULL);
+        _exit(127);
+    }
+    if (child > 0)
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+}
+
+/* ---- who holds a GPU: one file a process below /run/gpustate-lab/holders -------------------- */
+
+static int alive(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
+
+/* "kind what bytes" */
+static void read_holder(char *text, struct lab_holder *holder) {
+    char *kind = text, *what = strchr(kind, ' '), *bytes = what ? strchr(what + 1, ' ') : NULL;
+    if (what)
+        *what++ = 0;
+    if (bytes)
+        *bytes++ = 0;
+    snprintf(holder->kind, sizeof holder->kind, "%.15s", kind);
+    snprintf(holder->what, sizeof holder->what, "%.23s", what ? what : "");
+    holder->bytes = bytes ? lab_number(bytes, 10) : 0;
+}
+
+int lab_holders(struct lab_holder *into, int room) {
+    char full[512];
+    int count = 0;
+    DIR *directory = opendir(lab_path(full, sizeof full, "/run/gpustate-lab/holders"));
+    if (!directory)
+        return 0;
+    struct dirent *entry;
+    while ((entry = readdir(directory)) && count < room) {
+        int pid = (int)lab_number(entry->d_name, 10);
+        char path[512], text[1024];
+        if (pid <= 0 || !alive(pid))
+            continue;
+        snprintf(path, sizeof path, "/run/gpustate-lab/holders/%.40s", entry->d_name);
+        if (lab_read(path, text, sizeof text) <= 0)
+            continue;
+        char *rest = text, *line;
+        while (count < room && (line = strsep(&rest, "\n"))) {
+            into[count].pid = pid;
+            read_holder(line, &into[count++]);
+        }
+    }
+    closedir(directory);
+    return count;
+}
+
+void lab_hold(const char *lines) {
+    char path[96];
+    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
+    lab_write(path, lines);
+}
+
+void lab_release(void) {
+    char full[512], path[96];
+    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
+    unlink(lab_path(full, sizeof full, path));
+}
+
+int lab_fabric_ready(const struct lab_hardware *hardware) {
+    struct lab_holder holders[LAB_MAX_HOLDERS];
+    char loaded[64];
+    if (lab_fault(hardware, "fabric-stuck") || lab_loaded_version(loaded, sizeof loaded) < 0)
+        return 0;
+    int count = lab_holders(holders, LAB_MAX_HOLDERS);
+    for (int i = 0; i < count; i++)
+        if (strcmp(holders[i].kind, "fabric") == 0 && strcmp(holders[i].what, loaded) == 0)
+            return 1;
+    return 0;
+}

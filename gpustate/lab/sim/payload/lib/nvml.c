@@ -1,0 +1,504 @@
+/* Simulated libnvidia-ml: the part of NVML that nvidia-ml-py, nvidia-smi and gpustate ask for.
+ *
+ * Layout of the structures and error numbers: nvml.h of CUDA 13, as nvidia-ml-py repeats them.
+ * What the node is made of comes from lab.c at every call, so a fault put into hardware.json is
+ * seen by a process that is already running. A symbol that is not here is missing on purpose:
+ * the caller then gets NVML_ERROR_FUNCTION_NOT_FOUND, not a made-up answer.
+ */
+#define _GNU_SOURCE
+#include "lab.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
+    NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
+    VERSION_MISMATCH = 18, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
+};
+
+typedef struct { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; } pci_info;
+typedef struct { unsigned long long total, free, used; } memory_v1;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
+typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } process_info;
+typedef struct { unsigned gpu, memory; } utilization;
+typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric_v1;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_v2;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; unsigned char summary; } fabric_v3;
+typedef struct { unsigned version; char branch[80]; } branch_info;
+
+#define VERSIONED(type, n) ((unsigned)(sizeof(type) | ((n) << 24)))
+#define RESERVED_MIB 600ULL /* what the driver keeps of each GPU for itself */
+
+static int started;
+/* A handle is a pointer to one of these; the number is the index. */
+static int handles[LAB_MAX_GPUS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+static const struct { int code; const char *text; } messages[] = {
+    {OK, "Success"}, {UNINITIALIZED, "Uninitialized"}, {INVALID_ARGUMENT, "Invalid Argument"},
+    {NOT_SUPPORTED, "Not Supported"}, {NO_PERMISSION, "Insufficient Permissions"},
+    {NOT_FOUND, "Not Found"}, {INSUFFICIENT_SIZE, "Insufficient Size"},
+    {DRIVER_NOT_LOADED, "Driver Not Loaded"}, {12, "NVML Shared Library Not Found"},
+    {13, "Function Not Found"}, {GPU_IS_LOST, "GPU is lost"}, {16, "GPU requires reset"},
+    {VERSION_MISMATCH, "Driver/library version mismatch"}, {19, "In use by another client"},
+    {ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"}, {UNKNOWN, "Unknown Error"},
+};
+
+LAB_API const char *nvmlErrorString(int code) {
+    for (unsigned i = 0; i < sizeof messages / sizeof *messages; i++)
+        if (messages[i].code == code)
+            return messages[i].text;
+    return "Unknown Error";
+}
+
+LAB_API int nvmlInitWithFlags(unsigned flags) {
+    char loaded[64], full[512];
+    struct lab_hardware hardware;
+    (void)flags;
+    if (lab_loaded_version(loaded, sizeof loaded) < 0 ||
+        access(lab_path(full, sizeof full, "/dev/nvidiactl"), F_OK) != 0)
+        lab_ask_modprobe();
+    if (lab_loaded_version(loaded, sizeof loaded) < 0 || lab_hardware(&hardware) < 0)
+        return DRIVER_NOT_LOADED;
+    if (strcmp(loaded, lab_driver_version) != 0)
+        return VERSION_MISMATCH;
+    started++;
+    return OK;
+}
+
+LAB_API int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+LAB_API int nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+LAB_API int nvmlShutdown(void) {
+    if (!started)
+        return UNINITIALIZED;
+    started--;
+    return OK;
+}
+
+/* ---- finding the GPU behind a handle -------------------------------------------------------- */
+
+static int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu) {
+    if (!started)
+        return UNINITIALIZED;
+    int *slot = handle;
+    if (slot < handles || slot >= handles + LAB_MAX_GPUS)
+        return INVALID_ARGUMENT;
+    if (lab_hardware(hardware) < 0 || *slot >= hardware->gpu_count)
+        return GPU_IS_LOST;
+    if (lab_fault_at(hardware, "gpu-off-bus", *slot))
+        return GPU_IS_LOST;
+    *gpu = &hardware->gpus[*slot];
+    return OK;
+}
+
+/* What every function of a GPU starts with. */
+#define GPU(handle)                                                                                \
+    struct lab_hardware hardware;                                                                  \
+    struct lab_gpu *gpu = NULL;                                                                    \
+    do {                                                                                           \
+        int found_ = find(handle, &hardware, &gpu);                                                \
+        if (found_ != OK)                                                                          \
+            return found_;                                                                         \
+    } while (0)
+
+static int copy(char *into, unsigned size, const char *text) {
+    if (!into)
+        return INVALID_ARGUMENT;
+    if (strlen(text) >= size)
+        return INSUFFICIENT_SIZE;
+    strcpy(into, text);
+    return OK;
+}
+
+static int number(unsigned *into, unsigned value) {
+    if (!into)
+        return INVALID_ARGUMENT;
+    *into = value;
+    return OK;
+}
+
+/* ---- the system ----------------------------------------------------------------------------- */
+
+LAB_API int nvmlSystemGetDriverVersion(char *into, unsigned size) {
+    return started ? copy(into, size, lab_driver_version) : UNINITIALIZED;
+}
+
+LAB_API int nvmlSystemGetNVMLVersion(char *into, unsigned size) {
+    char text[96];
+    /* CUDA major . driver version, as 13.580.65.06 */
+    snprintf(text, sizeof text, "%d.%s", lab_cuda_version / 1000, lab_driver_version);
+    return started ? copy(into, size, text) : UNINITIALIZED;
+}
+
+LAB_API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    if (!version)
+        return INVALID_ARGUMENT;
+    *version = lab_cuda_version;
+    return OK;
+}
+
+LAB_API int nvmlSystemGetCudaDriverVersion(int *version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+LAB_API int nvmlSystemGetDriverBranch(branch_info *info, unsigned size) {
+    if (!started)
+        return UNINITIALIZED;
+    if (!info)
+        return INVALID_ARGUMENT;
+    if (info->version != VERSIONED(branch_info, 1))
+        return ARGUMENT_VERSION_MISMATCH;
+    char text[80];
+    snprintf(text, sizeof text, "r%.3s_00", lab_driver_version);
+    return copy(info->branch, size < sizeof info->branch ? size : sizeof info->branch, text);
+}
+
+LAB_API int nvmlSystemGetProcessName(unsigned pid, char *into, unsigned size) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return NOT_FOUND;
+    size_t got = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[got] = 0; /* arguments are separated by NUL: this is argv[0] alone */
+    return copy(into, size, text);
+}
+
+/* ---- enumeration ---------------------------------------------------------------------------- */
+
+LAB_API int nvmlDeviceGetCount_v2(unsigned *count) {
+    struct lab_hardware hardware;
+    if (!started)
+        return UNINITIALIZED;
+    return number(count, lab_hardware(&hardware) < 0 ? 0 : (unsigned)hardware.gpu_count);
+}
+
+LAB_API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+LAB_API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    struct lab_hardware hardware;
+    if (!started)
+        return UNINITIALIZED;
+    if (!handle || lab_hardware(&hardware) < 0 || index >= (unsigned)hardware.gpu_count)
+        return INVALID_ARGUMENT;
+    if (lab_fault_at(&hardware, "gpu-off-bus", (int)index))
+        return GPU_IS_LOST;
+    *handle = &handles[index];
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetHandleByIndex(unsigned index, void **handle) {
+    return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
+static int handle_where(int (*same)(const struct lab_gpu *, const char *), const char *text, void **handle) {
+    struct lab_hardware hardware;
+    if (!started)
+        return UNINITIALIZED;
+    if (!text || !handle)
+        return INVALID_ARGUMENT;
+    if (lab_hardware(&hardware) < 0)
+        return NOT_FOUND;
+    for (int i = 0; i < hardware.gpu_count; i++)
+        if (same(&hardware.gpus[i], text))
+            return nvmlDeviceGetHandleByIndex_v2((unsigned)i, handle);
+    return NOT_FOUND;
+}
+
+static int same_uuid(const struct lab_gpu *gpu, const char *text) { return !strcmp(gpu->uuid, text); }
+static int same_serial(const struct lab_gpu *gpu, const char *text) { return !strcmp(gpu->serial, text); }
+
+/* Takes a PCI domain of four or eight digits, in either case, or none. */
+static int same_pci(const struct lab_gpu *gpu, const char *text) {
+    const char *colon = strchr(text, ':'), *last = strrchr(text, ':');
+    if (!colon)
+        return 0;
+    if (colon == last)
+        return !strcasecmp(gpu->pci_address + 5, text);
+    return lab_number(text, 16) == lab_number(gpu->pci_address, 16) &&
+           !strcasecmp(gpu->pci_address + 5, colon + 1);
+}
+
+LAB_API int nvmlDeviceGetHandleByUUID(const char *text, void **handle) { return handle_where(same_uuid, text, handle); }
+LAB_API int nvmlDeviceGetHandleBySerial(const char *text, void **handle) { return handle_where(same_serial, text, handle); }
+LAB_API int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle) { return handle_where(same_pci, text, handle); }
+LAB_API int nvmlDeviceGetHandleByPciBusId(const char *text, void **handle) { return handle_where(same_pci, text, handle); }
+
+/* ---- identity ------------------------------------------------------------------------------- */
+
+LAB_API int nvmlDeviceGetName(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->name); }
+LAB_API int nvmlDeviceGetUUID(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->uuid); }
+LAB_API int nvmlDeviceGetSerial(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->serial); }
+LAB_API int nvmlDeviceGetIndex(void *handle, unsigned *into) { GPU(handle); return number(into, (unsigned)(gpu - hardware.gpus)); }
+LAB_API int nvmlDeviceGetMinorNumber(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->minor); }
+LAB_API int nvmlDeviceGetBrand(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->brand); }
+LAB_API int nvmlDeviceGetArchitecture(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->architecture); }
+LAB_API int nvmlDeviceGetVbiosVersion(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, "96.00.99.00.01"); }
+LAB_API int nvmlDeviceGetGspFirmwareVersion(void *handle, char *into) { GPU(handle); return copy(into, 80, lab_driver_version); }
+
+LAB_API int nvmlDeviceGetModuleId(void *handle, unsigned *into) {
+    GPU(handle);
+    return hardware.has_board ? number(into, (unsigned)(gpu - hardware.gpus) + 1) : NOT_SUPPORTED;
+}
+
+LAB_API int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    GPU(handle);
+    if (!major || !minor)
+        return INVALID_ARGUMENT;
+    *major = (int)gpu->cc_major;
+    *minor = (int)gpu->cc_minor;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    memset(info, 0, sizeof *info);
+    info->domain = (unsigned)lab_number(gpu->pci_address, 16);
+    info->bus = (unsigned)lab_number(gpu->pci_address + 5, 16);
+    info->device = (unsigned)lab_number(gpu->pci_address + 8, 16);
+    info->device_id = gpu->device_id << 16 | 0x10de;
+    info->subsystem_id = gpu->subsystem_id << 16 | 0x10de;
+    snprintf(info->legacy, sizeof info->legacy, "%04X:%02X:%02X.0", info->domain & 0xffff, info->bus & 0xff, info->device & 0xff);
+    snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.0", info->domain, info->bus, info->device);
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetPciInfo_v2(void *handle, pci_info *info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
+LAB_API int nvmlDeviceGetPciInfo(void *handle, pci_info *info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
+
+/* ---- memory and processes ------------------------------------------------------------------- */
+
+static unsigned long long used_bytes(const struct lab_gpu *gpu) {
+    struct lab_holder holders[LAB_MAX_HOLDERS];
+    unsigned long long used = 0;
+    int count = lab_holders(holders, LAB_MAX_HOLDERS);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(holders[i].kind, "cuda") && !strcmp(holders[i].what, gpu->pci_address))
+            used += holders[i].bytes;
+    return used;
+}
+
+LAB_API int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    info->total = gpu->memory_mib << 20;
+    info->used = (RESERVED_MIB << 20) + used_bytes(gpu); /* version 1 counts reserved as used */
+    info->free = info->total - info->used;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    if (info->version != VERSIONED(memory_v2, 2))
+        return ARGUMENT_VERSION_MISMATCH;
+    info->total = gpu->memory_mib << 20;
+    info->reserved = RESERVED_MIB << 20;
+    info->used = used_bytes(gpu);
+    info->free = info->total - info->reserved - info->used;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetBAR1MemoryInfo(void *handle, memory_v1 *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    /* The structure's order is total, free, used. */
+    info->total = gpu->bar1_mib << 20;
+    info->used = 1ULL << 20;
+    info->free = info->total - info->used;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
+    GPU(handle);
+    struct lab_holder holders[LAB_MAX_HOLDERS];
+    if (!count)
+        return INVALID_ARGUMENT;
+    unsigned room = into ? *count : 0, seen = 0;
+    int total = lab_holders(holders, LAB_MAX_HOLDERS);
+    for (int i = 0; i < total; i++) {
+        if (strcmp(holders[i].kind, "cuda") || strcmp(holders[i].what, gpu->pci_address))
+            continue;
+        if (seen < room)
+            into[seen] = (process_info){(unsigned)holders[i].pid, holders[i].bytes, ~0u, ~0u};
+        seen++;
+    }
+    *count = seen;
+    return seen > room ? INSUFFICIENT_SIZE : OK;
+}
+
+static int no_processes(void *handle, unsigned *count) {
+    GPU(handle);
+    return number(count, 0);
+}
+
+LAB_API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
+    (void)into;
+    return no_processes(handle, count);
+}
+
+LAB_API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
+    (void)into;
+    return no_processes(handle, count);
+}
+
+/* ---- modes ---------------------------------------------------------------------------------- */
+
+static const char *persistence_path(const struct lab_gpu *gpu, char *buffer, size_t size) {
+    snprintf(buffer, size, "/run/gpustate-lab/state/persistence-%s", gpu->pci_address);
+    return buffer;
+}
+
+LAB_API int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode) {
+    GPU(handle);
+    char path[96], text[16];
+    long got = lab_read(persistence_path(gpu, path, sizeof path), text, sizeof text);
+    return number(mode, got > 0 && text[0] == '1');
+}
+
+LAB_API int nvmlDeviceSetPersistenceMode(void *handle, unsigned mode) {
+    GPU(handle);
+    char path[96];
+    if (mode > 1)
+        return INVALID_ARGUMENT;
+    if (geteuid() != 0)
+        return NO_PERMISSION;
+    return lab_write(persistence_path(gpu, path, sizeof path), mode ? "1\n" : "0\n") < 0 ? UNKNOWN : OK;
+}
+
+LAB_API int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
+    GPU(handle);
+    if (!gpu->max_mig_devices)
+        return NOT_SUPPORTED;
+    number(current, 0);
+    return number(pending, 0);
+}
+
+LAB_API int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { GPU(handle); return number(count, gpu->max_mig_devices); }
+LAB_API int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *answer) { GPU(handle); return number(answer, 0); }
+
+LAB_API int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **into) {
+    GPU(handle);
+    (void)index;
+    (void)into;
+    return gpu->max_mig_devices ? NOT_FOUND : NOT_SUPPORTED;
+}
+
+LAB_API int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending) {
+    GPU(handle);
+    number(current, 1);
+    return number(pending, 1);
+}
+
+LAB_API int nvmlDeviceGetTotalEccErrors(void *handle, unsigned type, unsigned counter, unsigned long long *count) {
+    GPU(handle);
+    if (type > 1 || counter > 1 || !count)
+        return INVALID_ARGUMENT;
+    *count = 0;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetRemappedRows(void *handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
+    GPU(handle);
+    if (gpu->architecture < 7) /* row remapping came with Ampere */
+        return NOT_SUPPORTED;
+    int index = (int)(gpu - hardware.gpus);
+    int waits = lab_fault_at(&hardware, "remap-pending", index);
+    int broken = lab_fault_at(&hardware, "remap-failure", index);
+    number(correctable, 0);
+    number(uncorrectable, waits || broken);
+    number(pending, (unsigned)waits);
+    return number(failed, (unsigned)broken);
+}
+
+LAB_API int nvmlDeviceGetVirtualizationMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
+LAB_API int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
+
+/* ---- sensors -------------------------------------------------------------------------------- */
+
+static int busy(const struct lab_gpu *gpu) { return used_bytes(gpu) > 0; }
+
+LAB_API int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *temp_c) {
+    GPU(handle);
+    return sensor ? INVALID_ARGUMENT : number(temp_c, busy(gpu) ? 55 : 31);
+}
+
+LAB_API int nvmlDeviceGetPowerUsage(void *handle, unsigned *power_mw) {
+    GPU(handle);
+    return number(power_mw, gpu->power_limit_w * (busy(gpu) ? 600 : 100));
+}
+
+LAB_API int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *power_mw) { GPU(handle); return number(power_mw, gpu->power_limit_w * 1000); }
+LAB_API int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *power_mw) { GPU(handle); return number(power_mw, gpu->power_limit_w * 1000); }
+
+LAB_API int nvmlDeviceGetUtilizationRates(void *handle, utilization *rates) {
+    GPU(handle);
+    if (!rates)
+        return INVALID_ARGUMENT;
+    *rates = busy(gpu) ? (utilization){97, 40} : (utilization){0, 0};
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *reasons) {
+    GPU(handle);
+    if (!reasons)
+        return INVALID_ARGUMENT;
+    *reasons = busy(gpu) ? 0 : 1; /* 1: idle */
+    return OK;
+}
+
+/* ---- fabric --------------------------------------------------------------------------------- */
+
+/* The fabric state is a Hopper thing; an A100 board answers that it has none to report. */
+static int fabric_state(const struct lab_hardware *hardware, const struct lab_gpu *gpu, unsigned char *state) {
+    if (!gpu->has_nvlink_fabric || !hardware->has_board || gpu->architecture < 9)
+        return NOT_SUPPORTED;
+    *state = lab_fabric_ready(hardware) ? 3 : 2; /* completed : in progress */
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetGpuFabricInfo(void *handle, fabric_v1 *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    memset(info, 0, sizeof *info);
+    return fabric_state(&hardware, gpu, &info->state);
+}
+
+LAB_API int nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_v3 *info) {
+    GPU(handle);
+    if (!info)
+        return INVALID_ARGUMENT;
+    unsigned version = info->version;
+    if (version != VERSIONED(fabric_v2, 2) && version != VERSIONED(fabric_v3, 3))
+        return ARGUMENT_VERSION_MISMATCH;
+    unsigned char state = 0;
+    int answer = fabric_state(&hardware, gpu, &state);
+    if (answer != OK)
+        return answer;
+    memset(info, 0, version == VERSIONED(fabric_v3, 3) ? sizeof(fabric_v3) : sizeof(fabric_v2));
+    info->version = version;
+    info->state = state;
+    /* Bandwidth, route recovery, route health and access timeout fine, configuration right. */
+    info->health = 2u | 2u << 2 | 2u << 4 | 2u << 6 | 1u << 8;
+    if (version == VERSIONED(fabric_v3, 3))
+        info->summary = 1;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
+    GPU(handle);
+    if (!gpu->has_nvlink_fabric)
+        return NOT_SUPPORTED;
+    return link >= 18 ? INVALID_ARGUMENT : number(active, (unsigned)hardware.has_board);
+}

@@ -1,0 +1,184 @@
+#!/usr/lib/gpustate-lab/python -SB
+"""Simulated: what a node's firmware and kernel do before services start.
+
+Builds the PCI tree and the proc and sys roots from the hardware description, then loads what udev
+would load: nouveau where a fault asks for it (from the initramfs too, whose own blacklist counts
+there), and nvidia when a module is installed for the running kernel.
+"""
+
+# The modules of the node lie beside this one there, not here.
+# mypy: disable-error-code="import-not-found,no-any-return"
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import modules
+from labnode import PCI, PREFIX, PROC, RUN, SYS, at, hardware, kernel, relink, write
+
+NVIDIA = 0x10DE
+UDEV_RULE = "/usr/lib/udev/rules.d/60-nvidia.rules"
+NVLINK5_BOARD = "hgx-b200"
+#: What the machine has beside GPUs: one host bridge, so that nobody counts PCI devices as GPUs.
+BRIDGE = {"pci_address": "0000:00:00.0", "vendor": 0x8086, "device_id": "29c0", "subsystem_id": "1100", "pci_class": "060000"}  # fmt: skip
+
+
+def main() -> int:
+    if (RUN / "modules.json").exists():
+        print("the hardware of this boot is there already")
+        return 0
+    data = hardware()
+    for directory in ("holders", "state"):
+        (RUN / directory).mkdir(parents=True, exist_ok=True)
+    (RUN / "holders").chmod(0o1777)
+    cover(at("/sys/bus/pci"))
+    cover(at("/proc/driver"))
+    for device in [BRIDGE, *data["gpus"], *data["nvswitches"]]:
+        add_device(device)
+    for name in ("drivers", "slots"):
+        (PCI / name).mkdir(exist_ok=True)
+    mirror(at("/proc"), PROC, own={"modules", "devices"})
+    mirror(at("/sys"), SYS, own={"module", "class"})
+    mirror(at("/sys/class"), SYS / "class", own={"infiniband"})
+    if data["board"] == NVLINK5_BOARD:
+        # Its switches show only as a management function of a network card.
+        write(SYS / "class/infiniband/mlx5_0/device/vpd", "SW_MNG\n")
+    write(RUN / "modules.json", "{}")
+    modules.refresh()
+    load_as_udev(data)
+    return 0
+
+
+def cover(place: Path) -> None:
+    """Lay an empty file system over a directory of the kernel's; below a test root, empty it."""
+    if PREFIX:
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    command = ["mount", "-t", "tmpfs", "-o", "mode=755,size=4m", "gpustate-lab", str(place)]
+    subprocess.run(command, check=True)
+
+
+def mirror(real: Path, ours: Path, own: set[str]) -> None:
+    """Link everything of a kernel file system but what is our own, and the process directories."""
+    ours.mkdir(parents=True, exist_ok=True)
+    for entry in real.iterdir() if real.is_dir() else ():
+        if entry.name not in own and not entry.name.isdigit():
+            relink(ours / entry.name, str(entry))
+
+
+def add_device(device: dict[str, Any]) -> None:
+    """Make the sysfs files of one PCI device."""
+    directory = PCI / "devices" / device["pci_address"]
+    vendor = device.get("vendor", NVIDIA)
+    identifier, subsystem = int(device["device_id"], 16), int(device["subsystem_id"], 16)
+    kind = int(device["pci_class"], 16)
+    alias = (
+        f"pci:v{vendor:08X}d{identifier:08X}sv{vendor:08X}sd{subsystem:08X}"
+        f"bc{kind >> 16:02X}sc{kind >> 8 & 255:02X}i{kind & 255:02X}"
+    )
+    files = {
+        "vendor": f"0x{vendor:04x}",
+        "device": f"0x{identifier:04x}",
+        "subsystem_vendor": f"0x{vendor:04x}",
+        "subsystem_device": f"0x{subsystem:04x}",
+        "class": f"0x{kind:06x}",
+        "revision": "0xa1",
+        "numa_node": str(device.get("numa_node", 0)),
+        "local_cpulist": "0-1",
+        "irq": "16",
+        "enable": "1",
+        "modalias": alias,
+        "driver_override": "(null)",
+        "uevent": f"PCI_CLASS={kind:X}\nPCI_ID={vendor:04X}:{identifier:04X}\n"
+        f"PCI_SLOT_NAME={device['pci_address']}\nMODALIAS={alias}",
+        "current_link_width": "16",
+        "max_link_width": "16",
+        "resource": resources(device),
+    }
+    for name, text in files.items():
+        write(directory / name, text + "\n")
+    write(directory / "reset", "")
+    write(directory / "config", config_space(vendor, identifier, subsystem, kind))
+
+
+def resources(device: dict[str, Any]) -> str:
+    bar_bytes = int(device.get("bar1_mib", 16)) << 20
+    first = f"0x00000000a0000000 0x00000000a0ffffff 0x{0x40200:016x}"
+    second = f"0x{1 << 44:016x} 0x{(1 << 44) + bar_bytes - 1:016x} 0x{0x14220C:016x}"
+    return "\n".join([first, second, *["0x0000000000000000 " * 2 + "0x0000000000000000"] * 5])
+
+
+def config_space(vendor: int, device: int, subsystem: int, kind: int) -> bytes:
+    """The first 256 bytes, of which the header is what lspci reads."""
+    space = bytearray(256)
+    space[0:2] = vendor.to_bytes(2, "little")
+    space[2:4] = device.to_bytes(2, "little")
+    space[4:8] = (0x00100006).to_bytes(4, "little")
+    space[8] = 0xA1
+    space[9:12] = kind.to_bytes(3, "little")
+    space[0x2C:0x2E] = vendor.to_bytes(2, "little")
+    space[0x2E:0x30] = subsystem.to_bytes(2, "little")
+    return bytes(space)
+
+
+# --- loading, as the initramfs and udev do it ----------------------------------------------------
+
+
+def load_as_udev(data: dict[str, Any]) -> None:
+    if not data["gpus"]:
+        return
+    faults = set(data["faults"])
+    if "nouveau-initramfs" in faults and initramfs_loads_nouveau():
+        modprobe("nouveau")
+    if faults & {"nouveau", "nouveau-stuck"}:
+        modprobe("-b", "nouveau")
+    if (
+        modprobe("-b", "-q", "nvidia") == 0
+        and at(UDEV_RULE).exists()
+        and "nvidia" in modules.loaded()
+    ):
+        for name in ("nvidia-uvm", "nvidia-modeset"):
+            modprobe("-b", "-q", name)
+
+
+def modprobe(*arguments: str) -> int:
+    """Run this node's modprobe; what it says goes to the journal."""
+    program = os.path.join(os.path.dirname(os.path.realpath(__file__)), "kmodtool.py")
+    return subprocess.run(
+        [sys.executable, "-SB", program, "modprobe", *arguments], check=False
+    ).returncode
+
+
+def initramfs_loads_nouveau() -> bool:
+    """The image of the running kernel holds nouveau and no line that blacklists it."""
+    image = at(f"/boot/initrd.img-{kernel()}")
+    if not image.exists():
+        return False
+    with tempfile.TemporaryDirectory(dir=RUN) as directory:
+        done = subprocess.run(
+            ["unmkinitramfs", str(image), directory], capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            return False
+        tree = Path(directory)
+        main_part = tree / "main" if (tree / "main").is_dir() else tree
+        if not list(main_part.rglob("nouveau.ko*")):
+            return False
+        stop = re.compile(
+            r"^\s*(blacklist\s+nouveau\b|install\s+nouveau\s+\S*/(false|true)\b)", re.MULTILINE
+        )
+        texts = [
+            path.read_text() for path in main_part.rglob("modprobe.d/*.conf") if path.is_file()
+        ]
+        return not any(stop.search(text) for text in texts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Simulated: what the programs on a node share. Paths, the hardware description, PCI, modules.
+
+``/run/gpustate-lab`` holds what a reboot forgets: ``proc`` and ``sys`` (the roots a probe reads
+instead of the real ones, because ``/proc/modules`` and ``/sys/module`` cannot be mounted over),
+``holders`` (a file for each process that holds a GPU) and ``state`` (modes of the GPUs).
+
+``GPUSTATE_LAB_ROOT`` puts all of it below another directory, for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PREFIX = os.environ.get("GPUSTATE_LAB_ROOT", "")
+KMOD = "/usr/bin/kmod"
+NVIDIA_MAJOR = 195
+UVM_MAJOR = 510
+CAPS_MAJOR = 236
+IMEX_MAJOR = 235
+SWITCH_MAJOR = 509
+
+
+def at(path: str) -> Path:
+    """Return the place of an absolute path on this node, or below the test root."""
+    return Path(PREFIX + path)
+
+
+RUN = at("/run/gpustate-lab")
+PROC = RUN / "proc"
+SYS = RUN / "sys"
+PCI = at("/sys/bus/pci")
+
+
+def hardware() -> dict[str, Any]:
+    """Return the hardware description; a node without one has no GPUs."""
+    path = at("/etc/gpustate-lab/hardware.json")
+    if not path.exists():
+        return {"gpus": [], "nvswitches": [], "faults": [], "board": None}
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
+def has_fault(name: str) -> bool:
+    return name in hardware()["faults"]
+
+
+def kernel() -> str:
+    """Return the running kernel; tests name one that is not."""
+    return os.environ.get("GPUSTATE_LAB_KERNEL") or os.uname().release
+
+
+def write(path: Path, text: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def relink(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree of files, links and device nodes, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        for child in path.iterdir():
+            remove_tree(child)
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """One program at a time changes what is loaded, as the kernel does it."""
+    RUN.mkdir(parents=True, exist_ok=True)
+    with open(RUN / "lock", "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def kmod(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of the real kmod programs, which are one binary that looks at its own name."""
+    # Nobody's business but the caller's: which module, which options, what depends on what.
+    return subprocess.run(
+        [name, *arguments],
+        executable=KMOD,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MODPROBE_OPTIONS": ""},
+    )
+
+
+def modinfo(path: str) -> dict[str, list[str]]:
+    """Return the .modinfo of a module file, field to values."""
+    fields: dict[str, list[str]] = {}
+    for item in kmod("modinfo", "-0", path).stdout.split("\0"):
+        name, equals, value = item.partition("=")  # the file name alone has a colon instead
+        if equals:
+            fields.setdefault(name, []).append(value.strip())
+    return fields
+
+
+# --- device nodes --------------------------------------------------------------------------------
+
+
+def make_node(path: str, major: int, minor: int, mode: int = 0o666) -> None:
+    """Make a character device; in a test without the right to, a plain file stands in."""
+    place = at(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    wanted = os.makedev(major, minor)
+    with contextlib.suppress(FileNotFoundError):
+        there = place.stat()
+        if stat.S_ISCHR(there.st_mode) and there.st_rdev == wanted:
+            return
+        place.unlink()
+    try:
+        os.mknod(place, stat.S_IFCHR | mode, wanted)
+    except PermissionError:
+        if not PREFIX:
+            raise
+        place.touch()
+    place.chmod(mode)
+
+
+def remove_nodes(*patterns: str) -> None:
+    for pattern in patterns:
+        for path in at("/dev").glob(pattern):
+            remove_tree(path)
+
+
+# --- who holds a GPU -----------------------------------------------------------------------------
+
+
+def holders() -> list[tuple[int, str]]:
+    """Return (pid, kind) for each thing held by a process that still runs."""
+    found = []
+    for path in sorted((RUN / "holders").glob("*")):
+        pid = int(path.name)
+        if at(f"/proc/{pid}").exists() or Path(f"/proc/{pid}").exists():
+            found += [(pid, line.split()[0]) for line in path.read_text().splitlines() if line]
+    return found
+
+
+def hold(kind: str, what: list[str]) -> None:
+    """Note that this process holds ``what`` (PCI addresses, or a version for the fabric)."""
+    lines = "".join(f"{kind} {item} 0\n" for item in what)
+    write(RUN / "holders" / str(os.getpid()), lines)
+
+
+def release() -> None:
+    (RUN / "holders" / str(os.getpid())).unlink(missing_ok=True)
+
+
+# --- PCI binding ---------------------------------------------------------------------------------
+
+
+def bound_to(address: str) -> str | None:
+    """Return the driver that a PCI device is bound to."""
+    link = PCI / "devices" / address / "driver"
+    return os.path.basename(os.readlink(link)) if link.is_symlink() else None
+
+
+def bind(address: str, driver: str) -> None:
+    directory = PCI / "drivers" / driver
+    directory.mkdir(parents=True, exist_ok=True)
+    relink(PCI / "devices" / address / "driver", f"../../drivers/{driver}")
+    relink(directory / address, f"../../devices/{address}")
+
+
+def unbind_all(driver: str) -> None:
+    for link in (PCI / "devices").glob("*/driver"):
+        if os.path.basename(os.readlink(link)) == driver:
+            link.unlink()
+    remove_tree(PCI / "drivers" / driver)

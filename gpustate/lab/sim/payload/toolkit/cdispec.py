@@ -1,0 +1,226 @@
+"""Simulated: builds a CDI specification from what the node really shows at this moment.
+
+GPUs come from NVML, libraries are those whose file name ends in exactly the version that NVML says,
+device nodes are those that exist. So a specification made too early, or before an upgrade, is wrong
+in the same way as a real one.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit 1.18, pkg/nvcdi: contents and order of a specification.
+    CDI specification 0.5.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import re
+from typing import Any
+
+LIBRARY_DIRECTORY = "/usr/lib/x86_64-linux-gnu"
+COMMON_NODES = ("/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
+BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")
+#: A container has its own file tree, and the stub libraries read these.
+LAB_MOUNTS = ("/etc/gpustate-lab", "/run/gpustate-lab")
+HOOK = "/usr/bin/nvidia-cdi-hook"
+SPEC_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+ERRORS = {
+    9: "ERROR_DRIVER_NOT_LOADED",
+    12: "ERROR_LIBRARY_NOT_FOUND",
+    15: "ERROR_GPU_IS_LOST",
+    18: "ERROR_LIB_RM_VERSION_MISMATCH",
+}
+
+
+class NvmlError(Exception):
+    """What go-nvml calls the NVML code."""
+
+
+class Nvml:
+    """The few NVML calls a specification needs."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError as error:
+            raise NvmlError("failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND") from error
+        self.call("nvmlInit_v2", what="failed to initialize NVML: ")
+
+    def call(self, name: str, *arguments: Any, what: str = "") -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise NvmlError(what + ERRORS.get(code, f"NVML error {code}"))
+
+    def text(self, name: str, *before: Any) -> str:
+        buffer = ctypes.create_string_buffer(128)
+        self.call(name, *before, buffer, ctypes.c_uint(128))
+        return buffer.value.decode()
+
+    def number(self, name: str, *before: Any) -> int:
+        value = ctypes.c_uint()
+        self.call(name, *before, ctypes.byref(value))
+        return value.value
+
+    def gpus(self) -> list[dict[str, Any]]:
+        found = []
+        for index in range(self.number("nvmlDeviceGetCount_v2")):
+            handle = ctypes.c_void_p()
+            self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            found.append({
+                "index": index,
+                "minor": self.number("nvmlDeviceGetMinorNumber", handle),
+                "uuid": self.text("nvmlDeviceGetUUID", handle),
+            })  # fmt: skip
+        return found
+
+
+def libraries(version: str) -> list[str]:
+    found = glob.glob(f"{LIBRARY_DIRECTORY}/*.so.{version}")
+    return sorted(path for path in found if not os.path.islink(path))
+
+
+def soname_links(files: list[str]) -> list[str]:
+    """``libcuda.so.1::/usr/lib/.../libcuda.so`` as the create-symlinks hook takes them."""
+    return (
+        [f"libcuda.so.1::{LIBRARY_DIRECTORY}/libcuda.so"]
+        if any("libcuda.so" in one for one in files)
+        else []
+    )
+
+
+def build(
+    *,
+    vendor: str = "nvidia.com",
+    kind: str = "gpu",
+    strategies: tuple[str, ...] = ("index", "uuid"),
+    with_all: bool = True,
+) -> dict[str, Any]:
+    """Return the specification of all GPUs.
+
+    Raises:
+        NvmlError: as nvidia-ctk words it.
+    """
+    nvml = Nvml()
+    version = nvml.text("nvmlSystemGetDriverVersion")
+    gpus = nvml.gpus()
+    devices = []
+    for gpu in gpus:
+        node = {"path": f"/dev/nvidia{gpu['minor']}"}
+        for strategy in strategies:
+            name = (
+                str(gpu["index"])
+                if strategy == "index"
+                else gpu["uuid"]
+                if strategy == "uuid"
+                else f"gpu{gpu['index']}"
+            )
+            devices.append({"name": name, "containerEdits": {"deviceNodes": [node]}})
+    if with_all and gpus:
+        nodes = [{"path": f"/dev/nvidia{gpu['minor']}"} for gpu in gpus]
+        devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
+    files = libraries(version)
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": f"{vendor}/{kind}",
+        "devices": devices,
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [{"path": path} for path in COMMON_NODES if os.path.exists(path)],
+            "hooks": hooks(files),
+            "mounts": mounts(files, version),
+        },
+    }
+
+
+def hooks(files: list[str]) -> list[dict[str, Any]]:
+    def hook(*arguments: str) -> dict[str, Any]:
+        return {
+            "hookName": "createContainer",
+            "path": HOOK,
+            "args": ["nvidia-cdi-hook", *arguments],
+            "env": ["NVIDIA_CTK_DEBUG=false"],
+        }
+
+    links = [argument for link in soname_links(files) for argument in ("--link", link)]
+    return [
+        *([hook("create-symlinks", *links)] if links else []),
+        hook("enable-cuda-compat"),
+        hook("update-ldcache", "--folder", LIBRARY_DIRECTORY),
+        hook("disable-device-node-modification"),
+    ]
+
+
+def mounts(files: list[str], version: str) -> list[dict[str, Any]]:
+    paths = list(files)
+    paths += [f"/usr/bin/{name}" for name in BINARIES]
+    for directory in ("/lib/firmware", "/usr/lib/firmware"):
+        paths += sorted(glob.glob(f"{directory}/nvidia/{version}/gsp*.bin"))[
+            : 8 if directory == "/lib/firmware" else 0
+        ]
+    paths += [*SOCKETS, *LAB_MOUNTS]
+    options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+    found = []
+    for path in paths:
+        if os.path.exists(path):
+            extra = ["noexec"] if path in SOCKETS else []
+            writable = path == "/run/gpustate-lab"  # who holds a GPU is written there
+            chosen = [one for one in options if not (writable and one == "ro")]
+            found.append({"hostPath": path, "containerPath": path, "options": chosen + extra})
+    return found
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def to_yaml(value: Any, depth: int = 0) -> str:
+    """Write plain data as YAML, strings quoted only where YAML would take them for something else."""
+    pad = "    " * depth
+    if isinstance(value, dict):
+        return "".join(f"{pad}{key}:{_after(item, depth)}" for key, item in value.items())
+    lines = []
+    for item in value:
+        text = (
+            to_yaml(item, depth + 1)
+            if isinstance(item, dict | list)
+            else f"{pad}    {_scalar(item)}\n"
+        )
+        lines.append(f"{pad}  - " + text[len(pad) + 4 :])
+    return "".join(lines)
+
+
+def _after(item: Any, depth: int) -> str:
+    if isinstance(item, dict | list):
+        return (
+            "\n" + to_yaml(item, depth + (1 if isinstance(item, dict) else 0))
+            if item
+            else (" []\n" if isinstance(item, list) else " {}\n")
+        )
+    return f" {_scalar(item)}\n"
+
+
+def _scalar(item: Any) -> str:
+    text = str(item)
+    return json.dumps(text) if re.fullmatch(r"[0-9.]+|true|false|null|yes|no|", text) else text
+
+
+def device_names(path: str) -> list[str]:
+    """Return the fully-qualified device names of one specification file."""
+    with open(path, encoding="utf-8") as handle:
+        text = handle.read()
+    if path.endswith(".json"):
+        data = json.loads(text)
+        return [f"{data['kind']}={device['name']}" for device in data["devices"]]
+    kind = re.search(r"^kind:\s*(\S+)", text, re.MULTILINE)
+    part = text.partition("\ndevices:")[2].split("\ncontainerEdits:")[0]
+    names = re.findall(r'^\s*(?:-\s+)?name:\s*"?([^"\s]+)"?\s*$', part, re.MULTILINE)
+    return [f"{kind[1]}={name}" for name in names] if kind else []

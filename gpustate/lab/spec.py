@@ -1,0 +1,166 @@
+"""What a lab should look like, and the command-line text it is read from. Pure.
+
+Images and GPU sets are dealt out in turn: two images over four nodes give each image twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpustate.errors import LabError
+
+#: Longer names would not fit into a host name together with the node's.
+NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+FAULT = re.compile(r"(?P<name>[a-z][a-z0-9-]*)(:(?P<argument>[^@]+))?@(?P<node>[A-Za-z0-9-]+)")
+NO_GPUS = "none"
+#: One lab has one /24; the controller takes the first address of it.
+MAX_NODES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something broken on purpose on one node.
+
+    Args:
+        name: as ``docs/lab.md`` lists them.
+        node: which node has it.
+        argument: GPU index or kernel version, for the faults that take one.
+    """
+
+    name: str
+    node: str
+    argument: str | None = None
+
+    @property
+    def text(self) -> str:
+        """``name`` or ``name:argument``, as the simulator reads it."""
+        return self.name if self.argument is None else f"{self.name}:{self.argument}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Read ``NAME[:ARGUMENT]@NODE``."""
+        match = FAULT.fullmatch(text)
+        if match is None:
+            raise LabError(
+                f"fault {text!r} is not NAME[:ARGUMENT]@NODE", fix="write for example nouveau@gpu1"
+            )
+        return cls(name=match["name"], node=match["node"], argument=match["argument"])
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node of a lab.
+
+    Args:
+        name: host name and inventory name.
+        number: 1 for the first; its address follows from it.
+        image: which cached root it runs on.
+        gpus: ``8xH100``, or ``none``.
+        faults: ``name`` or ``name:argument``, switched on from the first boot.
+    """
+
+    name: str
+    number: int
+    image: str
+    gpus: str
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabSpec:
+    """A whole lab.
+
+    Args:
+        name: lower-case letters, digits and dashes, at most 24; several labs live side by side.
+        nodes: how many, 1 to 200. They are called ``gpu1``, ``gpu2`` and so on.
+        images: dealt out in turn.
+        gpus: per node ``<count>x<model>`` or ``none``, dealt out in turn.
+        faults: what is broken on which node.
+    """
+
+    name: str = "lab"
+    nodes: int = 2
+    images: tuple[str, ...] = ("debian12",)
+    gpus: tuple[str, ...] = ("8xH100",)
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise LabError(f"{self.nodes} nodes were asked for; a lab has 1 to {MAX_NODES}")
+        if not self.images or not self.gpus:
+            raise LabError("a lab needs at least one image and one GPU set", fix="see gpustate lab")
+        names = self.node_names
+        for fault in self.faults:
+            if fault.node not in names:
+                raise LabError(
+                    f"fault {fault.text!r} names node {fault.node!r}, which the lab does not have",
+                    fix=f"its nodes are {names[0]} to {names[-1]}",
+                )
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"gpu{number}" for number in range(1, self.nodes + 1))
+
+    def node_specs(self) -> tuple[NodeSpec, ...]:
+        """Deal images, GPUs and faults out to the nodes."""
+        return tuple(
+            NodeSpec(
+                name=name,
+                number=index + 1,
+                image=self.images[index % len(self.images)],
+                gpus=self.gpus[index % len(self.gpus)],
+                faults=tuple(fault.text for fault in self.faults if fault.node == name),
+            )
+            for index, name in enumerate(self.node_names)
+        )
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        nodes: int = 2,
+        image: str = "debian12",
+        gpus: str = "8xH100",
+        faults: Sequence[str] = (),
+        name: str = "lab",
+    ) -> LabSpec:
+        """Read the command line's text: lists are separated by commas."""
+        return cls(
+            name=name,
+            nodes=nodes,
+            images=_split(image),
+            gpus=_split(gpus),
+            faults=tuple(Fault.parse(text) for text in faults),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LabSpec:
+        """The inverse of :meth:`to_json`, lists back to tuples."""
+        return cls(
+            name=data["name"],
+            nodes=data["nodes"],
+            images=tuple(data["images"]),
+            gpus=tuple(data["gpus"]),
+            faults=tuple(Fault(**fault) for fault in data["faults"]),
+        )
+
+
+def check_name(name: str) -> str:
+    """Return ``name``; it becomes part of paths and of names in the kernel, so it is narrow."""
+    if NAME.fullmatch(name) is None:
+        raise LabError(
+            f"lab name {name!r} is not usable",
+            fix="take a lower-case letter, then at most 23 lower-case letters, digits or dashes",
+        )
+    return name
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

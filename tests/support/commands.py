@@ -1,0 +1,50 @@
+"""The command line as a person runs it, for tests over real nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
+
+
+class Ran:
+    """How a command ended."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The last line of standard output, by key."""
+        return dict(word.split("=") for word in self.out.strip().splitlines()[-1].split())
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output as JSON."""
+        data: dict[str, Any] = json.loads(self.out)
+        return data
+
+    def node(self, name: str) -> dict[str, Any]:
+        """One node of the document."""
+        return next(row for row in self.document["nodes"] if row["name"] == name)
+
+
+def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> Ran:
+    """Run ``gpustate``; with ``code``, its exit code is asserted with everything it said."""
+    done = subprocess.run(
+        [GPUSTATE, *(str(word) for word in words)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+    ran = Ran(done)
+    assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
+    assert "Traceback" not in ran.err, ran.err
+    return ran

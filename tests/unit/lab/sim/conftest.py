@@ -1,0 +1,63 @@
+"""A made-up node root, and the stub libraries built once for all tests of the simulator."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpustate.lab.sim import hardware, models
+from gpustate.lab.sim.native import Builder, Libraries
+
+VERSION = "580.65.06"
+RUN = "run/gpustate-lab"
+
+
+@dataclass
+class FakeRoot:
+    """A node's file tree, as the stub libraries look at it."""
+
+    path: Path
+
+    def describe(self, gpus: str, faults: Iterable[str] = ()) -> None:
+        hardware.write(self.path, "node1", models.parse_gpus(gpus), set(faults))
+
+    def load(self, version: str = VERSION, *, uvm: bool = True) -> None:
+        self.write(f"{RUN}/sys/module/nvidia/version", f"{version}\n")
+        if uvm:
+            (self.path / RUN / "sys/module/nvidia_uvm").mkdir(exist_ok=True)
+
+    def unload(self) -> None:
+        shutil.rmtree(self.path / RUN / "sys/module")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture(scope="session")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    if shutil.which("gcc") is None:
+        pytest.skip("the stub libraries are built with gcc, and there is none")
+    return Builder(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="session")
+def libraries(builder: Builder) -> Libraries:
+    return builder.libraries(VERSION, 13000)
+
+
+@pytest.fixture
+def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRoot:
+    root = FakeRoot(tmp_path / "root")
+    for directory in ("holders", "state", "sys/module"):
+        (root.path / RUN / directory).mkdir(parents=True)
+    monkeypatch.setenv("GPUSTATE_LAB_ROOT", str(root.path))
+    return root
+
+
+Smi = Callable[..., tuple[int, str]]

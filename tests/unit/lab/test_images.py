@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpustate.errors import LabError
+from gpustate.lab import images, paths
+from gpustate.lab.command import run
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(paths.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "labs"))
+    return tmp_path
+
+
+def build(folder: Path, log: Path) -> None:
+    (folder / "root").mkdir()
+    log.write_text("built")
+
+
+def test_an_image_is_built_once(cache: Path) -> None:
+    said: list[str] = []
+    first = images._cached("x", "1", build, said.append, "what")
+    assert first.is_dir()
+    assert images._cached("x", "1", build, said.append, "what") == first
+    assert len([line for line in said if "building" in line]) == 1
+
+
+def test_a_failed_build_leaves_no_folder_and_the_next_one_works(cache: Path) -> None:
+    def fail(folder: Path, log: Path) -> None:
+        build(folder, log)
+        run(["sh", "-c", "echo E: no such package >&2; exit 100"], log=log)
+
+    with pytest.raises(LabError, match=r"ended with 100: .*E: no such package; read .*x\.log"):
+        images._cached("x", "1", fail, lambda line: None, "what")
+    assert list((cache / "layers").iterdir()) == []
+    assert images._cached("x", "1", build, lambda line: None, "what").is_dir()
+
+
+def test_a_changed_recipe_replaces_the_old_folder_and_leaves_other_images(cache: Path) -> None:
+    for name, digest in (("x", "1"), ("x-gpu", "1"), ("x", "2")):
+        images._cached(name, digest, build, lambda line: None, "what")
+    names = sorted(path.name for path in (cache / "layers").iterdir())
+    assert names == ["x-gpu@1", "x@2"]
+
+
+def test_a_layer_that_a_lab_names_stays(cache: Path) -> None:
+    old = images._cached("x", "1", build, lambda line: None, "what")
+    (cache / "labs" / "off").mkdir(parents=True)
+    (cache / "labs" / "off" / "lab.json").write_text(json.dumps({"layers": [str(old)]}))
+    images._cached("x", "2", build, lambda line: None, "what")
+    assert old.is_dir()
+
+
+def test_what_a_killed_build_left_is_removed_before_the_next(cache: Path) -> None:
+    left = cache / "layers" / ".x@1.building"
+    left.mkdir(parents=True)
+    images._cached("x", "1", build, lambda line: None, "what")
+    assert not left.exists()
+
+
+def test_an_unknown_image_names_the_known_ones() -> None:
+    with pytest.raises(LabError, match="image 'debian11' does not exist; take one of debian12, "):
+        images.recipe_of("debian11")
+
+
+def test_no_script_names_a_mirror() -> None:
+    texts = {path.name: path.read_text() for path in images.SCRIPTS.glob("*.sh")}
+    assert set(texts) >= {
+        "base.sh",
+        "layer.sh",
+        *filter(None, (r.script for r in images.IMAGES.values())),
+    }
+    assert [name for name, text in texts.items() if "http://" in text or "https://" in text] == []
