@@ -1,0 +1,120 @@
+"""modprobe.d files as data: which modules they keep away, load differently or give options.
+
+kmod reads every ``*.conf`` of its folders in the order of their base names, whatever folder they
+are in, and a base name found twice only from the folder named first. Of two ``install`` lines for
+one module the first one read decides, which is why a file called ``aaa.conf`` can undo ours.
+Module names may be written with ``-`` or ``_``; both mean the same module.
+
+Sources:
+    modprobe.d(5): commands, continuation lines, order of folders.
+    kmod, libkmod/libkmod-config.c, ``kmod_config_parse`` and ``kmod_module_get_install_commands``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: Folders that modprobe reads, the one that wins first.
+FOLDERS = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+
+_NOTHING = frozenset(
+    {"/bin/true", "/bin/false", "/usr/bin/true", "/usr/bin/false", "true", "false", ":"}
+)
+
+
+def normal(name: str) -> str:
+    """Module name as the kernel has it: ``nova-core`` is ``nova_core``."""
+    return name.replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class ModprobeConfig:
+    """What modprobe.d lines say; module names with underscores."""
+
+    blacklist: frozenset[str] = frozenset()
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    install: Mapping[str, str] = field(default_factory=dict[str, str])
+    off: frozenset[str] = frozenset()  # alias NAME off
+
+    def blocks(self, module: str) -> bool:
+        """Even asking for the module by its own name does not load it."""
+        name = normal(module)
+        return name in self.off or is_nothing(self.install.get(name, "modprobe"))
+
+
+def is_nothing(install_command: str) -> bool:
+    """An ``install`` command that loads nothing."""
+    words = install_command.split()
+    return bool(words) and words[0] in _NOTHING
+
+
+def parse(text: str) -> ModprobeConfig:
+    """Read one file; lines kmod would ignore are ignored here too."""
+    blacklist: set[str] = set()
+    off: set[str] = set()
+    options: dict[str, str] = {}
+    install: dict[str, str] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.split(None, 2)
+        if len(words) < 2 or words[0].startswith("#"):
+            continue
+        command, name = words[0], normal(words[1])
+        rest = words[2].strip() if len(words) == 3 else ""
+        match command:
+            case "blacklist":
+                blacklist.add(name)
+            case "alias" if rest == "off":
+                off.add(name)
+            case "options" if rest:
+                options[name] = f"{options[name]} {rest}" if name in options else rest
+            case "install" if rest:
+                install.setdefault(name, rest)
+            case _:
+                pass
+    return ModprobeConfig(frozenset(blacklist), options, install, frozenset(off))
+
+
+def merge(files: Mapping[str, str]) -> ModprobeConfig:
+    """What kmod makes of several files, given by path."""
+    by_name: dict[str, str] = {}
+    for folder in reversed(FOLDERS):
+        for path, text in files.items():
+            if path.rpartition("/")[0] == folder:
+                by_name[path.rpartition("/")[2]] = text
+    whole = ModprobeConfig()
+    for name in sorted(by_name):
+        one = parse(by_name[name])
+        options = dict(whole.options)
+        for module, text in one.options.items():
+            options[module] = f"{options[module]} {text}" if module in options else text
+        whole = ModprobeConfig(
+            whole.blacklist | one.blacklist,
+            options,
+            {**one.install, **whole.install},
+            whole.off | one.off,
+        )
+    return whole
+
+
+def option_values(options: str) -> dict[str, str]:
+    """Read ``a=1 b="x y" c`` as the kernel does: quotes group, a bare name is ``1``."""
+    values: dict[str, str] = {}
+    word, quoted = "", False
+    for char in options + " ":
+        if char == '"':
+            quoted = not quoted
+        elif char.isspace() and not quoted:
+            if word:
+                key, equals, value = word.partition("=")
+                values[normal(key)] = value if equals else "1"
+            word = ""
+        else:
+            word += char
+    return values

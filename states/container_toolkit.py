@@ -1,0 +1,255 @@
+"""The NVIDIA container toolkit is installed as one set, held, and configured for a host driver.
+
+Four packages make the toolkit, and a mixture of versions fails in ways that look like a broken
+driver: libnvidia-container asked for symbols it does not have, hooks with unknown flags. They are
+installed in one transaction at one exact version, and held, because an unattended upgrade of one of
+them is a change nobody planned.
+
+``config.toml`` is read whenever a container is created, so no service restarts. Single keys are set
+in it; every other byte stays. Paths below /run/nvidia/driver and /usr/local/nvidia/toolkit are what
+the GPU Operator's containers leave behind: on a node with a host driver every container would fail
+with them, so they are unset.
+
+Surprising: without ``version`` a set that is installed stays as it is, even when the repository has
+a newer one. An upgrade is asked for by naming a version.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit, internal/config; installation guide: exact versions of all four.
+    NVIDIA/libnvidia-container#248 and others: "undefined symbol" after mixed upgrades.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
+from gpustate.text import dpkg, toolkit_config
+from gpustate.text.toolkit_config import CONFIG_PATH
+
+PACKAGES = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+)
+#: Predecessors that wrap the same programs; harmless, and no longer needed.
+_OLD_PACKAGES = ("nvidia-docker2", "nvidia-container-runtime")
+#: Where the GPU Operator's driver and toolkit containers put their files.
+_LEFT_BY_OPERATOR = ("/run/nvidia/driver", "/usr/local/nvidia/toolkit")
+_KEPT = f"/var/lib/gpustate/originals/{hashlib.sha256(CONFIG_PATH.encode()).hexdigest()[:24]}.path"
+
+
+def _checked_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        toolkit_config.set_keys("", config)
+    except PolicyError as error:
+        raise ValueError(str(error)) from None
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in config.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The four packages and the one file."""
+
+    versions: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    held: tuple[str, ...] = ()
+    config_text: str | None = None
+    kept: bool = False  # the file as it was before gpustate is kept for giving it back
+    target: str = ""  # version that the policy asks for, of those on offer; empty when none is
+    offered: tuple[str, ...] = ()  # versions that all four packages are offered in, newest first
+    config_error: str = ""  # the file is no TOML
+    old_packages: tuple[str, ...] = ()
+
+
+class ContainerToolkit(State[Observed]):
+    """The container toolkit is installed at one version, held, and its ``config.toml`` has the keys wanted.
+
+    Args:
+        version: exact version, ``1.17.8`` or ``1.17.8-1``. Not given: what is installed, or the
+            newest that the repositories offer where nothing is.
+        hold: keep the packages from being upgraded by anything else; ``false`` releases them.
+        mode: ``nvidia-container-runtime.mode`` of ``config.toml``; not given: as it is.
+        accept_envvar_when_unprivileged, accept_volume_mounts: whether a container may ask for GPUs
+            by NVIDIA_VISIBLE_DEVICES, or by mounts below /var/run/nvidia-container-devices; the keys
+            ``accept-nvidia-visible-devices-...``. Not given: as they are.
+        config: any key of ``config.toml`` by dotted name, such as
+            ``nvidia-container-runtime.mode: cdi``; ``null`` unsets a key.
+
+    Disruption:
+        ``NONE``: containers that run are not touched; new ones use the new toolkit.
+
+    Raises:
+        PolicyError: the toolkit has no such key, or its value is of another type.
+        StepFailed: the packages cannot be installed.
+    """
+
+    name: ClassVar[str] = "container-toolkit"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
+    after: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("toolkit-repository",)
+    worst: ClassVar[Disruption] = Disruption.NONE
+    stable: ClassVar[tuple[str, ...] | None] = ("versions", "held", "config_text", "target")
+
+    version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
+    hold: bool = True
+    mode: Literal["auto", "legacy", "cdi", "jit-cdi", "csv"] | None = None
+    accept_envvar_when_unprivileged: bool | None = None
+    accept_volume_mounts: bool | None = None
+    config: Annotated[Mapping[str, Any], AfterValidator(_checked_config)] = Field(
+        default_factory=dict
+    )
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        twice = sorted(set(self._shorthand()) & set(self.config))
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} is given twice: by its own parameter and in config"
+            )
+        return self
+
+    def _shorthand(self) -> dict[str, Any]:
+        keys = {
+            "nvidia-container-runtime.mode": self.mode,
+            "accept-nvidia-visible-devices-envvar-when-unprivileged": self.accept_envvar_when_unprivileged,
+            "accept-nvidia-visible-devices-as-volume-mounts": self.accept_volume_mounts,
+        }
+        return {key: value for key, value in keys.items() if value is not None}
+
+    def probe(self, node: Node) -> Observed:
+        packages = node.packages(*PACKAGES, *_OLD_PACKAGES)
+        candidates = node.candidates(*PACKAGES)
+        text = node.read_text(CONFIG_PATH)
+        kept = bool(node.stats(_KEPT))
+        versions = {name: _version(packages.get(name)) for name in PACKAGES}
+        offered = _common(candidates)
+        error = ""
+        try:
+            toolkit_config.read_keys(text or "")
+        except ProbeError as problem:
+            error = str(problem)
+        return Observed(
+            versions=versions,
+            held=tuple(name for name in PACKAGES if name in packages and packages[name].held),
+            config_text=text,
+            kept=kept,
+            target=self._target(versions, offered),
+            offered=offered,
+            config_error=error,
+            old_packages=tuple(
+                name for name in _OLD_PACKAGES if name in packages and packages[name].installed
+            ),
+        )
+
+    def _target(self, versions: Mapping[str, str | None], offered: tuple[str, ...]) -> str:
+        installed = set(versions.values())
+        one = next(iter(installed)) if len(installed) == 1 else None
+        if one is not None and " " not in one and self._suits(one):
+            return one
+        return next((version for version in offered if self._suits(version)), "")
+
+    def _suits(self, version: str) -> bool:
+        return self.version in (None, version, dpkg.upstream_version(version))
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            # What bytes are given back is known to the node alone: ``kept`` stands for them.
+            return replace(seen, versions=dict.fromkeys(PACKAGES), held=(), kept=False)
+        return replace(
+            seen,
+            versions=dict.fromkeys(PACKAGES, seen.target or None),
+            held=PACKAGES if self.hold else (),
+            config_text=self._configured(seen.config_text),
+        )
+
+    def _configured(self, text: str | None) -> str | None:
+        try:
+            asked = {**self.config, **self._shorthand()}
+            wanted = {
+                key: None for key in _left_by_operator(text or "") if key not in asked
+            } | asked
+            edited = toolkit_config.set_keys(text or "", wanted)
+        except ProbeError:
+            return text
+        return edited if edited or text is not None else None
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        if seen.config_error:
+            return f"{seen.config_error}; mend or remove the file"
+        if not seen.target:
+            if seen.offered and self.version:
+                return (
+                    f"version {self.version} is offered for none of the four packages together (there are "
+                    f"{', '.join(seen.offered[:5])}): name one of those"
+                )
+            return (
+                "no repository offers the four packages at one version: put toolkit-repository into the "
+                "policy, or see apt-cache policy nvidia-container-toolkit"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        return diff(
+            seen,
+            self.desired(seen),
+            why={
+                "versions": "four packages in one transaction",
+                "held": "kept from unattended upgrades",
+                "kept": f"{CONFIG_PATH} is given back as it was before gpustate",
+            },
+            paths={"config_text": CONFIG_PATH},
+            notes=()
+            if self.absent
+            else tuple(
+                f"{name} is no longer needed beside the toolkit" for name in seen.old_packages
+            ),
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            if "kept" in plan.fields:
+                yield ops.RestoreOriginal(CONFIG_PATH)
+            if "versions" in plan.fields:
+                yield ops.AptRemove(tuple(name for name in PACKAGES if seen.versions.get(name)))
+            return
+        after = self.desired(seen)
+        if "versions" in plan.fields and seen.config_text is None and not seen.kept:
+            # The package writes the file when it is configured; giving back means there is none.
+            yield ops.Run(f"keep {CONFIG_PATH}", f"note that there is no {CONFIG_PATH} yet", 30)
+        if "config_text" in plan.fields and after.config_text is not None:
+            # Before the installation: the package completes a file that is there.
+            yield ops.PutText(CONFIG_PATH, after.config_text)
+        if "versions" in plan.fields:
+            pinned = tuple((name, seen.target) for name in PACKAGES)
+            yield ops.AptInstall(pinned, hold=self.hold)
+        if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
+            yield ops.AptHold(PACKAGES, hold=self.hold)
+
+
+def _version(package: dpkg.Package | None) -> str | None:
+    if package is None or package.status[1:2] == "c":
+        return None
+    return package.version if package.installed else f"{package.version} (half-installed)"
+
+
+def _common(candidates: Mapping[str, tuple[dpkg.Candidate, ...]]) -> tuple[str, ...]:
+    """Versions that every one of the four packages is offered in, newest first."""
+    sets = [{one.version for one in candidates.get(name, ())} for name in PACKAGES]
+    return tuple(sorted(set.intersection(*sets), key=dpkg.version_key, reverse=True))
+
+
+def _left_by_operator(text: str) -> Iterator[str]:
+    for key, value in toolkit_config.read_keys(text).items():
+        if key in toolkit_config.KEYS and isinstance(value, str):
+            path = value.lstrip("@")
+            if any(path == root or path.startswith(root + "/") for root in _LEFT_BY_OPERATOR):
+                yield key

@@ -1,0 +1,349 @@
+"""Keep ``nouveau`` and ``nova_core`` off nodes that run the NVIDIA driver.
+
+Either of them takes a GPU at boot, and ``nvidia.ko`` then cannot bind to it. Three places decide
+that: modprobe.d (later loads), the running kernel (now) and the initramfs of every kernel that can
+boot (the next boot). A node where only one of them is right looks repaired until it reboots, so
+all three are read and settled.
+
+The initramfs is judged by its content, not by what ought to have been built into it. Listing one
+takes seconds, so the result is kept under /var/lib/gpustate/cache for as long as the image keeps
+its inode, size and times. A torn image counts as one to rebuild: it would not boot anyway.
+
+Surprising: ``nova_core``, the successor of nouveau in recent kernels, binds Turing and later GPUs
+where only nouveau is blacklisted. And ``blacklist`` alone does not keep a module out that is asked
+for by name (/etc/modules, /etc/initramfs-tools/modules), hence the ``install`` lines and the hook
+that takes the modules out of every initramfs.
+
+Sources:
+    modprobe.d(5), initramfs-tools(7), dracut.conf(5).
+    NVIDIA/nvidia-installer, misc.c, ``disable_nouveau``.
+    kubernetes-sigs/image-builder#1468 (initramfs), NVIDIA/k8s-driver-manager#37 (why the console
+    is not unbound by force).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.text import modprobe
+
+MODULES = ("nouveau", "nova_core", "nova_drm", "nova")
+UNLOAD_ORDER = ("nova_drm", "nova", "nova_core", "nouveau")
+
+CONF_PATH = "/etc/modprobe.d/gpustate-nouveau.conf"
+HOOK_PATH = "/etc/initramfs-tools/hooks/gpustate-nouveau"
+DRACUT_PATH = "/etc/dracut.conf.d/gpustate-nouveau.conf"
+
+CONF_TEXT = (
+    "# Written by gpustate (state nouveau); changes are undone by the next apply.\n"
+    + "".join(f"blacklist {name}\ninstall {name} /bin/false\n" for name in MODULES)
+    + "options nouveau modeset=0\n"
+)
+HOOK_TEXT = (
+    """#!/bin/sh
+# Written by gpustate (state nouveau); changes are undone by the next apply.
+# Takes the kernel's own drivers for NVIDIA GPUs out of the initramfs.
+[ "$1" != prereqs ] || exit 0
+for d in "$DESTDIR/lib/modules" "$DESTDIR/usr/lib/modules"; do
+  [ -d "$d" ] || continue
+"""
+    + "".join(
+        f"  find \"$d/\" -name '{name}.ko*' -delete\n"
+        for name in ("nouveau", "nova[-_]core", "nova[-_]drm", "nova")
+    )
+    + """done
+if [ -f "$DESTDIR/conf/modules" ]; then
+  sed -i -E '/^[[:space:]]*(nouveau|nova([-_](core|drm))?)([[:space:]]|$)/d' "$DESTDIR/conf/modules"
+fi
+exit 0
+"""
+)
+DRACUT_TEXT = (
+    "# Written by gpustate (state nouveau); changes are undone by the next apply.\n"
+    f'omit_drivers+=" {" ".join(MODULES)} "\n'
+)
+
+CLEAN = "clean"
+
+# One line an image: kernel|path|modules found|1 when our modprobe.d file is inside. 'unreadable'
+# stands for an image that is torn, 'no-tool' for one that nothing here can list.
+_IMAGES = r"""
+c=/var/lib/gpustate/cache/initramfs
+set --
+for k in /boot/vmlinuz-* /boot/vmlinux-* /boot/*/*/linux; do
+  [ -e "$k" ] || continue
+  v=${k##*/}; v=${v#vmlinu[zx]-}
+  # A rescue kernel is chosen by a person at the console and holds everything on purpose.
+  case $v in
+    *rescue*|*.old|*.bak|*.dpkg-*|*.rpm*|*.gz) continue ;;
+    linux) set -- "$@" "${k%linux}initrd" ;;
+    *) set -- "$@" "/boot/initrd.img-$v" "/boot/initramfs-$v.img" "/boot/initrd-$v" ;;
+  esac
+done
+[ $# = 0 ] || stat -Lc '%n|%i.%s.%Y.%Z' "$@" 2>/dev/null | while IFS='|' read -r i s; do
+  case $i in
+    */initrd) v=${i%/initrd}; v=${v##*/} ;;
+    *) v=${i##*/}; v=${v#initrd.img-}; v=${v#initramfs-}; v=${v#initrd-}; v=${v%.img} ;;
+  esac
+  t=; r=; [ -r "$c/$v" ] && { read -r t; read -r r; } <"$c/$v"
+  if [ "$t" != "$i.$s" ] || [ -z "$r" ]; then
+    if command -v lsinitramfs >/dev/null; then l=lsinitramfs
+    elif command -v lsinitrd >/dev/null; then l=lsinitrd
+    else printf '%s|%s|no-tool|\n' "$v" "$i"; continue; fi
+    n=; m=; keep=1
+    if o=$(timeout -k 2 120 $l "$i" 2>/dev/null) && case $o in *modules*) ;; *init*) ;; *) false ;; esac; then
+      n=$(printf '%s\n' "$o" | sed -nE 's,.*/(nouveau|nova[-_]core|nova[-_]drm|nova)\.ko(\.[a-z0-9]+)?$,\1,p' | sort -u | tr '\n' ' ')
+      case $o in *modprobe.d/gpustate-nouveau.conf*) m=1 ;; esac
+    else n=unreadable keep=; fi
+    r="${n% }|$m"
+    # A node that was never applied to is left without a trace.
+    [ -n "$keep" ] && [ -d /var/lib/gpustate ] &&
+      (umask 077; mkdir -p "$c" && printf '%s\n%s\n' "$i.$s" "$r" >"$c/.$v.$$" && mv -f "$c/.$v.$$" "$c/$v") 2>/dev/null
+  fi
+  printf '%s|%s|%s\n' "$v" "$i" "$r"
+done
+"""
+
+_NAMED = (
+    "grep -sHE '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "
+    "/etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules "
+    + " ".join(f"{folder}/*.conf" for folder in modprobe.FOLDERS)
+    + " || :"
+)
+
+_TOOLS = (
+    "[ -d /etc/initramfs-tools ] && command -v mkinitramfs >/dev/null && echo initramfs-tools; "
+    "command -v dracut >/dev/null && echo dracut; "
+    f"[ -x {HOOK_PATH} ] && echo executable; :"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The three places, as one node has them."""
+
+    conf_text: str | None = None  # None: the file does not exist
+    hook_text: str | None = None
+    hook_executable: bool = False
+    dracut_text: str | None = None
+    loaded: tuple[str, ...] = ()  # of MODULES, in the kernel that runs
+    bound: tuple[str, ...] = ()  # PCI addresses of the GPUs that one of them drives
+    initramfs: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # kernel: modules found, or clean
+    ours_in_initramfs: tuple[str, ...] = ()  # kernels whose initramfs holds our modprobe.d file
+    tools: tuple[str, ...] = ()  # initramfs-tools, dracut
+    running: bool = True  # False in an image: nothing is said about a kernel that runs
+    named: tuple[str, ...] = ()  # files that ask for one of them by name
+    overriding: tuple[str, ...] = ()  # files whose install line is read before ours
+    unlisted: tuple[str, ...] = ()  # images that nothing on the node can list
+    kernel_arguments: tuple[str, ...] = ()  # those that concern the modules
+
+
+class NouveauBlacklisted(State[Observed]):
+    """``nouveau`` and ``nova_core`` are not loaded now and will not be at the next boot.
+
+    Unloading is tried without force first; the node reboots only when a module stays in use.
+
+    Args:
+        reboot_timeout_s: how long the node may take to come back from a reboot, in seconds.
+
+    Disruption:
+        ``REBOOT`` while one of the modules is loaded or drives a GPU, otherwise ``NONE``.
+
+    Raises:
+        StepFailed: an initramfs cannot be built; nothing is unloaded then.
+    """
+
+    name: ClassVar[str] = "nouveau"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    before: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+
+    reboot_timeout_s: int = 900
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        conf_text, hook_text = node.read_text(CONF_PATH), node.read_text(HOOK_PATH)
+        dracut_text, cmdline = node.read_text(DRACUT_PATH), node.read_text("/proc/cmdline")
+        loaded = node.modules()
+        images = _parse_images(node.shell(_IMAGES).stdout)
+        tools = node.shell(_TOOLS, assume="initramfs-tools\n").stdout.split()
+        named, overriding = _parse_named(node.shell(_NAMED).stdout)
+        running = facts.systemd
+        return Observed(
+            conf_text=conf_text,
+            hook_text=hook_text,
+            hook_executable="executable" in tools,
+            dracut_text=dracut_text,
+            loaded=tuple(name for name in MODULES if name in loaded) if running else (),
+            bound=tuple(gpu.address for gpu in facts.gpus if _is_ours(gpu.driver))
+            if running
+            else (),
+            initramfs={kernel: found or CLEAN for kernel, found, _ in images if found != "no-tool"},
+            ours_in_initramfs=tuple(kernel for kernel, _, ours in images if ours),
+            tools=tuple(tool for tool in tools if tool != "executable"),
+            running=running,
+            named=named,
+            overriding=overriding,
+            unlisted=tuple(kernel for kernel, found, _ in images if found == "no-tool"),
+            kernel_arguments=tuple(
+                word for word in (cmdline or "").split() if "nouveau" in word or "nova" in word
+            ),
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen,
+                conf_text=None,
+                hook_text=None,
+                hook_executable=False,
+                dracut_text=None,
+                ours_in_initramfs=(),
+            )
+        debian, dracut = "initramfs-tools" in seen.tools, "dracut" in seen.tools
+        return replace(
+            seen,
+            conf_text=CONF_TEXT,
+            hook_text=HOOK_TEXT if debian else None,
+            hook_executable=debian,
+            dracut_text=DRACUT_TEXT if dracut else None,
+            loaded=(),
+            bound=(),
+            initramfs=dict.fromkeys(seen.initramfs, CLEAN),
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        if seen.unlisted:
+            return (
+                f"the initramfs of {', '.join(seen.unlisted)} cannot be looked into: neither lsinitramfs "
+                "nor lsinitrd is installed; install initramfs-tools-core or dracut"
+            )
+        if seen.overriding:
+            return (
+                f"{', '.join(seen.overriding)} has an install line that is read before {CONF_PATH} and "
+                "loads the module all the same; remove that line"
+            )
+        if _holding(seen) and not seen.tools:
+            return (
+                f"the initramfs of {', '.join(_holding(seen))} has to be rebuilt, and neither "
+                "initramfs-tools nor dracut is installed; install the one it was built with"
+            )
+        if seen.bound and not seen.loaded:
+            return (
+                f"{', '.join(seen.bound)}: driven by nouveau, which is no module here but built into the kernel; "
+                "boot with nouveau.modeset=0 or a kernel that has it as a module"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        why_reboot = "unloaded without a reboot where nothing uses it"
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"loaded": Disruption.REBOOT, "bound": Disruption.REBOOT},
+            why={
+                "loaded": why_reboot,
+                "bound": why_reboot,
+                "initramfs": "what an initramfs holds is loaded at the next boot, before modprobe.d of the disk",
+                "ours_in_initramfs": "built anew without our modprobe.d file",
+            },
+            paths={"conf_text": CONF_PATH, "hook_text": HOOK_PATH, "dracut_text": DRACUT_PATH},
+            notes=tuple(self._notes(seen)),
+        )
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent:
+            return
+        for path in seen.named:
+            yield f"{path} asks for the module by name; the install line in {CONF_PATH} keeps it out"
+        wrong = [
+            word
+            for word in seen.kernel_arguments
+            if word in ("nouveau.modeset=1", "nouveau.modeset=2")
+        ]
+        if wrong:
+            yield f"the kernel command line has {' '.join(wrong)}; it has no effect while nouveau is kept out"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        yield from self._files(plan)
+        # Images come after the files that shape them, and before the unload: a node that loses
+        # power in between boots without the modules.
+        kernels = _holding(seen) if "initramfs" in plan.fields else []
+        if "ours_in_initramfs" in plan.fields:
+            kernels += [k for k in seen.ours_in_initramfs if k not in kernels]
+        if kernels:
+            yield ops.RebuildInitramfs(tuple(kernels))
+        if plan.fields & {"loaded", "bound"}:
+            yield ops.UnloadModules(UNLOAD_ORDER)
+            yield ops.Reboot(f"{', '.join(seen.loaded)} is in use", timeout=self.reboot_timeout_s)
+
+    def _files(self, plan: Plan) -> Iterator[Step]:
+        texts = {
+            "conf_text": (CONF_PATH, 0o644),
+            "hook_text": (HOOK_PATH, 0o755),
+            "dracut_text": (DRACUT_PATH, 0o644),
+        }
+        after = {change.field: change.after for change in plan.changes}
+        # A hook that lost its execute bit has the right text.
+        if after.get("hook_executable"):
+            after.setdefault("hook_text", HOOK_TEXT)
+        for name, (path, mode) in texts.items():
+            if name not in after:
+                continue
+            if after[name] is None:
+                yield ops.RemoveFile(path)
+                yield ops.ForgetOriginal(path)
+            else:
+                yield ops.PutText(path, str(after[name]), mode=mode)
+
+
+def _holding(seen: Observed) -> list[str]:
+    """Kernels whose initramfs has to be built anew."""
+    return [kernel for kernel, found in seen.initramfs.items() if found != CLEAN]
+
+
+def _is_ours(driver: str | None) -> bool:
+    # The PCI driver of nova_core has been called NovaCore and nova-core.
+    name = (driver or "").lower().replace("-", "").replace("_", "")
+    return name in ("nouveau", "novacore", "nova")
+
+
+def _parse_images(text: str) -> list[tuple[str, str, bool]]:
+    """Kernel, modules found (with underscores), and whether our file is inside."""
+    images: list[tuple[str, str, bool]] = []
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) == 4:
+            images.append(
+                (
+                    parts[0],
+                    modprobe.normal(parts[2]) if parts[2] != "no-tool" else parts[2],
+                    parts[3] == "1",
+                )
+            )
+    return images
+
+
+def _parse_named(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files that ask for a module by name, and those whose install line beats ours."""
+    named: dict[str, None] = {}
+    overriding: dict[str, None] = {}
+    for row in text.splitlines():
+        path, _, line = row.partition(":")
+        if "/modprobe.d/" not in path:
+            named[path] = None
+            continue
+        install = modprobe.parse(line).install
+        loads = any(
+            name in MODULES and not modprobe.is_nothing(how) for name, how in install.items()
+        )
+        if loads and path.rpartition("/")[2] < CONF_PATH.rpartition("/")[2]:
+            overriding[path] = None
+    return tuple(named), tuple(overriding)

@@ -1,0 +1,295 @@
+"""A node is fit to be worked on, before anything is written to it.
+
+What is wrong with a node beforehand otherwise shows as a strange failure in the middle of a driver
+installation: /boot full while an initramfs is built, a half-configured package that apt trips over,
+a GPU that is not on the bus any more. Most of it only a person can put right, so it is refused with
+the next move, and the node is left untouched. The one thing repaired here is a package database
+that an interrupted run left half-configured.
+
+Surprising: packages of NVIDIA and kernel modules built by dkms are left to the states that own
+them, even half-configured: what keeps them from being configured (a module that does not build) is
+often cured only by installing another version. While somebody else holds the package lock nothing
+is repaired either, because what looks interrupted is then in the middle of its work.
+
+Sources:
+    dpkg-query(1): ``db:Status-Abbrev``; dpkg's /var/lib/dpkg/updates: journal of a run under way.
+    proc(5): /proc/locks. UEFI specification 2.10, section 3.3: SecureBoot variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
+from gpustate.text import gpu_models
+
+SUPPORTED = ("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604")
+MACHINES = ("x86_64", "aarch64")
+
+_NVIDIA = re.compile(r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$")
+_EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
+_LATEST_S = 4_102_444_800  # 2100-01-01
+
+
+def _checked_gpus(value: int | str | None) -> int | str | None:
+    if value is not None:
+        gpu_models.parse_count(value)
+    return value
+
+
+_SCRIPT = r"""
+[ /proc/1/root -ef / ] && echo own=1
+[ -d "/lib/modules/$(uname -r)" ] && echo modules=1
+echo "now=$(date +%s)"
+printf 'written=%s\n' $(stat -c %Y /var/lib/dpkg/status /etc/os-release 2>/dev/null)
+for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
+  [ -e "$f" ] && { echo ntp=1; break; }
+done
+for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
+set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
+df -Pk "$@" 2>/dev/null | { read -r _; while read -r _ _ _ a _ m; do echo "room=$1 $((a / 1024)) $m"; shift; done; }
+df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
+  case $s$a in 0*|*[!0-9]*|'') ;; *) [ "$a" -ge 20000 ] || echo "inodes=$m" ;; esac; done; }
+dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>/dev/null | grep -vE '^package=.[nci] '
+for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
+for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null); do
+  while read -r _ _ _ _ p n _; do
+    case $n in *:$i) c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)" ;; esac
+  done 2>/dev/null </proc/locks
+done
+v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
+[ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What has to be right; everything but ``unsettled`` and ``journal`` are facts."""
+
+    unsettled: tuple[str, ...] = ()  # packages somebody left half-way, as "iF name"
+    journal: bool = False  # dpkg was killed while it wrote its database
+    left: tuple[str, ...] = ()  # half-way packages that belong to other states
+    lock_holder: str = ""
+    distribution: str = ""
+    machine: str = ""
+    package_manager: str = ""
+    image: bool = False  # a root to be baked: no kernel, no init of its own
+    systemd: bool = False
+    python3: bool = False
+    kernel: str = ""
+    kernel_modules: bool = False  # /lib/modules of the running kernel is there
+    gpus: tuple[PciGpu, ...] = ()
+    read_only: tuple[str, ...] = ()
+    room: tuple[tuple[str, str, int], ...] = ()  # folder, its mount point, free MiB
+    few_inodes: tuple[str, ...] = ()
+    clock_s: int = 0
+    last_write_s: int = 0  # newest of the files that are only written in the present
+    time_service: bool = False
+    secure_boot: bool = False
+
+
+class NodeFit(State[Observed]):
+    """The operating system, its room, its package database and its GPUs are as a run needs them.
+
+    Args:
+        gpus: GPUs that have to be on PCI, usually set per group in the inventory: a number,
+            ``8xH100`` or ``4xA100,4xL40S``. Not given: at least one. ``0``: none at all.
+        boot_mib, usr_mib, var_mib: free room that /boot, /usr and /var need, in MiB; folders on one
+            filesystem need the sum.
+        other_systems: further distributions to be tried, as NVIDIA writes them (``debian14``).
+
+    Disruption:
+        ``RESTART`` when packages are configured that were left half-way, for a service among them
+        may restart; otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "preflight"
+    before: ClassVar[tuple[str, ...]] = (
+        "nouveau",
+        "driver-repository",
+        "toolkit-repository",
+        "driver",
+    )
+    stable: ClassVar[tuple[str, ...] | None] = (
+        "unsettled",
+        "journal",
+        "distribution",
+        "machine",
+        "gpus",
+    )
+
+    gpus: Annotated[int | str | None, AfterValidator(_checked_gpus)] = None
+    boot_mib: Annotated[int, Field(ge=0)] = 100
+    usr_mib: Annotated[int, Field(ge=0)] = 1500
+    var_mib: Annotated[int, Field(ge=0)] = 1000
+    other_systems: tuple[str, ...] = ()
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        keys: dict[str, list[str]] = {}
+        for line in node.shell(_SCRIPT).stdout.splitlines():
+            key, _, value = line.partition("=")
+            keys.setdefault(key, []).append(value.strip())
+        image = "own" not in keys and not facts.systemd
+        broken = tuple(_package(row) for row in keys.get("package", []))
+        return Observed(
+            unsettled=tuple(row for row in broken if not _NVIDIA.search(row.split()[-1])),
+            journal="journal" in keys,
+            left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
+            lock_holder=keys.get("lock", [""])[0],
+            distribution=facts.distribution,
+            machine=facts.machine,
+            package_manager=facts.package_manager,
+            image=image,
+            systemd=facts.systemd,
+            python3=bool(facts.python3),
+            kernel=facts.kernel,
+            kernel_modules="modules" in keys or facts.container,
+            gpus=() if image else facts.gpus,
+            read_only=tuple(keys.get("readonly", [])),
+            room=tuple(room for room in map(_room, keys.get("room", [])) if room),
+            few_inodes=tuple(dict.fromkeys(keys.get("inodes", []))),
+            clock_s=int(keys.get("now", ["0"])[0] or 0),
+            last_write_s=max((int(t) for t in keys.get("written", []) if t.isdigit()), default=0),
+            time_service="ntp" in keys,
+            secure_boot=keys.get("secure_boot") == ["1"],
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent or seen.lock_holder:
+            return seen
+        return replace(seen, unsettled=(), journal=False)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        return "; ".join([*self._system(seen), *self._room(seen), *self._gpus(seen)]) or None
+
+    def _system(self, seen: Observed) -> Iterator[str]:
+        systems = SUPPORTED + self.other_systems
+        if seen.distribution not in systems:
+            yield (
+                f"{seen.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
+                "use one of those, or name it in other_systems to try"
+            )
+        elif seen.package_manager != "apt":
+            yield f"apt-get is not installed on {seen.distribution}: install apt"
+        if seen.machine not in MACHINES:
+            yield f"NVIDIA publishes no driver for {seen.machine}: only {' and '.join(MACHINES)}"
+        if not seen.systemd and not seen.image:
+            yield "systemd does not run here: boot with systemd as init, or bake the root as an image"
+        if seen.read_only:
+            yield f"{', '.join(seen.read_only)} cannot be written: mount read-write (a disk error may be why: dmesg)"
+        if seen.clock_s and not _EARLIEST_S <= seen.clock_s < _LATEST_S:
+            yield f"the clock says {_date(seen.clock_s)}: set the time, signatures of repositories depend on it"
+        elif seen.clock_s and seen.last_write_s > seen.clock_s + 86_400:
+            yield (
+                f"the clock says {_date(seen.clock_s)}, but the package database was written on "
+                f"{_date(seen.last_write_s)}: set the time"
+            )
+
+    def _room(self, seen: Observed) -> Iterator[str]:
+        wanted = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
+        for mount in dict.fromkeys(mount for _, mount, _ in seen.room):
+            here = [(folder, free) for folder, other, free in seen.room if other == mount]
+            free_mib, need_mib = min(free for _, free in here), sum(wanted[f] for f, _ in here)
+            if free_mib < need_mib:
+                folders = ", ".join(folder for folder, _ in here)
+                yield f"{mount} has {free_mib} MiB free, and {folders} need {need_mib} MiB: make room (apt-get clean, old kernels)"
+        for mount in seen.few_inodes:
+            yield f"{mount} has hardly any inodes left: remove files"
+
+    def _gpus(self, seen: Observed) -> Iterator[str]:
+        if seen.image:
+            return
+        passed_through = [
+            gpu.address for gpu in seen.gpus if gpu.driver in ("vfio-pci", "vfio_pci")
+        ]
+        if passed_through:
+            yield (
+                f"{', '.join(passed_through)} bound to vfio-pci, so a virtual machine owns the GPU: take the "
+                "node out of the policy (only=...), or give the GPU back to the host first"
+            )
+        if self.gpus is None:
+            if not seen.gpus:
+                yield (
+                    "no NVIDIA GPU on PCI: look at the BMC and lspci -d 10de:, take the node out of the policy, "
+                    "or set gpus: 0 when it is meant to have none"
+                )
+            return
+        ids = [gpu.device_id for gpu in seen.gpus]
+        missing = list(gpu_models.differences(ids, gpu_models.parse_count(self.gpus)))
+        if missing:
+            yield (
+                f"GPUs on PCI differ from the inventory: {', '.join(missing)} "
+                f"(found: {gpu_models.describe(ids)}): look for one off the bus (dmesg, Xid 79), or correct gpus"
+            )
+
+    def plan(self, seen: Observed) -> Plan:
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"unsettled": Disruption.RESTART, "journal": Disruption.RESTART},
+            why={
+                "unsettled": "left half-way by an interrupted installation",
+                "journal": "dpkg was killed while it wrote its database",
+            },
+            notes=() if self.absent else tuple(self._notes(seen)),
+        )
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if seen.lock_holder:
+            yield f"{seen.lock_holder} holds the package lock; installing waits up to 300 s for it"
+        if seen.left:
+            yield f"half-configured, left to the state that owns it: {', '.join(seen.left)}"
+        if not seen.python3:
+            yield "python3 is not installed: the validator's CUDA proof needs it"
+        if seen.secure_boot:
+            yield "Secure Boot is on: only modules signed by a key that the firmware knows will load"
+        if not seen.image and not seen.kernel_modules:
+            yield f"/lib/modules/{seen.kernel} is gone: no module can be loaded before a reboot"
+        if not seen.image and not seen.time_service:
+            yield "no time service was seen (systemd-timesyncd, chrony, ntpd)"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan:
+            return
+        torn = " ".join(
+            row.split()[-1]
+            for row in seen.unsettled
+            if "H" in row.split()[0] or "R" in row.split()[0]
+        )
+        lines = ["dpkg --configure -a --force-confdef --force-confold || echo 'left for apt'"]
+        if torn:
+            lines.append(
+                f"apt --reinstall --no-remove install {torn} || echo 'left for the next step'"
+            )
+        # Whether it worked is for the next probe to say: a package of NVIDIA that cannot be
+        # configured yet makes all of these fail, and is none of ours.
+        lines += [
+            "apt --no-remove -f install || echo 'apt could not settle everything'",
+            "effect configured",
+        ]
+        yield ops.Run(
+            "\n".join(lines), "finish what an interrupted package installation left", 1800
+        )
+
+
+def _package(row: str) -> str:
+    status, _, name = row.partition("|")
+    return f"{status.strip()} {name}"
+
+
+def _room(row: str) -> tuple[str, str, int] | None:
+    folder, mib, mount = [*row.split(" ", 2), "", ""][:3]
+    return (folder, mount, int(mib)) if mib.isdigit() and mount else None
+
+
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,149 @@
+"""The container toolkit and CDI on a real node: real apt, dpkg and systemd, simulated packages.
+
+Looked at with dpkg, apt-mark, systemctl and nvidia-ctk, not with the probes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+SPEC = "/var/run/cdi/nvidia.yaml"
+PACKAGES = {
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+}
+MINE = """# kept by the site
+disable-require   =   false  # odd spacing
+
+[nvidia-container-cli]
+root = "/run/nvidia/driver"
+load-kmods = true
+"""
+POLICY = """
+from gpustate import Policy
+from gpustate.registry import get
+
+driver = (
+    get("preflight")(gpus="8xH100"),
+    get("nouveau")(),
+    get("driver-repository")(),
+    get("driver")(branch=580),
+)
+toolkit = (
+    get("toolkit-repository")(),
+    get("container-toolkit")(version="{version}", config={{"nvidia-container-runtime.mode": "cdi"}}),
+    get("cdi")(),
+)
+policy = Policy(*{states})
+"""
+
+
+def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str) -> str:
+    """Run a verb on one node with a policy for a toolkit version; return the summary line."""
+    policy = folder / "policy.py"
+    # Taken away is what this file is about; the driver stays.
+    states = "toolkit" if verb == "remove" else "driver, *toolkit"
+    policy.write_text(POLICY.format(version=version, states=states))
+    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
+    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json", "--yes"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, verb, str(policy), *target],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return str(document["summary"])
+
+
+def versions(node: Node) -> dict[str, str]:
+    shape = "${Package} ${Version} ${db:Status-Status}\\n"
+    # Fails where no package matches.
+    rows = node.run(["dpkg-query", "-W", "-f", shape, "*nvidia-container*"], check=False)
+    found = (row.split() for row in rows.stdout.splitlines())
+    return {row[0]: row[1] for row in found if row[-1] == "installed"}
+
+
+def held(node: Node) -> set[str]:
+    return set(node.run("apt-mark showhold").stdout.split()) & PACKAGES
+
+
+def devices(node: Node) -> set[str]:
+    return set(node.run("nvidia-ctk cdi list 2>/dev/null").stdout.split())
+
+
+def state_of(node: Node, unit: str) -> str:
+    return node.run(f"systemctl is-enabled {unit} 2>/dev/null", check=False).stdout.strip()
+
+
+def test_the_toolkit_and_cdi_from_nothing_through_an_upgrade_and_away_again(
+    lab: Lab, node12: Node, tmp_path: Path
+) -> None:
+    node12.run(["mkdir", "-p", str(Path(CONFIG).parent)])
+    node12.run(["sh", "-c", f'printf %s "$1" >{CONFIG}', "-", MINE])
+
+    gpustate("apply", lab, node12, tmp_path, "1.17.8")
+    assert versions(node12) == dict.fromkeys(PACKAGES, "1.17.8-1")
+    assert held(node12) == PACKAGES
+    text = node12.run(["cat", CONFIG]).stdout
+    assert text.startswith(MINE.replace("root =", "#root ="))
+    assert 'mode = "cdi"' in text
+    assert {f"nvidia.com/gpu={n}" for n in (*range(8), "all")} <= devices(node12)
+    assert state_of(node12, "gpustate-cdi-refresh.service") == "enabled"
+
+    node12.reboot()
+    assert {f"nvidia.com/gpu={n}" for n in range(8)} <= devices(node12), (
+        "tmpfs is empty after a boot"
+    )
+    assert " changed=0 " in gpustate("apply", lab, node12, tmp_path, "1.17.8")
+
+    gpustate("apply", lab, node12, tmp_path, "1.18.2")
+    assert versions(node12) == dict.fromkeys(PACKAGES, "1.18.2-1")
+    assert state_of(node12, "nvidia-cdi-refresh.service") == "enabled"
+    assert state_of(node12, "gpustate-cdi-refresh.service") in ("", "not-found")
+
+    gpustate("remove", lab, node12, tmp_path, "1.18.2")
+    assert versions(node12) == {}
+    assert node12.run(["cat", CONFIG]).stdout == MINE
+    assert node12.run(f"ls {SPEC}", check=False).stdout == ""
+
+
+def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    gpustate("apply", lab, node13, tmp_path, "1.18.2")
+    node13.run(
+        f"mkdir -p /etc/cdi; cp {SPEC} /etc/cdi/nvidia.yaml; cp {SPEC} /run/good; "
+        f"sed -i 's/libcuda.so.580[0-9.]*/libcuda.so.550.54.15/' {SPEC}"
+    )
+    stamp = "stat -c %y:%i /run/cdi/nvidia.yaml /etc/nvidia-container-runtime/config.toml"
+    assert " changed=1 " in gpustate("apply", lab, node13, tmp_path, "1.18.2")
+    assert "550.54.15" not in node13.run(["cat", SPEC]).stdout
+    assert node13.run("ls -A /etc/cdi").stdout == ""
+
+    before = node13.run(stamp).stdout
+    assert " changed=0 " in gpustate("apply", lab, node13, tmp_path, "1.18.2")
+    assert node13.run(stamp).stdout == before
+
+
+def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    gpustate("apply", lab, node13, tmp_path, "1.17.8")
+    node13.run("apt-get install -y -q --allow-change-held-packages libnvidia-container1=1.18.2-1")
+    assert len(set(versions(node13).values())) == 2
+    gpustate("apply", lab, node13, tmp_path, "1.17.8")
+    assert versions(node13) == dict.fromkeys(PACKAGES, "1.17.8-1")
+    assert held(node13) == PACKAGES

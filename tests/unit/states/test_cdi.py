@@ -1,0 +1,209 @@
+"""One true CDI specification, written at every boot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, ops
+from gpustate.states.cdi import (
+    ENV_PATH,
+    OUR_UNIT,
+    OUR_UNIT_PATH,
+    SPEC_PATH,
+    TOOLKIT_UNITS,
+    CdiSpecification,
+)
+from gpustate.testing import FakeNode, converge
+
+VERSION = "580.65.06"
+PROC_VERSION = (
+    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build\n"
+)
+
+
+def spec(version: str = VERSION, name: str = "0", hook: str = "/usr/bin/nvidia-cdi-hook") -> str:
+    return (
+        "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+        f'devices:\n- name: "{name}"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n'
+        f"containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: {hook}\n"
+        f"  mounts:\n  - hostPath: /usr/lib/libcuda.so.{version}\n    containerPath: /x\n"
+    )
+
+
+class Node(FakeNode):
+    """A node of one GPU whose nvidia-ctk writes the specification of the loaded driver."""
+
+    def __init__(
+        self,
+        *,
+        toolkit_units: Mapping[str, str] | None = None,
+        specs: Mapping[str, str] | None = None,
+        version: str = VERSION,
+        systemd: bool = True,
+        ctk: bool = True,
+        env: str | None = None,
+    ) -> None:
+        files = {} if env is None else {ENV_PATH: env}
+        if version:
+            files["/proc/driver/nvidia/version"] = PROC_VERSION.replace(VERSION, version)
+        super().__init__(
+            files={**files, **(specs or {})},
+            facts=NodeFacts(os_id="debian", os_version="12", systemd=systemd),
+            shell={"is-enabled": lambda node: (0, self.answer())},
+            runs={
+                "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
+            },
+        )
+        self.version, self.ctk = version, ctk
+        self.toolkit_units = dict(toolkit_units or {})
+
+    def answer(self) -> str:
+        units = dict(self.toolkit_units)
+        if OUR_UNIT_PATH in self.files:
+            units[OUR_UNIT] = "disabled"
+        rows = [
+            f"unit={unit} {'enabled' if unit in self.enabled else state}"
+            for unit, state in units.items()
+        ]
+        rows += ["ctk=1"] if self.ctk else []
+        rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
+        for path, text in sorted(self.files.items()):
+            if "/cdi/" in path:
+                rows.append(f"spec={path} {len(text.encode())}\n{text}")
+        return "\n".join(rows) + "\n"
+
+
+def old_toolkit() -> Node:
+    return Node()
+
+
+def new_toolkit(**more: Any) -> Node:
+    return Node(toolkit_units=dict.fromkeys(TOOLKIT_UNITS, "disabled"), **more)
+
+
+@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
+def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) -> None:
+    before, after = converge(CdiSpecification(), node)
+    assert "present" in before.fields
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert SPEC_PATH in node.files
+
+
+def test_an_old_toolkit_gets_our_unit_and_a_new_one_its_own() -> None:
+    old, new = old_toolkit(), new_toolkit()
+    list(converge(CdiSpecification(), old))
+    list(converge(CdiSpecification(), new))
+    assert old.enabled == {OUR_UNIT}
+    assert f"--output={SPEC_PATH}" in old.files[OUR_UNIT_PATH]
+    assert new.enabled == set(TOOLKIT_UNITS)
+    assert OUR_UNIT_PATH not in new.files
+
+
+def test_our_unit_leaves_when_the_toolkit_brings_its_own() -> None:
+    node = old_toolkit()
+    list(converge(CdiSpecification(), node))
+    node.toolkit_units.update(dict.fromkeys(TOOLKIT_UNITS, "enabled"))
+    plan, after = converge(CdiSpecification(), node)
+    assert plan.fields == {"refresh", "unit_text"}
+    assert not after
+    assert node.enabled == set()
+    assert OUR_UNIT_PATH not in node.files
+
+
+def test_a_specification_of_another_driver_is_written_again() -> None:
+    node = new_toolkit(specs={SPEC_PATH: spec("570.1.2")})
+    plan, after = converge(CdiSpecification(), node)
+    assert "stale" in plan.fields
+    assert "570.1.2" in plan.changes[0].before[0]
+    assert not after
+
+
+def test_a_torn_specification_is_written_again() -> None:
+    node = new_toolkit(specs={SPEC_PATH: spec()[:30]})
+    plan, after = converge(CdiSpecification(), node)
+    assert "stale" in plan.fields
+    assert not after
+
+
+def test_a_generated_copy_of_the_same_devices_is_removed() -> None:
+    copy = "/etc/cdi/nvidia.yaml"
+    node = new_toolkit(specs={copy: spec("550.1"), SPEC_PATH: spec()})
+    plan, after = converge(CdiSpecification(), node)
+    assert "leftovers" in plan.fields
+    assert not after
+    assert copy not in node.files
+
+
+def test_a_generated_copy_of_other_devices_stays() -> None:
+    copy = "/etc/cdi/other.yaml"
+    node = new_toolkit(specs={copy: spec(name="somewhere"), SPEC_PATH: spec()})
+    list(converge(CdiSpecification(), node))
+    assert copy in node.files
+
+
+def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
+    mine = "/etc/cdi/mine.yaml"
+    node = new_toolkit(specs={mine: spec(hook="/opt/hook"), SPEC_PATH: spec()})
+    state = CdiSpecification()
+    assert mine in (state.refuse(state.probe(node)) or "")
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (new_toolkit(ctk=False), "nvidia-ctk is not installed"),
+        (new_toolkit(version=""), "no GPU to describe"),
+        (Node(toolkit_units={TOOLKIT_UNITS[0]: "masked"}), "systemctl unmask"),
+        (
+            new_toolkit(env="NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"),
+            "NVIDIA_DRIVER_ROOT=/run/nvidia",
+        ),
+        (new_toolkit(env='NVIDIA_CTK_CDI_OUTPUT_FILE_PATH="/etc/cdi/x.yaml"\n'), "/etc/cdi/x.yaml"),
+    ],
+)
+def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
+    state = CdiSpecification()
+    assert said in (state.refuse(state.probe(node)) or "")
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["", "# x\n", "NVIDIA_DRIVER_ROOT=/\n", f"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH='{SPEC_PATH}'\nA=b"],
+)
+def test_settings_that_change_nothing_are_no_reason_to_refuse(env: str) -> None:
+    state = CdiSpecification()
+    assert state.refuse(state.probe(new_toolkit(env=env))) is None
+
+
+def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:
+    node = new_toolkit(systemd=False, version="")
+    state = CdiSpecification()
+    assert state.refuse(state.probe(node)) is None
+    plan, after = converge(state, node)
+    assert plan.fields == {"refresh"}
+    assert not after
+    assert all(not step.now for step in node.done if isinstance(step, ops.EnableUnit))
+
+
+@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
+def test_taking_it_away_leaves_nothing_and_is_stable(node: Node) -> None:
+    list(converge(CdiSpecification(), node))
+    _, after = converge(CdiSpecification(ensure="absent"), node)
+    assert not after
+    assert SPEC_PATH not in node.files
+    assert OUR_UNIT_PATH not in node.files
+    assert node.enabled == set()
+    assert node.originals == {}
+
+
+@pytest.mark.parametrize("ensure", ["present", "absent"])
+@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit(specs={SPEC_PATH: spec("1.2")})])
+def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
+    state = CdiSpecification(ensure=ensure)
+    wanted = state.desired(state.probe(node))
+    assert not state.plan(wanted)
+    assert state.desired(wanted) == wanted

@@ -1,0 +1,251 @@
+"""Four packages in lockstep, and single keys of a file that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpustate import Disruption, ops
+from gpustate.model import asks
+from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
+from gpustate.testing import FakeNode, converge
+from gpustate.text.toolkit_config import CONFIG_PATH
+
+ORIGIN = "https://example.com stable/deb"
+SHIPPED = '#accept-nvidia-visible-devices-as-volume-mounts = false\n\n[nvidia-container-cli]\n#root = "/run/nvidia/driver"\nload-kmods = true\n'
+
+
+class Node(FakeNode):
+    """A node whose package writes the file, and where originals can be looked for."""
+
+    def __init__(
+        self,
+        *,
+        installed: str | Mapping[str, str] = "",
+        offered: Sequence[str] = ("1.18.1-1", "1.17.8-1"),
+        config: str | None = None,
+    ) -> None:
+        packages = (
+            dict.fromkeys(PACKAGES, installed) if isinstance(installed, str) else dict(installed)
+        )
+        super().__init__(
+            packages={name: version for name, version in packages.items() if version},
+            candidates={name: [(version, ORIGIN) for version in offered] for name in PACKAGES},
+            files={} if config is None else {CONFIG_PATH: config},
+            runs={"note that there is no": lambda node: node.originals.update({CONFIG_PATH: None})},
+        )
+
+    def _answer(self, ask: asks.Ask[Any]) -> Any:
+        if isinstance(ask, asks.FileStats) and "/originals/" in ask.patterns[0]:
+            there = asks.FileStat("file", 0o600, 0, 0, 9)
+            return {ask.patterns[0]: there} if CONFIG_PATH in self.originals else {}
+        return super()._answer(ask)
+
+    def carry_out(self, step: Any) -> None:
+        super().carry_out(step)
+        if isinstance(step, ops.AptInstall):
+            self.files.setdefault(CONFIG_PATH, SHIPPED)
+
+
+def test_a_fresh_node_gets_the_newest_version_that_all_four_have() -> None:
+    node = Node()
+    node.offered["libnvidia-container1"] = node.offered["libnvidia-container1"][1:]
+    before, after = converge(ContainerToolkit(), node)
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert node.installed == dict.fromkeys(PACKAGES, "1.17.8-1")
+    assert node.held == set(PACKAGES)
+    assert len([step for step in node.done if isinstance(step, ops.AptInstall)]) == 1
+
+
+def test_without_a_version_an_installed_set_stays_as_it_is() -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    node.held = set(PACKAGES)
+    state = ContainerToolkit()
+    assert not state.plan(state.probe(node))
+
+
+@pytest.mark.parametrize("asked", ["1.18.1", "1.18.1-1"])
+def test_a_named_version_is_an_upgrade(asked: str) -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    _, after = converge(ContainerToolkit(version=asked), node)
+    assert not after
+    assert set(node.installed.values()) == {"1.18.1-1"}
+
+
+def test_a_named_version_may_be_a_downgrade() -> None:
+    node = Node(installed="1.18.1-1", config=SHIPPED)
+    _, after = converge(ContainerToolkit(version="1.17.8"), node)
+    assert not after
+    assert set(node.installed.values()) == {"1.17.8-1"}
+
+
+def test_a_mixture_of_versions_is_brought_into_lockstep() -> None:
+    mixed = {**dict.fromkeys(PACKAGES, "1.17.8-1"), "libnvidia-container1": "1.18.1-1"}
+    node = Node(installed=mixed, config=SHIPPED)
+    plan, after = converge(ContainerToolkit(), node)
+    assert "versions" in plan.fields
+    assert not after
+    assert set(node.installed.values()) == {"1.18.1-1"}
+
+
+def test_a_released_hold_is_put_back_without_installing() -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    plan, after = converge(ContainerToolkit(), node)
+    assert plan.fields == {"held"}
+    assert not after
+    assert [type(step) for step in node.done] == [ops.AptHold]
+
+
+def test_hold_false_releases_the_packages() -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    node.held = set(PACKAGES)
+    _, after = converge(ContainerToolkit(hold=False), node)
+    assert not after
+    assert node.held == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "offered", "said"),
+    [
+        (
+            ContainerToolkit(version="9.9.9"),
+            ("1.18.1-1", "1.17.8-1"),
+            "there are 1.18.1-1, 1.17.8-1",
+        ),
+        (ContainerToolkit(), (), "put toolkit-repository into the policy"),
+    ],
+)
+def test_a_version_nobody_offers_is_refused(
+    state: ContainerToolkit, offered: Sequence[str], said: str
+) -> None:
+    assert said in (state.refuse(state.probe(Node(offered=offered))) or "")
+
+
+def test_no_repository_is_needed_for_what_is_installed() -> None:
+    state = ContainerToolkit(version="1.17.8")
+    assert state.refuse(state.probe(Node(installed="1.17.8-1", offered=()))) is None
+
+
+def test_keys_are_set_and_every_other_byte_stays() -> None:
+    mine = "# mine\n" + SHIPPED + "\n[site]\nx   =  1 # odd\n"
+    node = Node(installed="1.17.8-1", config=mine)
+    state = ContainerToolkit(config={"nvidia-container-cli.load-kmods": False})
+    plan, after = converge(state, node)
+    assert "config_text" in plan.fields
+    assert not after
+    assert node.files[CONFIG_PATH] == mine.replace("load-kmods = true", "load-kmods = false")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'root = "/run/nvidia/driver"',
+        'path = "/usr/local/nvidia/toolkit/nvidia-container-cli"',
+        'ldconfig = "@/run/nvidia/driver/sbin/ldconfig"',
+    ],
+)
+def test_what_the_operator_left_behind_is_unset(line: str) -> None:
+    node = Node(installed="1.17.8-1", config=f"[nvidia-container-cli]\n{line}\nload-kmods = true\n")
+    _, after = converge(ContainerToolkit(), node)
+    assert not after
+    assert node.files[CONFIG_PATH] == f"[nvidia-container-cli]\n#{line}\nload-kmods = true\n"
+
+
+def test_a_root_that_the_policy_asks_for_stays() -> None:
+    text = '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
+    node = Node(installed="1.17.8-1", config=text)
+    list(
+        converge(ContainerToolkit(config={"nvidia-container-cli.root": "/run/nvidia/driver"}), node)
+    )
+    assert node.files[CONFIG_PATH] == text
+
+
+def test_a_file_that_is_no_toml_is_refused_with_its_place() -> None:
+    state = ContainerToolkit()
+    seen = state.probe(Node(installed="1.17.8-1", config="a = [\n"))
+    assert CONFIG_PATH in (state.refuse(seen) or "")
+    assert "config_text" not in state.plan(seen).fields
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"nvidia-container-runtime.moode": "cdi"}, "did you mean nvidia-container-runtime.mode"),
+        ({"nvidia-container-runtime.mode": "turbo"}, "one of auto, legacy, cdi"),
+        ({"disable-require": "yes"}, "true or false was expected"),
+        ({"nvidia-container-runtime.runtimes": "runc"}, "a list of strings was expected"),
+    ],
+)
+def test_a_key_the_toolkit_would_ignore_is_an_error_at_once(
+    config: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ContainerToolkit(config=config)
+
+
+def test_lists_may_be_given_as_tuples() -> None:
+    key = "nvidia-container-runtime.runtimes"
+    node = Node(config=SHIPPED, installed="1.17.8-1")
+    _, after = converge(ContainerToolkit(config={key: ("crun", "runc")}), node)
+    assert not after
+    assert 'runtimes = ["crun", "runc"]' in node.files[CONFIG_PATH]
+
+
+def test_taking_it_away_gives_the_file_back_and_purges_the_packages() -> None:
+    mine = "# mine\n" + SHIPPED
+    node = Node(config=mine)
+    list(converge(ContainerToolkit(config={"nvidia-container-cli.load-kmods": False}), node))
+    plan, after = converge(ContainerToolkit(ensure="absent"), node)
+    assert {"versions", "kept"} <= plan.fields
+    assert not after
+    assert node.files[CONFIG_PATH] == mine
+    assert node.installed == {}
+    assert node.held == set()
+
+
+def test_taking_it_away_leaves_no_file_where_there_was_none() -> None:
+    node = Node()
+    list(converge(ContainerToolkit(), node))
+    assert node.files[CONFIG_PATH] == SHIPPED
+    _, after = converge(ContainerToolkit(ensure="absent"), node)
+    assert not after
+    assert CONFIG_PATH not in node.files
+
+
+def test_a_kill_between_giving_back_and_purging_leaves_a_plan_to_purge() -> None:
+    node = Node()
+    list(converge(ContainerToolkit(), node))
+    absent = ContainerToolkit(ensure="absent")
+    seen = absent.probe(node)
+    node.carry_out(next(absent.apply(seen, absent.plan(seen))))
+    assert absent.plan(absent.probe(node)).fields == {"versions", "held"}
+
+
+@pytest.mark.parametrize("ensure", ["present", "absent"])
+@pytest.mark.parametrize("node", [Node(), Node(installed="1.17.8-1", config=SHIPPED)])
+def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
+    state = ContainerToolkit(ensure=ensure, config={"disable-require": True})
+    wanted = state.desired(state.probe(node))
+    assert not state.plan(wanted)
+    assert state.desired(wanted) == wanted
+
+
+def test_the_common_keys_have_parameters_of_their_own() -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    state = ContainerToolkit(mode="cdi", accept_volume_mounts=True)
+    _, after = converge(state, node)
+    assert not after
+    assert 'mode = "cdi"' in node.files[CONFIG_PATH]
+    assert (
+        "\naccept-nvidia-visible-devices-as-volume-mounts = true\n"
+        in "\n" + node.files[CONFIG_PATH]
+    )
+
+
+def test_a_key_said_twice_is_an_error() -> None:
+    with pytest.raises(ValidationError, match=r"runtime\.mode is given twice"):
+        ContainerToolkit(mode="cdi", config={"nvidia-container-runtime.mode": "auto"})

@@ -1,0 +1,219 @@
+"""nouveau is kept out of the three places it can come from, and given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, PciGpu, ops
+from gpustate.states import nouveau
+from gpustate.states.nouveau import CONF_PATH, DRACUT_PATH, HOOK_PATH, NouveauBlacklisted
+from gpustate.testing import FakeNode, converge
+from gpustate.text import modprobe
+
+KERNELS: tuple[str, ...] = ("6.1.0-1", "6.1.0-2")
+
+
+class World:
+    """The two kernels' initramfs and the tools, as the fragments would find them."""
+
+    def __init__(
+        self, *, found: str = "nouveau", tools: str = "initramfs-tools", named: str = ""
+    ) -> None:
+        self.found: dict[str, str] = dict.fromkeys(KERNELS, found)
+        self.ours: set[str] = set()
+        self.tools = tools
+        self.named = named
+
+    def images(self, _node: FakeNode) -> tuple[int, str]:
+        return 0, "".join(
+            f"{k}|/boot/initrd.img-{k}|{found}|{'1' if k in self.ours else ''}\n"
+            for k, found in self.found.items()
+        )
+
+    def tool(self, node: FakeNode) -> tuple[int, str]:
+        return 0, f"{self.tools}\n" + ("executable\n" if HOOK_PATH in node.files else "")
+
+    def rebuild(self, node: FakeNode, kernels: tuple[str, ...]) -> None:
+        for kernel in kernels:
+            kept_out = HOOK_PATH in node.files or DRACUT_PATH in node.files
+            self.found[kernel] = "" if kept_out else "nouveau"
+            (self.ours.add if CONF_PATH in node.files else self.ours.discard)(kernel)
+
+
+class Node(FakeNode):
+    """A node whose initramfs is really rebuilt by the step."""
+
+    def __init__(self, world: World, *, driver: str | None = None, **more: Any) -> None:
+        gpu = PciGpu("0000:01:00.0", "2330", "030200", driver)
+        super().__init__(
+            facts=NodeFacts(os_id="debian", os_version="12", systemd=True, pci=(gpu,)),
+            shell={
+                "lsinitramfs": world.images,
+                "mkinitramfs": world.tool,
+                "grep -sHE": (0, world.named),
+            },
+            **more,
+        )
+        self.world = world
+
+    def carry_out(self, step: Any) -> None:
+        super().carry_out(step)
+        if isinstance(step, ops.RebuildInitramfs):
+            self.world.rebuild(self, step.kernels)
+
+
+def test_a_fresh_node_is_settled_in_one_go_and_stays_so() -> None:
+    node = Node(World())
+    before, after = converge(NouveauBlacklisted(), node)
+    assert before.fields == {"conf_text", "hook_text", "hook_executable", "initramfs"}
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert [type(step).__name__ for step in node.done] == ["PutText", "PutText", "RebuildInitramfs"]
+
+
+def test_plan_costs_a_reboot_only_while_the_module_is_loaded() -> None:
+    state = NouveauBlacklisted()
+    loaded = state.plan(state.probe(Node(World(), driver="nouveau", modules=["nouveau"])))
+    assert loaded.disruption is Disruption.REBOOT
+    assert {"loaded", "bound"} <= loaded.fields
+    assert state.plan(state.probe(Node(World()))).disruption is Disruption.NONE
+
+
+def test_the_images_are_rebuilt_before_anything_is_unloaded() -> None:
+    state = NouveauBlacklisted()
+    node = Node(World(), modules=["nouveau"])
+    seen = state.probe(node)
+    names = [type(step).__name__ for step in state.apply(seen, state.plan(seen))]
+    assert names.index("RebuildInitramfs") < names.index("UnloadModules") < names.index("Reboot")
+
+
+@pytest.mark.parametrize("driver", ["nouveau", "nova-core", "NovaCore", "nova_core"])
+def test_every_name_of_the_kernels_own_drivers_counts_as_bound(driver: str) -> None:
+    seen = NouveauBlacklisted().probe(Node(World(), driver=driver, modules=["nova_core"]))
+    assert seen.bound == ("0000:01:00.0",)
+    assert seen.loaded == ("nova_core",)
+
+
+def test_only_the_images_that_hold_a_module_are_rebuilt() -> None:
+    state, world = NouveauBlacklisted(), World()
+    world.found[KERNELS[0]] = ""
+    seen = state.probe(Node(world))
+    steps = list(state.apply(seen, state.plan(seen)))
+    assert [s.kernels for s in steps if isinstance(s, ops.RebuildInitramfs)] == [(KERNELS[1],)]
+
+
+def test_a_torn_image_is_rebuilt() -> None:
+    state = NouveauBlacklisted()
+    seen = state.probe(Node(World(found="unreadable")))
+    assert "initramfs" in state.plan(seen).fields
+
+
+def test_a_kill_between_files_and_images_leaves_a_plan_for_the_images() -> None:
+    state, node = NouveauBlacklisted(), Node(World())
+    seen = state.probe(node)
+    for step in list(state.apply(seen, state.plan(seen)))[:2]:
+        node.carry_out(step)
+    assert state.plan(state.probe(node)).fields == {"initramfs"}
+
+
+def test_taking_it_away_removes_the_files_and_rebuilds_what_was_built_with_them() -> None:
+    node = Node(World())
+    list(converge(NouveauBlacklisted(), node))
+    node.done.clear()
+    plan, after = converge(NouveauBlacklisted(ensure="absent"), node)
+    assert "ours_in_initramfs" in plan.fields
+    assert not after
+    assert not [path for path in node.files if "gpustate" in path]
+    assert node.originals == {}
+    assert node.world.found == dict.fromkeys(KERNELS, "nouveau")
+
+
+def test_a_kill_in_the_middle_of_taking_it_away_is_made_good() -> None:
+    node = Node(World())
+    list(converge(NouveauBlacklisted(), node))
+    absent = NouveauBlacklisted(ensure="absent")
+    seen = absent.probe(node)
+    for step in list(absent.apply(seen, absent.plan(seen)))[:-1]:
+        node.carry_out(step)
+    assert absent.plan(absent.probe(node)).fields == {"ours_in_initramfs"}
+
+
+def test_dracut_gets_a_drop_in_instead_of_a_hook() -> None:
+    node = Node(World(tools="dracut"))
+    _, after = converge(NouveauBlacklisted(), node)
+    assert not after
+    assert HOOK_PATH not in node.files
+    assert "nova_core" in node.files[DRACUT_PATH]
+
+
+def test_a_hook_that_lost_its_execute_bit_is_written_again() -> None:
+    state, node = NouveauBlacklisted(), Node(World())
+    list(converge(state, node))
+    node.shells["mkinitramfs"] = (0, "initramfs-tools\n")
+    seen = state.probe(node)
+    plan = state.plan(seen)
+    assert plan.fields == {"hook_executable"}
+    (step,) = state.apply(seen, plan)
+    assert isinstance(step, ops.PutText)
+    assert (step.path, step.mode) == (HOOK_PATH, 0o755)
+
+
+@pytest.mark.parametrize(
+    ("world", "driver", "said"),
+    [
+        (World(found="no-tool"), None, "cannot be looked into"),
+        (World(tools=""), None, "neither initramfs-tools nor dracut"),
+        (World(found=""), "nouveau", "built into the kernel"),
+        (
+            World(named="/etc/modprobe.d/aaa.conf:install nouveau /sbin/modprobe -i nouveau\n"),
+            None,
+            "/etc/modprobe.d/aaa.conf has an install line",
+        ),
+    ],
+)
+def test_what_cannot_be_settled_is_refused(world: World, driver: str | None, said: str) -> None:
+    state = NouveauBlacklisted()
+    assert said in (state.refuse(state.probe(Node(world, driver=driver))) or "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/etc/modprobe.d/zzz.conf:install nouveau /sbin/modprobe -i nouveau",
+        "/etc/modprobe.d/aaa.conf:install nouveau /bin/true",
+        f"{CONF_PATH}:install nouveau /bin/false",
+    ],
+)
+def test_install_lines_that_do_not_win_are_no_reason_to_refuse(line: str) -> None:
+    state = NouveauBlacklisted()
+    assert state.refuse(state.probe(Node(World(named=line)))) is None
+
+
+def test_files_that_ask_for_the_module_by_name_are_told() -> None:
+    state = NouveauBlacklisted()
+    plan = state.plan(state.probe(Node(World(named="/etc/modules:nouveau\n"))))
+    assert plan.notes[0].startswith("/etc/modules asks for the module by name")
+
+
+def test_an_image_is_judged_by_its_files_not_by_the_kernel_that_runs() -> None:
+    node = Node(World(), driver="nouveau", modules=["nouveau"])
+    node.node_facts = NodeFacts(os_id="debian", os_version="12", pci=node.node_facts.pci)
+    seen = NouveauBlacklisted().probe(node)
+    assert (seen.loaded, seen.bound, seen.running) == ((), (), False)
+
+
+@pytest.mark.parametrize("ensure", ["present", "absent"])
+@pytest.mark.parametrize("tools", ["initramfs-tools", "dracut", "initramfs-tools\ndracut", ""])
+def test_what_is_desired_has_an_empty_plan(ensure: Any, tools: str) -> None:
+    state = NouveauBlacklisted(ensure=ensure)
+    wanted = state.desired(state.probe(Node(World(tools=tools), modules=["nouveau"])))
+    assert not state.plan(wanted)
+    assert state.desired(wanted) == wanted
+
+
+def test_our_own_file_keeps_every_module_out_even_when_asked_for_by_name() -> None:
+    config = modprobe.parse(nouveau.CONF_TEXT)
+    assert set(nouveau.MODULES) == config.blacklist
+    assert all(config.blocks(name) for name in nouveau.MODULES)

@@ -1,0 +1,175 @@
+"""What keeps a node from being worked on, and what is repaired."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpustate import NodeFacts, PciGpu, ops
+from gpustate.states.preflight import NodeFit
+from gpustate.testing import FakeNode
+
+NOW_S = 1_790_000_000
+GOOD = f"own=1\nmodules=1\nnow={NOW_S}\nwritten={NOW_S - 90}\nntp=1\n" + "".join(
+    f"room={folder} 50000 /\n" for folder in ("/boot", "/usr", "/var")
+)
+
+
+def h100(count: int, driver: str | None = "nvidia") -> tuple[PciGpu, ...]:
+    return tuple(PciGpu(f"0000:{n:02x}:00.0", "2330", "030200", driver) for n in range(count))
+
+
+def facts(gpus: tuple[PciGpu, ...] = h100(8), **more: Any) -> NodeFacts:
+    good = NodeFacts(
+        os_id="debian",
+        os_version="12",
+        machine="x86_64",
+        kernel="6.1.0-1",
+        systemd=True,
+        python3="/usr/bin/python3",
+        package_manager="apt",
+        pci=gpus,
+    )
+    return replace(good, **more)
+
+
+def node(out: str = GOOD, of: NodeFacts | None = None) -> FakeNode:
+    return FakeNode(facts=of or facts(), shell={"dpkg-query": (0, out)})
+
+
+def refusal(state: NodeFit, one: FakeNode) -> str | None:
+    return state.refuse(state.probe(one))
+
+
+def test_a_good_node_is_neither_refused_nor_changed() -> None:
+    state = NodeFit(gpus="8xH100")
+    seen = state.probe(node())
+    assert state.refuse(seen) is None
+    assert not state.plan(seen)
+    assert state.plan(seen).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("out", "of", "said"),
+    [
+        (GOOD, facts(os_id="fedora", os_version="42"), "fedora42 is not one of debian12"),
+        (GOOD, facts(os_id="", os_version=""), "unknown operating system"),
+        (GOOD, facts(machine="riscv64"), "no driver for riscv64"),
+        (GOOD, facts(systemd=False), "systemd does not run here"),
+        (GOOD, facts(package_manager=""), "apt-get is not installed"),
+        (GOOD + "readonly=/usr\n", None, "/usr cannot be written"),
+        (GOOD.replace(str(NOW_S), "1000"), None, "the clock says 1970-01-01"),
+        (GOOD.replace(f"written={NOW_S - 90}", f"written={NOW_S + 999_999}"), None, "set the time"),
+        (GOOD.replace("50000", "2599"), None, "/boot, /usr, /var need 2600 MiB"),
+        (GOOD + "inodes=/var\n", None, "inodes"),
+        (GOOD, facts(()), "no NVIDIA GPU on PCI"),
+        (GOOD, facts(h100(8, "vfio-pci")), "a virtual machine owns the GPU"),
+    ],
+)
+def test_what_only_a_person_can_put_right_is_refused(
+    out: str, of: NodeFacts | None, said: str
+) -> None:
+    assert said in (refusal(NodeFit(), node(out, of)) or "")
+
+
+def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
+    out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
+    out = out.replace("/var 50000", "/var 2500")
+    assert refusal(NodeFit(), node(out)) == (
+        "/boot has 90 MiB free, and /boot need 100 MiB: make room (apt-get clean, old kernels)"
+    )
+    assert refusal(NodeFit(boot_mib=90), node(out)) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "there", "said"),
+    [
+        (8, 8, None),
+        ("8", 8, None),
+        ("8xH100", 8, None),
+        ("H100,7", 8, None),
+        (0, 0, None),
+        ("none", 0, None),
+        (None, 1, None),
+        (8, 7, "8 GPUs wanted, 7 there (found: 7xH100)"),
+        (0, 1, "0 GPUs wanted, 1 there"),
+        ("8xH100", 7, "8 H100 wanted, 7 there"),
+        ("8xA100", 8, "8 A100 wanted, 0 there"),
+        ("8xH100", 9, "0 others wanted, 1 there"),
+    ],
+)
+def test_gpus_on_pci_have_to_be_those_of_the_inventory(
+    gpus: int | str | None, there: int, said: str | None
+) -> None:
+    found = refusal(NodeFit(gpus=gpus), node(of=facts(h100(there))))
+    assert (found is None) if said is None else (said in (found or ""))
+
+
+@pytest.mark.parametrize("bad", ["8xH1000", "x", "-1", "8 x", -1, ""])
+def test_a_gpu_parameter_that_makes_no_sense_is_an_error(bad: int | str) -> None:
+    with pytest.raises(ValidationError):
+        NodeFit(gpus=bad)
+
+
+def test_an_image_is_not_asked_for_gpus_or_an_init() -> None:
+    state = NodeFit(gpus=8)
+    seen = state.probe(node(GOOD.replace("own=1\n", ""), facts((), systemd=False)))
+    assert state.refuse(seen) is None
+    assert state.plan(seen).notes == ()
+
+
+def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
+    state = NodeFit()
+    seen = state.probe(node(GOOD + "package=iF |tzdata\npackage=iHR|kmod\njournal=1\n"))
+    plan = state.plan(seen)
+    assert plan.fields == {"unsettled", "journal"}
+    assert plan.disruption.word == "restart"
+    (step,) = state.apply(seen, plan)
+    assert isinstance(step, ops.Run)
+    assert "dpkg --configure -a" in step.text
+    assert "--reinstall --no-remove install kmod" in step.text
+    assert not state.plan(state.desired(seen))
+
+
+def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
+    state = NodeFit()
+    seen = state.probe(
+        node(
+            GOOD
+            + "package=iF |nvidia-kernel-open-dkms\npackage=iU |libcuda1\npackage=iU |zfs-dkms\n"
+        )
+    )
+    assert not state.plan(seen)
+    assert "nvidia-kernel-open-dkms" in state.plan(seen).notes[0]
+
+
+def test_nothing_is_repaired_while_somebody_holds_the_package_lock() -> None:
+    state = NodeFit()
+    seen = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
+    assert not state.plan(seen)
+    assert state.plan(seen).notes[0].startswith("apt-get (process 77) holds the package lock")
+
+
+def test_free_room_and_the_clock_do_not_make_a_saved_plan_stale() -> None:
+    assert NodeFit.stable is not None
+    assert not {"room", "clock_s", "last_write_s", "lock_holder"} & set(NodeFit.stable)
+
+
+def test_secure_boot_and_missing_python_are_told_not_refused() -> None:
+    state = NodeFit()
+    seen = state.probe(node(GOOD + "secure_boot=  1\n", facts(python3="")))
+    notes = " ".join(state.plan(seen).notes)
+    assert state.refuse(seen) is None
+    assert "Secure Boot is on" in notes
+    assert "python3 is not installed" in notes
+
+
+def test_taking_preflight_away_changes_nothing() -> None:
+    state = NodeFit(ensure="absent")
+    seen = state.probe(node(GOOD + "package=iF |tzdata\n", facts(())))
+    assert state.refuse(seen) is None
+    assert not state.plan(seen)
+    assert list(state.apply(seen, state.plan(seen))) == []
