@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """How one node is reached. ``None`` means "not given": ``~/.ssh/config`` or the default decides.
@@ -75,7 +78,7 @@ class InventoryNode:
     @property
     def state_folder(self) -> str:
         """Where gpustate keeps its own things on this node."""
-        return str(self.vars.get("gpustate_state_folder", "/var/lib/gpustate"))
+        return str(self.vars.get("gpustate_state_folder", DEFAULT_STATE_FOLDER))
 
     @property
     def sys_root(self) -> str:

@@ -309,7 +309,7 @@ class DaemonReload(Step):
 
 @dataclass(frozen=True, slots=True)
 class EnableUnit(Step):
-    """Enable a unit for boot, and start it now unless told otherwise."""
+    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
 
     unit: str
     now: bool = True
@@ -320,7 +320,7 @@ class EnableUnit(Step):
 
     def script(self) -> str:
         start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
-        return f"systemctl enable {_q(self.unit)}{start}\neffect enabled"
+        return f"systemctl --no-reload enable {_q(self.unit)}{start}\neffect enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class DisableUnit(Step):
     def script(self) -> str:
         unit = _q(self.unit)
         return (
-            f"if systemctl cat {unit} >/dev/null 2>&1; then systemctl disable --now {unit}; fi\n"
+            f"if systemctl cat {unit} >/dev/null 2>&1; then systemctl --no-reload disable --now {unit}; fi\n"
             f"systemctl reset-failed {unit} 2>/dev/null || :\neffect disabled"
         )
 

@@ -20,7 +20,8 @@ from pyinfra.api.host import Host as PyinfraHost
 
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.inventory import InventoryNode
+from gpustate.model.encode import fingerprint
+from gpustate.model.inventory import DEFAULT_STATE_FOLDER, InventoryNode
 from gpustate.ops import LIBRARY, Program
 from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
@@ -225,13 +226,18 @@ class Session:
             "complete": "yes\n",
         }
         payload = gzip.compress(_shell_archive(files).encode(), 6, mtime=0)
-        script = batches.prologue(self.node) + _START.replace("@NONCE@", nonce).replace(
-            "@RUN@", run
-        ).replace("@SIZE@", str(len(payload))).replace(
-            "@LOCK@", shlex.quote(json.dumps(lock, sort_keys=True))
-        ).replace("@EXPIRES@", str(int(lock["expires"]))).replace(
-            "@LOCKRUN@", shlex.quote(str(lock["run"]))
-        ).replace("@TAKE@", shlex.quote(take_over or "-")).replace("@OFFSET@", "0")
+        words = {
+            "@NONCE@": nonce,
+            "@RUN@": run,
+            "@SIZE@": str(len(payload)),
+            "@LOCK@": shlex.quote(json.dumps(lock, sort_keys=True)),
+            "@LOCKRUN@": shlex.quote(str(lock["run"])),
+            "@EXPIRES@": str(int(lock["expires"])),
+            "@TAKE@": shlex.quote(take_over or "-"),
+            "@UNIT@": _unit_suffix(self.node),
+            "@OFFSET@": "0",
+        }
+        script = batches.prologue(self.node) + _filled(_START, words)
         deadline = time.monotonic() + START_TIMEOUT_S
         channel = self._start(script, deadline)
         try:
@@ -328,6 +334,18 @@ def _program_text(
     )
 
 
+def _filled(text: str, words: dict[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+def _unit_suffix(node: InventoryNode) -> str:
+    """Keeps units apart where several state folders share one systemd."""
+    folder = node.state_folder
+    return "" if folder == DEFAULT_STATE_FOLDER else f"-{fingerprint(folder)}"
+
+
 def _shell_archive(files: dict[str, str]) -> str:
     """A script that writes files into ``$R``; content is quoted, nothing in it is run."""
     parts = []
@@ -368,7 +386,7 @@ if [ ! -s $R/journal ]; then
   if mkdir $R/started || ! { read -r p <$R/pid && kill -0 $p; }; then
     : >>$R/journal
     if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
-      systemd-run --quiet --collect --unit=gpustate-$RUN --property=KillMode=process --property=OOMScoreAdjust=-500 --property=TimeoutStopSec=30 --setenv=PATH="$PATH" sh $R/program >/dev/null </dev/null || refuse "systemd-run does not start the program"
+      systemd-run --quiet --collect --unit=gpustate-$RUN@UNIT@ --property=KillMode=process --property=OOMScoreAdjust=-500 --property=TimeoutStopSec=30 --setenv=PATH="$PATH" sh $R/program >/dev/null </dev/null || { rm -rf $G/lock $R; refuse "systemd-run does not start the program; is systemd healthy there?"; }
     else
       setsid sh $R/program >/dev/null 2>&1 </dev/null &
     fi
