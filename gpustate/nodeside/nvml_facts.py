@@ -1,0 +1,274 @@
+"""Ask NVML about this node's GPUs and print one JSON object.
+
+    python3 -I -S nvml_facts.py PATH_OF_PYNVML [TIMEOUT_S]
+
+A GPU that hangs takes its caller along, and a caller stuck in the driver cannot even be killed.
+So a child asks, writes a line for each GPU into a pipe, and the parent leaves on time with what
+has arrived. Exit code 69: this Python lacks a part of the standard library (Debian's
+python3-minimal has neither ctypes nor json); the caller then falls back to nvidia-smi.
+
+Only reads. Never loads the kernel module, as long as the caller checks that it is loaded: NVML
+would ask nvidia-modprobe to.
+
+Sources:
+    nvidia-ml-py, pynvml.py: which function takes and returns what.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+UNUSABLE_PYTHON = 69
+
+try:
+    import ctypes
+    import json
+    from collections.abc import Callable
+    from typing import Any
+except ImportError:
+    sys.exit(UNUSABLE_PYTHON)
+
+ARCHITECTURES = {
+    2: "kepler",
+    3: "maxwell",
+    4: "pascal",
+    5: "volta",
+    6: "turing",
+    7: "ampere",
+    8: "ada",
+    9: "hopper",
+    10: "blackwell",
+    13: "rubin",
+}
+FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
+#: Errors of one function that say something of the whole GPU; others only leave one fact out.
+GPU_ERRORS = (10, 14, 15, 16, 17, 999)
+
+
+class _GpuError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _cuda_version(number: int) -> str:
+    return str(number // 1000) + "." + str(number % 1000 // 10)
+
+
+class _Asker:
+    """One NVML session. ``tell`` gets every finding as soon as it is there."""
+
+    def __init__(self, nvml: Any, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.nvml = nvml
+        self.tell = tell
+
+    def try_(self, function: str, *arguments: object) -> Any:
+        """Call NVML; ``None`` where this GPU or this library does not have it."""
+        call = getattr(self.nvml, function, None)
+        if call is None:
+            return None
+        try:
+            return call(*arguments)
+        except self.nvml.NVMLError as error:
+            if error.value in GPU_ERRORS and arguments:
+                raise _GpuError(error.value) from None
+            return None
+
+    def fabric(self, handle: Any) -> tuple[str, str]:
+        nvml = self.nvml
+        for function, struct in (
+            ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+            ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+        ):
+            make = getattr(nvml, struct, None)
+            if make is None:
+                continue
+            info = make()
+            if self.try_(function, handle, ctypes.byref(info)) is None:
+                continue
+            state = FABRIC_STATES.get(int(info.state), "")
+            if state != "completed":
+                return state, ""
+            return state, "success" if info.status == 0 else _text(
+                nvml.nvmlErrorString(info.status)
+            )
+        return "", ""
+
+    def mig_devices(self, handle: Any) -> list[dict[str, Any]]:
+        found = []
+        for number in range(self.try_("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            try:
+                mig = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            except self.nvml.NVMLError:
+                continue  # slots of instances that do not exist
+            found.append(
+                {
+                    "uuid": _text(self.try_("nvmlDeviceGetUUID", mig) or ""),
+                    "gpu_instance": self.try_("nvmlDeviceGetGpuInstanceId", mig),
+                    "compute_instance": self.try_("nvmlDeviceGetComputeInstanceId", mig),
+                    "name": _text(self.try_("nvmlDeviceGetName", mig) or ""),
+                }
+            )
+        return found
+
+    def describe(self, handle: Any, gpu: dict[str, Any]) -> None:
+        """Fill in a GPU, identity first: when it breaks half-way, one still knows which it was."""
+        pci = self.try_("nvmlDeviceGetPciInfo", handle)
+        if pci is not None:
+            gpu["pci"] = _text(pci.busId)
+        for key, function in (
+            ("uuid", "nvmlDeviceGetUUID"),
+            ("minor", "nvmlDeviceGetMinorNumber"),
+            ("name", "nvmlDeviceGetName"),
+            ("serial", "nvmlDeviceGetSerial"),
+        ):
+            value = self.try_(function, handle)
+            if value is not None:
+                gpu[key] = value if key == "minor" else _text(value)
+        memory = self.try_("nvmlDeviceGetMemoryInfo", handle)
+        if memory is not None:
+            gpu["memory_mib"] = memory.total >> 20
+        gpu["architecture"] = ARCHITECTURES.get(
+            self.try_("nvmlDeviceGetArchitecture", handle) or 0, ""
+        )
+        capability = self.try_("nvmlDeviceGetCudaComputeCapability", handle)
+        if capability is not None:
+            gpu["compute_capability"] = ".".join(str(number) for number in capability)
+        persistence = self.try_("nvmlDeviceGetPersistenceMode", handle)
+        gpu["persistence_mode"] = None if persistence is None else bool(persistence)
+        mig = self.try_("nvmlDeviceGetMigMode", handle)
+        if mig is not None:
+            gpu["mig_current"], gpu["mig_pending"] = bool(mig[0]), bool(mig[1])
+            if gpu["mig_current"]:
+                gpu["mig_devices"] = self.mig_devices(handle)
+        ecc = self.try_("nvmlDeviceGetEccMode", handle)
+        gpu["ecc"] = None if ecc is None else bool(ecc[0])
+        rows = self.try_("nvmlDeviceGetRemappedRows", handle)
+        if rows is not None:
+            gpu["remap_pending"], gpu["remap_failed"] = bool(rows[2]), bool(rows[3])
+        gpu["fabric_state"], gpu["fabric_status"] = self.fabric(handle)
+
+    def run(self) -> None:
+        cuda = self.try_("nvmlSystemGetCudaDriverVersion")
+        self.tell(
+            {
+                "driver_version": _text(self.try_("nvmlSystemGetDriverVersion") or ""),
+                "nvml_version": _text(self.try_("nvmlSystemGetNVMLVersion") or ""),
+                "cuda_version": "" if not cuda else _cuda_version(cuda),
+            }
+        )
+        for index in range(self.nvml.nvmlDeviceGetCount()):
+            gpu: dict[str, Any] = {"index": index}
+            self.tell({"asking": index})
+            try:
+                handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+                self.describe(handle, gpu)
+            except self.nvml.NVMLError as error:
+                gpu["error"] = error.value
+            except _GpuError as broken:
+                gpu["error"] = broken.code
+            self.tell({"gpu": gpu})
+
+
+def ask(pynvml_path: str, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Ask NVML in this very process."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(pynvml_path)))
+    import importlib
+
+    pynvml: Any = importlib.import_module("pynvml")
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        tell({"error": error.value, "error_text": str(error)})
+        return
+    try:
+        _Asker(pynvml, tell).run()
+    except pynvml.NVMLError as error:
+        tell({"error": error.value, "error_text": str(error)})
+    # No nvmlShutdown: the process ends here, and a wedged GPU may hang in it.
+
+
+def _child(pynvml_path: str, pipe: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)  # or a stuck child would keep the caller's output open
+
+    def tell(finding: dict[str, Any]) -> None:
+        os.write(pipe, json.dumps(finding).encode() + b"\n")
+
+    try:
+        ask(pynvml_path, tell)
+        tell({"done": True})
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
+        tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
+    os._exit(0)
+
+
+def _collect(pipe: int, deadline: float) -> tuple[list[dict[str, Any]], str]:
+    """Read findings until the child is ``done``, has ``ended`` without a word, or is ``late``."""
+    rest = b""
+    findings: list[dict[str, Any]] = []
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            return findings, "late"
+        data = os.read(pipe, 65536)
+        if not data:
+            return findings, "ended"
+        rest += data
+        *lines, rest = rest.split(b"\n")
+        findings += [json.loads(line) for line in lines]
+        if findings and "done" in findings[-1]:
+            return findings, "done"
+
+
+def collect(pynvml_path: str, timeout_s: float = 20.0) -> dict[str, Any]:
+    """Ask NVML in a child process, for at most ``timeout_s`` seconds; never raises for a bad GPU."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _child(pynvml_path, writing)
+    os.close(writing)
+    findings, end = _collect(reading, time.monotonic() + timeout_s)
+    os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, os.WNOHANG)  # never wait: a process stuck in the driver does not die
+    report: dict[str, Any] = {"source": "nvml", "error": None, "error_text": "", "gpus": []}
+    asking: int | None = None
+    for finding in findings:
+        if "gpu" in finding:
+            report["gpus"].append(finding["gpu"])
+            asking = None
+        elif "asking" in finding:
+            asking = finding["asking"]
+        elif "done" not in finding:
+            report.update(finding)
+    if end != "done":
+        report["error"] = 10 if end == "late" else 999
+        what = f"NVML did not answer within {timeout_s:g} s" if end == "late" else "NVML crashed"
+        if asking is not None:
+            what += f" when asked about GPU {asking}"
+            report["gpus"].append({"index": asking, "error": report["error"]})
+        report["error_text"] = what
+    return report
+
+
+def main() -> None:
+    timeout_s = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
+    sys.stdout.write(json.dumps(collect(sys.argv[1], timeout_s)) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

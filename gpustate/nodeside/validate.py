@@ -1,0 +1,275 @@
+"""Walk the whole chain of proofs on this node, keep the proof, and write the status files.
+
+    validate                 prove now; exit code 0, or 3 with the first broken link in the first line
+    validate --if-needed     the same, unless a good proof for just this node as it is now exists
+    validate --boot          as --if-needed, and a driver that still comes up is waited for
+
+Started through a small sh wrapper beside it, by an apply and by a boot unit. The status files are
+those of the GPU Operator's own validator, so that its toolkit, device plugin and MIG manager find
+what they wait for: each is removed before its links are proven and written only when they hold.
+Where the Operator's containerised driver is at work, they are its business and stay untouched.
+
+Sources:
+    NVIDIA/gpu-operator, cmd/nvidia-validator/main.go: file names; ``createStatusFile`` for the
+    five lines of driver-ready, which other containers read as shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+# On a node there is no installed gpustate: this file's own tree is it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gpustate.model import chain, chain_seen
+from gpustate.nodeside import cuda_proof, nvml_facts
+from gpustate.text import nvml_report
+
+FORMAT = "gpustate.proof/1"
+EXIT_BROKEN = 3
+EXIT_UNUSABLE = 69
+RETRY_EVERY_S = 5.0
+
+STATUS_FOLDER = Path("/run/nvidia/validations")
+DRIVER_READY = """IS_HOST_DRIVER=true
+NVIDIA_DRIVER_ROOT=/
+DRIVER_ROOT_CTR_PATH=/host
+NVIDIA_DEV_ROOT=/
+DEV_ROOT_CTR_PATH=/host
+"""
+#: Status file, its content, and the links it stands for.
+STATUS_FILES = (
+    ("driver-ready", DRIVER_READY, ("pci", "driver", "libraries", "device-nodes")),
+    ("toolkit-ready", "", ("toolkit", "runtime", "cdi")),
+    ("cuda-ready", "", ("cuda",)),
+)
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """All of it or nothing, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+class StatusFiles:
+    """The status files, as far as they are ours.
+
+    Name, inode and time of each one written are noted, so that a later removal takes away just
+    those and not what another validator has put in their place.
+    """
+
+    def __init__(self, wanted: bool, state: Path, folder: Path = STATUS_FOLDER) -> None:
+        self.folder = folder
+        self.notes = state / "status-files"
+        self.wanted = wanted
+
+    def operator_has_driver(self) -> bool:
+        """The Operator's containerised driver runs here: then these files are its validator's."""
+        if (self.folder / ".driver-ctr-ready").exists():
+            return True
+        try:
+            return "IS_HOST_DRIVER=false" in (self.folder / "driver-ready").read_text(
+                encoding="utf-8"
+            )
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def begin(self) -> None:
+        """Before the links are looked at."""
+        if self.wanted and not self.operator_has_driver():
+            for name, _, _ in STATUS_FILES:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def finish(self, checks: tuple[chain.Check, ...]) -> list[str]:
+        """Write those whose links, and all links before them, hold; return their names."""
+        if not self.wanted or self.operator_has_driver():
+            return []
+        outcomes = {check.name: check.outcome for check in checks}
+        written: list[str] = []
+        marks: list[str] = []
+        for name, text, links in STATUS_FILES:
+            if any(outcomes[link] == chain.FAILED for link in links):
+                break
+            if all(outcomes[link] == chain.NOT_APPLICABLE for link in links):
+                continue
+            write_atomically(self.folder / name, text)
+            status = os.stat(self.folder / name)
+            marks.append(f"{name} {status.st_ino} {int(status.st_mtime)}\n")
+            written.append(name)
+        write_atomically(self.notes, "".join(marks), 0o600)
+        return written
+
+
+class Validator:
+    """One node, and what is to be proven of it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.wanted = chain.Wanted(**config["wanted"])
+        self.timeout_s = float(config["timeout_s"])
+        self.state = Path(config["state"])
+        self.status = StatusFiles(bool(config["status_files"]), self.state)
+        self.environment = dict(
+            os.environ,
+            LC_ALL="C",
+            PROC=config["proc"],
+            SYS=config["sys"],
+            L=config["libraries"],
+        )
+
+    def sh(self, script: str) -> str:
+        """Run a fragment that only reads."""
+        try:
+            done = subprocess.run(
+                ["sh", "-c", script],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=self.timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            return (late.stdout or b"").decode("utf-8", "replace")
+        return done.stdout.decode("utf-8", "replace")
+
+    def nvml(self) -> nvml_report.NvmlFacts:
+        """Ask NVML. It may load the kernel module and make device nodes; here that is welcome."""
+        facts = nvml_report.from_json(
+            nvml_facts.collect(self.config["pynvml"], min(self.timeout_s, 60.0))
+        )
+        return replace(facts, driver_loaded=facts.error not in (9, 12))
+
+    def observe(self) -> chain.Seen:
+        """Everything the chain is judged by. CUDA comes before the look at /dev: it makes nodes too."""
+        nvml = self.nvml()
+        results: list[dict[str, Any]] | None = None
+        if self.wanted.cuda and nvml.error is None:
+            results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml)))
+        seen = chain_seen.parse(self.sh(chain_seen.KEY_SCRIPT + chain_seen.CHAIN_SCRIPT), nvml)
+        if results is None:
+            return seen
+        done = {result["uuid"] for result in results}
+        results += self.cuda(tuple(uuid for uuid in chain.cuda_devices(seen) if uuid not in done))
+        return replace(seen, cuda=tuple(chain.CudaResult(**result) for result in results))
+
+    def cuda(self, uuids: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Run the kernel on devices."""
+        return cuda_proof.prove(uuids, self.timeout_s) if uuids else []
+
+    def key_now(self) -> chain.Key:
+        """What a proof would be made for now."""
+        fields = chain_seen.key_fields(self.sh(chain_seen.KEY_SCRIPT))
+        loaded = chain_seen.loaded_version(fields["version"])
+        return chain.key(
+            fields["boot_id"], loaded, self.nvml(), fields["runtime_digest"], self.wanted
+        )
+
+    def stands(self) -> bool:
+        """A good proof for this node as it is now is kept, and its status files are there."""
+        try:
+            kept = json.loads((self.state / "proof.json").read_text(encoding="utf-8"))
+            if kept["format"] != FORMAT or not kept["ok"]:
+                return False
+            there = all((STATUS_FOLDER / name).exists() for name in kept["status_files"])
+            return there and kept["made_for"] == json.loads(json.dumps(asdict(self.key_now())))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def prove(self) -> tuple[chain.Check, ...]:
+        """Walk the chain once and keep what came of it."""
+        self.status.begin()
+        seen = self.observe()
+        checks = chain.evaluate(seen, self.wanted)
+        written = self.status.finish(checks)
+        # NVML may have loaded the module just now, so the key is taken afterwards.
+        key = chain.key(seen.boot_id, seen.loaded, seen.nvml, seen.runtime_digest, self.wanted)
+        proof = {
+            "format": FORMAT,
+            "ok": chain.first_broken(checks) is None,
+            "made_at": int(time.time()),
+            "made_for": asdict(key),
+            "checks": [asdict(check) for check in checks],
+            "cuda": None if seen.cuda is None else [asdict(result) for result in seen.cuda],
+            "status_files": written,
+        }
+        write_atomically(self.state / "proof.json", json.dumps(proof, indent=1) + "\n", 0o600)
+        return checks
+
+    def prove_at_boot(self) -> tuple[chain.Check, ...]:
+        """Walk the chain, again and again while an installed driver may still be coming up."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            checks = self.prove()
+            broken = chain.first_broken(checks)
+            hopeless = broken is not None and (
+                broken.name == "pci" or "no nvidia module" in broken.evidence
+            )
+            if broken is None or hopeless or time.monotonic() + RETRY_EVERY_S > deadline:
+                return checks
+            time.sleep(RETRY_EVERY_S)
+
+
+def report(checks: tuple[chain.Check, ...]) -> int:
+    """Print the cause, then every link."""
+    broken = chain.first_broken(checks)
+    if broken is not None:
+        print(f"validation failed at {broken.name}: {broken.evidence}; {broken.remedy}")
+    for check in checks:
+        print(f"{check.name}: {check.outcome}: {check.evidence}")
+    return 0 if broken is None else EXIT_BROKEN
+
+
+def main() -> int:
+    """Entry point of the wrapper."""
+    parser = argparse.ArgumentParser(prog="validate")
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--if-needed", action="store_true")
+    parser.add_argument("--boot", action="store_true")
+    options = parser.parse_args()
+    try:
+        validator = Validator(json.loads(Path(options.config).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(
+            f"{options.config} cannot be used: {error}; gpustate apply with the state validator writes it anew"
+        )
+        return EXIT_UNUSABLE
+    validator.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(validator.state / "validate.lock", "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the boot unit and an apply may meet
+        if (options.boot or options.if_needed) and validator.stands():
+            print("the proof kept on this node still stands")
+            return 0
+        try:
+            return report(validator.prove_at_boot() if options.boot else validator.prove())
+        except OSError as error:
+            print(f"the proof could not be kept: {error}; make room below {validator.state}")
+            return EXIT_UNUSABLE
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a child stuck in the driver must not hold the end up

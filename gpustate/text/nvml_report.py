@@ -1,0 +1,164 @@
+"""What NVML says of a node's GPUs, as data, and the JSON it travels in.
+
+A node can fail to answer in ways that ask for different repairs, so the error is kept as NVML's
+own number: 9 (module not loaded), 12 (library missing), 15 (GPU lost), 18 (library and module of
+different versions) and 127 (nothing there that could ask) are five different facts.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    nvml.h: nvmlReturn_t, nvmlFabricState; nvidia-ml-py, pynvml.py, which repeats them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+LIBRARY_NOT_FOUND = 12
+GPU_IS_LOST = 15
+VERSION_MISMATCH = 18
+NOTHING_TO_ASK_WITH = 127
+
+#: NVML's names for the numbers that a person meets.
+ERROR_NAMES = {
+    1: "not initialised",
+    2: "invalid argument",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    8: "external power cable missing",
+    9: "driver not loaded",
+    10: "no answer in time",
+    11: "interrupt problem",
+    12: "library not found",
+    13: "function not found",
+    14: "infoROM corrupted",
+    15: "GPU is lost",
+    16: "GPU requires reset",
+    17: "blocked by the operating system",
+    18: "driver and library versions differ",
+    19: "in use by another client",
+    20: "out of memory",
+    23: "insufficient resources",
+    25: "argument version mismatch",
+    28: "GPU not found",
+    29: "invalid state",
+    127: "neither a complete python3 nor nvidia-smi",
+    999: "unknown error",
+}
+
+
+def error_name(code: int) -> str:
+    """A few words for an NVML error number."""
+    return ERROR_NAMES.get(code, "error " + str(code))
+
+
+@dataclass(frozen=True)
+class MigDevice:
+    """One MIG device: a compute instance inside a GPU instance."""
+
+    uuid: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    name: str = ""  # as NVML has it, ending in the profile: "... MIG 1g.10gb"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML sees it; ``None`` or an empty string for what it does not say.
+
+    ``error`` is the NVML error met when asking this GPU; what was learned before it is kept.
+    """
+
+    index: int
+    uuid: str = ""
+    pci: str = ""  # as sysfs has it: 0000:1b:00.0
+    minor: int | None = None
+    name: str = ""
+    serial: str = ""
+    memory_mib: int | None = None
+    architecture: str = ""  # lower case: hopper
+    compute_capability: str = ""  # 9.0
+    persistence_mode: bool | None = None
+    mig_current: bool | None = None  # None: not MIG capable
+    mig_pending: bool | None = None
+    mig_devices: tuple[MigDevice, ...] = ()
+    ecc: bool | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    fabric_state: str = ""  # empty: no fabric; not started, in progress, completed
+    fabric_status: str = ""  # what NVML says once completed: success, or an error
+    error: int | None = None
+
+
+@dataclass(frozen=True)
+class NvmlFacts:
+    """What NVML answered; ``error`` is ``None`` when it works."""
+
+    source: str = "none"  # nvml, nvidia-smi, none
+    driver_loaded: bool = False
+    library: str = ""  # path of libnvidia-ml.so.1
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""  # the newest CUDA this driver can run: 13.0
+    error: int | None = None
+    error_text: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def works(self) -> bool:
+        """NVML came up and every GPU answered."""
+        return self.error is None and all(gpu.error is None for gpu in self.gpus)
+
+    @property
+    def error_name(self) -> str:
+        """A few words for the error; empty when there is none."""
+        return "" if self.error is None else error_name(self.error)
+
+
+def sysfs_address(text: str) -> str:
+    """Give a PCI address the form sysfs has: NVML prints eight digits of domain, sysfs four or more."""
+    domain, colon, rest = text.strip().partition(":")
+    if not colon or rest.count(":") != 1 or "." not in rest:
+        return text.strip().lower()
+    try:
+        return f"{int(domain, 16):04x}:{rest.lower()}"
+    except ValueError:
+        return text.strip().lower()
+
+
+def to_json(facts: NvmlFacts) -> dict[str, Any]:
+    """Plain data, read back by :func:`from_json`."""
+
+    def gpu(one: Gpu) -> dict[str, Any]:
+        return {**one.__dict__, "mig_devices": [dict(mig.__dict__) for mig in one.mig_devices]}
+
+    return {**facts.__dict__, "gpus": [gpu(one) for one in facts.gpus]}
+
+
+def from_json(data: object) -> NvmlFacts:
+    """Read what :func:`to_json` wrote, or part of it; raise ``ValueError`` for anything else."""
+    if not isinstance(data, dict):
+        raise ValueError("the NVML report is no JSON object")
+    try:
+        gpus = []
+        for one in data.get("gpus", []):
+            migs = tuple(MigDevice(**mig) for mig in one.get("mig_devices", []))
+            pci = sysfs_address(str(one.get("pci", "")))
+            gpus.append(Gpu(**{**one, "mig_devices": migs, "pci": pci}))
+        return NvmlFacts(**{**data, "gpus": tuple(gpus)})
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the NVML report has an unknown shape ({error})") from None
+
+
+def parse(text: str) -> NvmlFacts:
+    """Read the JSON text; raise ``ValueError`` when it is none."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise ValueError(f"the NVML report is no JSON: {text[:80]!r}") from None
+    return from_json(data)

@@ -1,0 +1,354 @@
+"""It is proven that every GPU of the node works, from PCI to a CUDA kernel.
+
+The last state of a policy. It changes nothing about GPUs: it walks the chain of proofs (PCI, driver,
+libraries, device nodes, container toolkit, container runtime, CDI, CUDA) on the node, keeps the proof
+there together with what it was made for, and brings a boot unit that walks the chain again at every
+boot. A failed proof names the first broken link, what was seen, and the next move.
+
+A proof stands until something it was made for moves: the boot id, the loaded driver, the GPUs that
+answer, their MIG layout, the container runtime's configuration, or what was asked for. So a converged
+node is not made to run kernels at every look.
+
+The boot unit also writes the files below /run/nvidia/validations that the GPU Operator's validator
+writes, because they are on tmpfs and the Operator's own pods wait for them. Where the Operator's
+containerised driver is at work, they are left to it.
+
+Surprising: no systemctl daemon-reload is needed, and none is made. The unit is for the next boot, and
+a reload can take the GPUs away from containers that run.
+
+Sources:
+    NVIDIA/gpu-operator, cmd/nvidia-validator: order of the checks and the status files;
+    NVIDIA/nvidia-container-toolkit#48: what daemon-reload does to running GPU containers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate.model import chain, chain_seen
+from gpustate.model.asks import ShippedFile
+from gpustate.model.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
+from gpustate.model.proof import Proof, read_proof
+
+UNIT = "gpustate-validate.service"
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+UNIT_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
+STATUS_FOLDER = "/run/nvidia/validations"
+
+HOLDS = "holds"
+NONE = "none"
+
+#: The programs of the node: package and file. They keep these paths there.
+PROGRAM = (
+    ("gpustate.nodeside", "validate.py"),
+    ("gpustate.nodeside", "cuda_proof.py"),
+    ("gpustate.nodeside", "nvml_facts.py"),
+    ("gpustate.model", "chain.py"),
+    ("gpustate.model", "chain_data.py"),
+    ("gpustate.model", "chain_remedies.py"),
+    ("gpustate.model", "chain_seen.py"),
+    ("gpustate.text", "nvml_report.py"),
+)
+
+_WRAPPER = """#!/bin/sh
+# Written by gpustate (state validator); changes are undone by the next apply.
+# Proves that every GPU of this node works: see validate.py below this folder.
+p=$(command -v python3) && "$p" -I -S -c 'import ctypes, hashlib, json, subprocess' 2>/dev/null || {
+  echo "the proof runs in python3, which is missing here or incomplete (python3-minimal); install python3"
+  exit 69
+}
+exec "$p" -I -S -B @FOLDER@/gpustate/nodeside/validate.py --config @FOLDER@/config.json "$@"
+"""
+
+_UNIT = """# Written by gpustate (state validator); changes are undone by the next apply.
+[Unit]
+Description=Prove that every NVIDIA GPU works
+# Without the default dependencies, multi-user.target does not wait for the proof.
+DefaultDependencies=no
+Conflicts=shutdown.target
+Before=shutdown.target
+After=basic.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
+After=nvidia-cdi-refresh.service gpustate-cdi-refresh.service containerd.service
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh @FOLDER@/validate --boot
+TimeoutStartSec=@LIMIT@
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_PROBE = r"""
+printf 'proc=%s\nsys=%s\nstate=%s\n' "$PROC" "$SYS" "$G"
+d=$G/validator; set --
+for f in "$d"/validate "$d"/config.json "$d"/gpustate/*/*.py; do [ -f "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || { s=$(cd "$d" && sha256sum validate config.json gpustate/*/*.py | sha256sum); printf 'program=%.16s\n' "$s"; }
+for f in "$d" "$G/proof.json" "$G/status-files" "$G/validate.lock"; do [ -e "$f" ] && printf 'left=%s\n' "${f##*/}"; done
+[ -L @LINK@ ] && echo enabled=1
+for f in @STATUS@/*-ready; do [ -e "$f" ] && printf 'status=%s\n' "${f##*/}"; done
+[ -s "$G/proof.json" ] && { printf 'proof='; tr '\n' ' ' <"$G/proof.json"; echo; }
+:
+"""
+
+# Only what still is what we wrote: name, inode and time are compared.
+_FORGET = """if [ -f "$G/status-files" ]; then
+  while read -r n i t; do
+    f=@STATUS@/$n
+    if [ "$(stat -c '%i %Y' "$f" 2>/dev/null)" = "$i $t" ]; then rm -f "$f"; fi
+  done <"$G/status-files"
+fi
+for f in @FILES@; do forget_original "$f"; done
+rm -rf "$G/validator" "$G/validate.lock" "$G/proof.json" "$G/status-files"
+rmdir @STATUS@ /run/nvidia 2>/dev/null || :
+effect removed"""
+
+
+@cache
+def _program_text(package: str, file: str) -> str:
+    return ShippedFile(file, package, file).load().decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The proof kept on a node, whether it stands, and what is there to renew it."""
+
+    proof: str  # holds, none, or why not
+    program: str = ""  # hash of what proves; empty: not there
+    unit: str | None = None  # text of the boot unit
+    enabled: bool = False
+    status_missing: tuple[str, ...] = ()  # status files the proof wrote that are gone
+    left: tuple[str, ...] = ()  # names of our things in the state folder
+    key: chain.Key = field(default_factory=chain.Key)  # what a proof would be made for now
+    checks: tuple[chain.Check, ...] = ()  # of the kept proof
+    proc: str = "/proc"
+    sys: str = "/sys"
+    state_folder: str = "/var/lib/gpustate"
+    image: bool = False  # a root to be baked: nothing can be proven there
+
+
+class Validated(State[Observed]):
+    """A proof that every GPU works is kept on the node and was made for the node as it is.
+
+    Args:
+        cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's word is taken.
+        gpus: how many GPUs there must be; as many as PCI shows when not given.
+        containers: ``auto`` proves the container side where there is containerd or the toolkit,
+            ``required`` always, ``none`` never.
+        handler: runtime handler that containerd must have; empty: none.
+        cdi: a CDI specification must be there and fit the GPUs.
+        status_files: write the GPU Operator's files below /run/nvidia/validations.
+        timeout_s: seconds one GPU may take, and a boot may take until the chain holds; 10 to 1800.
+        force: prove again though the kept proof stands, as ``gpustate validate`` does.
+
+    Disruption:
+        ``NONE``. The kernel takes some 500 MiB of GPU memory for a moment.
+
+    Raises:
+        StepFailed: a link of the chain is broken; the reason names the first one.
+    """
+
+    name: ClassVar[str] = "validator"
+    after: ClassVar[tuple[str, ...]] = (
+        "preflight",
+        "nouveau",
+        "driver-repository",
+        "toolkit-repository",
+        "driver",
+        "fabric-manager",
+        "persistenced",
+        "container-toolkit",
+        "containerd",
+        "cdi",
+    )
+    known_after: ClassVar[tuple[str, ...]] = (
+        "driver",
+        "fabric-manager",
+        "persistenced",
+        "container-toolkit",
+        "containerd",
+        "cdi",
+    )
+    stable: ClassVar[tuple[str, ...] | None] = (
+        "proof",
+        "program",
+        "unit",
+        "enabled",
+        "status_missing",
+        "key",
+    )
+    proof: ClassVar[bool] = True
+
+    cuda: bool = True
+    gpus: Annotated[int, Field(ge=1, le=64)] | None = None
+    containers: Literal["auto", "required", "none"] = "auto"
+    handler: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = "nvidia"
+    cdi: bool = True
+    status_files: bool = True
+    timeout_s: Annotated[int, Field(ge=10, le=1800)] = 120
+    force: bool = False
+
+    @property
+    def wanted(self) -> chain.Wanted:
+        """What is to be proven, as the chain takes it."""
+        return chain.Wanted(self.cuda, self.gpus, self.containers, self.handler, self.cdi)
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        nvml = node.ask(GpuFacts())
+        script = _PROBE.replace("@LINK@", UNIT_LINK).replace("@STATUS@", STATUS_FOLDER)
+        answer = node.shell(chain_seen.KEY_SCRIPT + script)
+        unit = node.read_text(UNIT_PATH)
+        pairs = chain_seen.pairs(answer.stdout)
+        one = dict(reversed(pairs))
+        fields = chain_seen.key_fields(answer.stdout)
+        loaded = chain_seen.loaded_version(fields["version"])
+        key = chain.key(fields["boot_id"], loaded, nvml, fields["runtime_digest"], self.wanted)
+        kept = read_proof(one.get("proof", ""))
+        there = {value for name, value in pairs if name == "status"}
+        return Observed(
+            proof=_verdict(kept, key),
+            program=one.get("program", ""),
+            unit=unit,
+            enabled="enabled" in one,
+            status_missing=tuple(name for name in kept.status_files if name not in there)
+            if kept
+            else (),
+            left=tuple(value for name, value in pairs if name == "left"),
+            key=key,
+            checks=kept.checks if kept else (),
+            proc=one.get("proc", "/proc"),
+            sys=one.get("sys", "/sys"),
+            state_folder=one.get("state", "/var/lib/gpustate"),
+            image=not facts.systemd,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen, proof=NONE, program="", unit=None, enabled=False, status_missing=(), left=()
+            )
+        files = self._files(seen)
+        return replace(
+            seen,
+            proof=seen.proof if seen.image else HOLDS,
+            program=_program_digest(files, f"{seen.state_folder}/validator/"),
+            unit=self._unit(seen),
+            enabled=True,
+            status_missing=() if self.status_files else seen.status_missing,
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        if self.force and not self.absent and seen.proof == HOLDS:
+            seen = replace(seen, proof="asked for again")
+        return diff(
+            seen,
+            wanted,
+            paths={"unit": UNIT_PATH},
+            why={
+                "proof": "walks the chain of proofs on the node",
+                "unit": "proves again at every boot",
+                "program": "what proves, and what it is told to prove",
+                "status_missing": "the GPU Operator's pods wait for them",
+            },
+        )
+
+    def verify(self, seen: Observed) -> Plan:
+        return self.model_copy(update={"force": False}).plan(seen)
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield from self._remove(seen, plan)
+            return
+        files = self._files(seen)
+        if "program" in plan.fields:
+            for path, text in files.items():
+                yield ops.PutText(path, text, mode=0o755 if path.endswith("/validate") else 0o644)
+        if "unit" in plan.fields:
+            yield ops.PutText(UNIT_PATH, self._unit(seen), mode=0o644)
+        if "enabled" in plan.fields:
+            folder = UNIT_LINK.rpartition("/")[0]
+            text = f"mkdir -p {folder}\nln -sfn {UNIT_PATH} {UNIT_LINK}\neffect enabled"
+            yield ops.Run(text, f"enable {UNIT} for the next boot")
+        if plan.fields & {"proof", "status_missing"}:
+            always = "" if self.force else " --if-needed"
+            yield ops.Run(
+                f"sh {seen.state_folder}/validator/validate{always}\neffect proven",
+                "walk the chain of proofs",
+                timeout=3 * self.timeout_s + 120,
+            )
+
+    def _remove(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "enabled" in plan.fields:
+            yield ops.Run(f"rm -f {UNIT_LINK}\neffect disabled", f"disable {UNIT}")
+        if "unit" in plan.fields:
+            yield ops.RemoveFile(UNIT_PATH)
+            yield ops.ForgetOriginal(UNIT_PATH)
+        if plan.fields & {"left", "program", "proof", "status_missing"}:
+            files = " ".join(f"'{path}'" for path in self._files(seen))
+            text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)
+            yield ops.Run(text, "remove the proof and what made it")
+
+    def _files(self, seen: Observed) -> dict[str, str]:
+        """Path and text of everything that proves, wrapper and settings included."""
+        folder = f"{seen.state_folder}/validator"
+        config = {
+            "wanted": {
+                "cuda": self.cuda,
+                "gpus": self.gpus,
+                "containers": self.containers,
+                "handler": self.handler,
+                "cdi": self.cdi,
+            },
+            "status_files": self.status_files,
+            "timeout_s": self.timeout_s,
+            "proc": seen.proc,
+            "sys": seen.sys,
+            "state": seen.state_folder,
+            "pynvml": PYNVML.path.replace("$SHIPPED", f"{seen.state_folder}/lib"),
+            "libraries": LIBRARY_FOLDERS,
+        }
+        files = {
+            f"{folder}/validate": _WRAPPER.replace("@FOLDER@", folder),
+            f"{folder}/config.json": json.dumps(config, indent=1) + "\n",
+        }
+        for package, file in PROGRAM:
+            files[f"{folder}/{package.replace('.', '/')}/{file}"] = _program_text(package, file)
+        return files
+
+    def _unit(self, seen: Observed) -> str:
+        limit = str(3 * self.timeout_s + 120)
+        return _UNIT.replace("@FOLDER@", f"{seen.state_folder}/validator").replace("@LIMIT@", limit)
+
+
+def _verdict(kept: Proof | None, key: chain.Key) -> str:
+    """In words, how the kept proof stands."""
+    if kept is None:
+        return NONE
+    if moved := kept.made_for.moved(key):
+        return f"made before: {moved}"
+    if kept.ok:
+        return HOLDS
+    broken = chain.first_broken(kept.checks)
+    return (
+        "failed" if broken is None else f"failed: {broken.name}: {broken.evidence}; {broken.remedy}"
+    )
+
+
+def _program_digest(files: dict[str, str], folder: str) -> str:
+    """What ``sha256sum validate config.json gpustate/*/*.py | sha256sum`` begins with for these."""
+    names = [path.removeprefix(folder) for path in files]
+    order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
+    lines = [
+        f"{hashlib.sha256(files[folder + name].encode()).hexdigest()}  {name}\n" for name in order
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]

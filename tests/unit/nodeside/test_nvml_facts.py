@@ -1,0 +1,137 @@
+"""NVML asked by the program that runs on nodes, through the real nvidia-ml-py and a stub library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate.model.gpu_facts import NVML_FACTS, PYNVML
+from gpustate.text import nvml_report
+
+from .conftest import VERSION, StubNode
+
+
+def ask(node: StubNode, tmp_path: Path, pynvml: bytes | None = None, timeout_s: float = 10) -> Any:
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    (folder / "nvml_facts.py").write_bytes(NVML_FACTS.load())
+    (folder / "pynvml.py").write_bytes(PYNVML.load() if pynvml is None else pynvml)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            str(folder / "nvml_facts.py"),
+            str(folder / "pynvml.py"),
+            str(timeout_s),
+        ],
+        env=node.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return nvml_report.from_json(json.loads(done.stdout))
+
+
+def test_every_gpu_is_described(stub_node: Callable[..., StubNode], tmp_path: Path) -> None:
+    node = stub_node("8xH100")
+    facts = ask(node, tmp_path)
+    assert facts.works
+    assert (facts.driver_version, facts.cuda_version) == (VERSION, "13.0")
+    assert [gpu.uuid for gpu in facts.gpus] == node.uuids
+    first = facts.gpus[0]
+    assert first.pci == node.gpus[0]["pci_address"]
+    assert first.architecture == "hopper"
+    assert first.compute_capability == "9.0"
+    assert first.memory_mib == node.gpus[0]["memory_mib"]
+    assert first.mig_current is False
+    assert first.fabric_state == "in progress"  # no fabric manager runs here
+
+
+def test_a_gpu_off_the_bus_costs_only_itself(
+    stub_node: Callable[..., StubNode], tmp_path: Path
+) -> None:
+    facts = ask(stub_node("4xH100", "gpu-off-bus:2"), tmp_path)
+    assert facts.error is None
+    assert not facts.works
+    assert [gpu.error for gpu in facts.gpus] == [None, None, nvml_report.GPU_IS_LOST, None]
+
+
+def test_a_library_of_another_version_is_error_18(
+    stub_node: Callable[..., StubNode], tmp_path: Path
+) -> None:
+    facts = ask(stub_node(loaded="570.86.15"), tmp_path)
+    assert facts.error == nvml_report.VERSION_MISMATCH
+    assert facts.gpus == ()
+
+
+def test_a_missing_library_is_error_12(stub_node: Callable[..., StubNode], tmp_path: Path) -> None:
+    node = stub_node()
+    (tmp_path / "lib/libnvidia-ml.so.1").unlink()
+    assert ask(node, tmp_path).error == nvml_report.LIBRARY_NOT_FOUND
+
+
+HANGING = b"""
+import time
+class NVMLError(Exception):
+    value = 999
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 3
+def nvmlDeviceGetHandleByIndex(index):
+    if index == 1: time.sleep(60)
+    return index
+def nvmlDeviceGetUUID(handle): return "GPU-%d" % handle
+"""
+
+
+def test_a_gpu_that_hangs_is_named_and_what_answered_before_is_kept(
+    stub_node: Callable[..., StubNode], tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    facts = ask(stub_node(), tmp_path, HANGING, timeout_s=0.5)
+    assert time.monotonic() - began < 10
+    assert facts.error == nvml_report.TIMEOUT
+    assert facts.error_text == "NVML did not answer within 0.5 s when asked about GPU 1"
+    assert [(gpu.index, gpu.uuid, gpu.error) for gpu in facts.gpus] == [
+        (0, "GPU-0", None),
+        (1, "", nvml_report.TIMEOUT),
+    ]
+
+
+def test_a_library_that_crashes_is_an_error_and_no_traceback(
+    stub_node: Callable[..., StubNode], tmp_path: Path
+) -> None:
+    crash = b"import os\nclass NVMLError(Exception): value = 1\ndef nvmlInit(): os.abort()\n"
+    facts = ask(stub_node(), tmp_path, crash)
+    assert (facts.error, facts.error_text) == (999, "NVML crashed")
+
+
+@pytest.mark.parametrize(
+    ("nvml", "sysfs"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("0000:1b:00.0", "0000:1b:00.0"),
+        ("nonsense", "nonsense"),
+        ("XY:1B:00.0", "xy:1b:00.0"),
+    ],
+)
+def test_a_pci_address_gets_the_form_of_sysfs(nvml: str, sysfs: str) -> None:
+    assert nvml_report.sysfs_address(nvml) == sysfs
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"gpus": 3}', '{"gpus": [{"colour": 1}]}', "{"]
+)
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NVML report"):
+        nvml_report.parse(text)
