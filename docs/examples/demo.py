@@ -36,7 +36,9 @@ def run(*words: str, expect: tuple[int, ...] = (0,)) -> str:
         said += line
         print(line, end="", flush=True)
     if process.wait() not in expect:
-        raise SystemExit(f"demo: that ended with {process.returncode}; the lab is kept: gpustate lab down --name {NAME}")
+        raise SystemExit(
+            f"demo: that ended with {process.returncode}; the lab is kept: gpustate lab down --name {NAME}"
+        )
     return said
 
 
@@ -45,8 +47,21 @@ def main(arguments: list[str]) -> None:
     named = [word for word in arguments if not word.startswith("-")]
     policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
     started = time.monotonic()
-    run("lab", "up", "--name", NAME, "--nodes", "2", "--image", "debian12,debian13", "--gpus", "8xH100")
-    listed = subprocess.run([GPUSTATE, "lab", "list", "-o", "json"], capture_output=True, text=True, check=True)
+    run(
+        "lab",
+        "up",
+        "--name",
+        NAME,
+        "--nodes",
+        "2",
+        "--image",
+        "debian12,debian13",
+        "--gpus",
+        "8xH100",
+    )
+    listed = subprocess.run(
+        [GPUSTATE, "lab", "list", "-o", "json"], capture_output=True, text=True, check=True
+    )
     labs = json.loads(listed.stdout)["labs"]
     inventory = next(lab["inventory"] for lab in labs if lab["name"] == NAME)
     run("plan", policy, "-i", inventory)
@@ -56,7 +71,9 @@ def main(arguments: list[str]) -> None:
     if " changed=0 " not in again:
         raise SystemExit("demo: the second apply changed something; that is a bug in gpustate")
     if keep:
-        print(f"\nThe nodes are kept: gpustate explain gpu1 -i {inventory}; gpustate lab down --name {NAME}")
+        print(
+            f"\nThe nodes are kept: gpustate explain gpu1 -i {inventory}; gpustate lab down --name {NAME}"
+        )
     else:
         run("lab", "down", "--name", NAME)
     print(f"\ndemo: done in {time.monotonic() - started:.0f} s; the second apply changed nothing")

@@ -80,7 +80,7 @@ def make_batch(
         target = f'"$SHIPPED/{digest}/{file.name}"'
         parts.append(
             f"if [ ! -s {target} ]; then printf '%s need {digest}\\n' {nonce}; "
-            f'if mkdir -p -m 0755 "$SHIPPED/{digest}" && t=$(mktemp "$SHIPPED/{digest}/.new.XXXXXX"); then '
+            f'if mkdir -p -m 0700 "$G" && mkdir -p -m 0755 "$SHIPPED/{digest}" && t=$(mktemp "$SHIPPED/{digest}/.new.XXXXXX"); then '
             f'head -c {len(packed)} | gzip -dc >"$t" && sync "$t" && chmod 0644 "$t" && mv -fT "$t" {target} || rm -f "$t"; '
             f"else head -c {len(packed)} >/dev/null; fi; fi\n"
         )

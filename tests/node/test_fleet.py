@@ -5,7 +5,6 @@ a state folder and files of its own; what goes wrong on some of them goes wrong 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from gpustate.lab.node import Node
 COUNT = 20
 DEAD, HANGING, WRONG_KEY, FULL = "n03", "n07", "n11", "n15"
 
-POLICY = '''
+POLICY = """
 from filestates import LightFirst, LightSecond
 from gpustate import Policy
 policy = Policy(LightFirst(path="/set/per/node"), LightSecond(path="/set/per/node"))
-'''
+"""
 
 
 class Light:
@@ -33,7 +32,9 @@ class Light:
         self.addresses = {f"n{i:02}": f"{base}.{100 + i}" for i in range(1, COUNT + 1)}
         self.policy = folder / "policy.py"
         self.policy.write_text(POLICY)
-        (folder / "gpustate.toml").write_text('states = ["filestates:LightFirst", "filestates:LightSecond"]\n')
+        (folder / "gpustate.toml").write_text(
+            'states = ["filestates:LightFirst", "filestates:LightSecond"]\n'
+        )
         self.inventory = folder / "inventory.yml"
         self.known_hosts = folder / "known_hosts"
         del last
@@ -47,12 +48,17 @@ class Light:
             if name == HANGING:
                 lines.append(f"[{address}]:2222 {lab_keys[0]} {lab_keys[1]}")
         if faults:
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "other")], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "other")],
+                check=True,
+            )
             wrong = (self.folder / "other.pub").read_text().split()[:2]
             lines = [line for line in lines if not line.startswith(self.addresses[WRONG_KEY] + " ")]
             lines.append(f"{self.addresses[WRONG_KEY]} {wrong[0]} {wrong[1]}")
         self.known_hosts.write_text("\n".join(lines) + "\n")
-        key = next(word for word in self.node.ssh_args() if Path(word).is_file() and "known" not in word)
+        key = next(
+            word for word in self.node.ssh_args() if Path(word).is_file() and "known" not in word
+        )
         rows = ["all:", "  vars:", "    ansible_user: root", f"    ansible_ssh_private_key_file: {key}",
                 f"    ansible_ssh_common_args: -o UserKnownHostsFile={self.known_hosts} -o ConnectTimeout=4",
                 "  hosts:"]  # fmt: skip
@@ -66,15 +72,21 @@ class Light:
 
     def accepted(self) -> int:
         """Connections that sshd let in so far."""
-        return int(self.node.run("journalctl -u ssh -o cat | grep -c 'Accepted publickey' || :").stdout)
+        return int(
+            self.node.run("journalctl -u ssh -o cat | grep -c 'Accepted publickey' || :").stdout
+        )
 
     def channels(self) -> int:
         """Commands that sshd started so far."""
-        return int(self.node.run("journalctl -u ssh -o cat | grep -c 'Starting session: command' || :").stdout)
+        return int(
+            self.node.run(
+                "journalctl -u ssh -o cat | grep -c 'Starting session: command' || :"
+            ).stdout
+        )
 
 
 @pytest.fixture
-def light(node12: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Light]:
+def light(node12: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Light:
     one = Light(node12, tmp_path)
     device = node12.run("ip -o -4 addr show scope global").stdout.split()[1]
     for address in one.addresses.values():
@@ -85,7 +97,7 @@ def light(node12: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     )
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
     one.write(faults=False)
-    yield one
+    return one
 
 
 def test_four_nodes_in_trouble_are_named_and_the_other_sixteen_are_done(light: Light) -> None:
@@ -110,7 +122,9 @@ def test_four_nodes_in_trouble_are_named_and_the_other_sixteen_are_done(light: L
     assert "make room" in rows[FULL]["reason"]
     assert ran.code == 1
     assert node.run(f"ls /srv/{FULL}").stdout.split() == ["state"]
-    without_full = gpustate("apply", light.policy, "-i", light.inventory, "-l", f"all:!{FULL}", "--yes")
+    without_full = gpustate(
+        "apply", light.policy, "-i", light.inventory, "-l", f"all:!{FULL}", "--yes"
+    )
     assert without_full.code == 4
     assert without_full.summary["unchanged"] == "16"
     assert without_full.summary["unreachable"] == "3"
@@ -165,10 +179,14 @@ def test_the_second_apply_touches_no_file_outside_the_state_folder(light: Light)
 def test_sudo_works_without_a_password_with_one_and_says_so_when_it_is_wrong(light: Light) -> None:
     text = light.inventory.read_text()
     node = ("-i", light.inventory, "-l", "n09")
-    light.inventory.write_text(text.replace("ansible_user: root", "ansible_user: op\n    ansible_become: true"))
+    light.inventory.write_text(
+        text.replace("ansible_user: root", "ansible_user: op\n    ansible_become: true")
+    )
     assert gpustate("apply", light.policy, *node, "--yes", code=0).summary["changed"] == "1"
     assert light.node.run("stat -c %U /srv/n09/first").stdout.strip() == "root"
-    with_password = "ansible_user: oppw\n    ansible_become: true\n    ansible_become_password: gpustate-lab"
+    with_password = (
+        "ansible_user: oppw\n    ansible_become: true\n    ansible_become_password: gpustate-lab"
+    )
     light.inventory.write_text(text.replace("ansible_user: root", with_password))
     light.node.run("rm /srv/n09/second")
     assert gpustate("apply", light.policy, *node, "--yes", code=0).summary["changed"] == "1"
@@ -188,7 +206,11 @@ def test_a_jump_host_is_gone_through_with_its_host_key_checked(light: Light) -> 
     light.inventory.write_text(text.replace("ConnectTimeout=4", f"ConnectTimeout=4 -J root@{jump}"))
     node = ("-i", light.inventory, "-l", "n10")
     assert gpustate("apply", light.policy, *node, "--yes", code=0).summary["changed"] == "1"
-    keys = [line for line in light.known_hosts.read_text().splitlines() if not line.startswith(f"{jump} ")]
+    keys = [
+        line
+        for line in light.known_hosts.read_text().splitlines()
+        if not line.startswith(f"{jump} ")
+    ]
     light.known_hosts.write_text("\n".join(keys) + "\n")
     refused = gpustate("plan", light.policy, *node, "-o", "json")
     assert refused.code == 4
@@ -209,7 +231,17 @@ def test_a_lock_is_taken_shown_refused_and_broken(light: Light) -> None:
 
 def test_batches_stop_after_one_that_did_not_end_well(light: Light) -> None:
     light.write(faults=True)
-    ran = gpustate("apply", light.policy, "-i", light.inventory, "-l", "n01:n02:n03:n04", "--yes", "--serial", "1,2")
+    ran = gpustate(
+        "apply",
+        light.policy,
+        "-i",
+        light.inventory,
+        "-l",
+        "n01:n02:n03:n04",
+        "--yes",
+        "--serial",
+        "1,2",
+    )
     assert ran.code == 6 or ran.code == 4
     assert "Not begun: n04" in ran.out or ran.summary["nodes"] == "4"
 
@@ -224,5 +256,8 @@ def test_a_saved_plan_is_applied_and_refused_once_a_node_has_moved(
     monkeypatch.chdir(light.folder)
     ran = gpustate("apply", plan, "-i", light.inventory, "--yes", "-o", "json", code=5)
     assert ran.node("n16")["status"] == "ok"
-    assert "the plan is stale: light-first.text was None, is 'somebody\\n'" in ran.node("n17")["reason"]
+    assert (
+        "the plan is stale: light-first.text was None, is 'somebody\\n'"
+        in ran.node("n17")["reason"]
+    )
     assert light.node.run("cat /srv/n17/first").stdout == "somebody\n"

@@ -1,0 +1,175 @@
+"""What a document asks for: states with parameters, the places they come from, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.clusterpolicy.blocks import Fate
+from gpustate.clusterpolicy.check import Setting
+from gpustate.clusterpolicy.documents import Item
+from gpustate.errors import PolicyError
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One state that a file asks for.
+
+    Args:
+        state: its name.
+        parameters: plain data, for :func:`gpustate.model.policy.build`.
+        places: ``file:line`` of each parameter that the file gave.
+    """
+
+    state: str
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+    places: dict[str, str] = field(default_factory=dict[str, str])
+
+    def give(self, parameter: str, value: object, place: str | None = None) -> None:
+        """Set a parameter and say where it comes from."""
+        self.parameters[parameter] = value
+        if place is not None:
+            self.places[parameter] = place
+
+
+@dataclass(slots=True)
+class Source:
+    """One document with its settings checked, and the documents beside it.
+
+    Args:
+        file: its path.
+        spec: ``spec`` of the object, or all of a Helm values file.
+        settings: what it sets.
+        config_maps: those in the same file, by name.
+        used: names of the ConfigMaps that were asked for.
+        notes: what no state does, filled while reading.
+    """
+
+    file: str
+    spec: Item
+    settings: tuple[Setting, ...]
+    config_maps: dict[str, Item] = field(default_factory=dict[str, Item])
+    used: set[str] = field(default_factory=set[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    def place(self, item: Item) -> str:
+        """``file:line`` of an item."""
+        return f"{self.file}:{item.line}"
+
+    def enabled(self, section: str, *, otherwise: bool) -> bool:
+        """The section's ``enabled``; ``otherwise`` is what the Operator makes of its absence."""
+        item = self.spec.get(*section.split("."), "enabled")
+        return otherwise if item is None else bool(item.value)
+
+    def not_used(self, why: str, *prefixes: str, but: tuple[str, ...] = ()) -> None:
+        """Note settings that would be honoured, were it not for ``why``."""
+        unused = [
+            s
+            for s in self.settings
+            if s.leaf.fate is Fate.HONOURED and s.path.startswith(prefixes) and s.path not in but
+        ]
+        if unused:
+            self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
+
+    def config_map(self, name: Item, path: str) -> Item:
+        """Return the data of the ConfigMap that a key names.
+
+        Raises:
+            PolicyError: it is not in the file, or holds no data.
+        """
+        found = self.config_maps.get(name.value)
+        self.used.add(name.value)
+        if found is None:
+            there = ", ".join(sorted(self.config_maps))
+            raise PolicyError(
+                f"{path} names the ConfigMap {name.value!r}, which is not in this file"
+                + (f" (it has {there})" if there else ""),
+                place=self.place(name),
+                fix="add it to the file as a document of its own, after a line '---'",
+            )
+        data = found.get("data")
+        if data is None or not isinstance(data.value, dict):
+            raise PolicyError(
+                f"the ConfigMap {name.value!r} holds no data", place=self.place(found)
+            )
+        return data
+
+
+#: Sections that act only on nodes for virtual machines.
+_SANDBOX = (
+    *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
+    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
+)
+
+
+#: Sections that do nothing unless their ``enabled`` is true; in the others it has to be false.
+_OFF_BY_DEFAULT = ("gds", "gdrcopy", "nodeStatusExporter")
+
+
+def notes_on(source: Source) -> Iterator[str]:
+    """Say what becomes of every setting that no state honours; none is left out."""
+    left = [s for s in source.settings if s.leaf.fate is not Fate.HONOURED]
+    sandbox = source.spec.get("sandboxWorkloads", "enabled")
+    if sandbox is None or not sandbox.value:
+        off = [s for s in left if s.path.partition(".")[0] in _SANDBOX]
+        left = [s for s in left if s.path.partition(".")[0] not in _SANDBOX]
+        yield from _note(source, off, "sandboxWorkloads.enabled is not true, so these do nothing")
+    later = [s for s in left if s.leaf.fate is Fate.LATER]
+    asking = [s for s in later if s.asks_for_something and not _switched_off(source, s)]
+    for reason, settings in _by_reason(asking).items():
+        what = _listed(settings, most=20)
+        yield f"{_first(source, settings)}: not carried out: {what}: {reason}"
+    nothing = [s for s in later if s not in asking]
+    yield from _note(source, nothing, "these ask for nothing here", most=1000)
+    for reason, settings in _by_reason([s for s in left if s.leaf.fate is Fate.DEAD]).items():
+        what = _listed(settings)
+        yield f"{_first(source, settings)}: deprecated, the Operator ignores it too: {what}: {reason}"
+    pods = [s for s in left if s.leaf.fate is Fate.KUBERNETES]
+    yield from _note(source, pods, "about Kubernetes objects, not nodes")
+
+
+def _note(source: Source, settings: list[Setting], what: str, most: int = 3) -> Iterator[str]:
+    if settings:
+        yield f"{_first(source, settings)}: {what}: {_listed(settings, most)}"
+
+
+def _by_reason(settings: list[Setting]) -> dict[str, list[Setting]]:
+    found: dict[str, list[Setting]] = {}
+    for setting in settings:
+        found.setdefault(setting.leaf.detail, []).append(setting)
+    return found
+
+
+def _switched_off(source: Source, setting: Setting) -> bool:
+    section = setting.path.partition(".")[0]
+    return not source.enabled(section, otherwise=section not in _OFF_BY_DEFAULT)
+
+
+def _first(source: Source, settings: list[Setting]) -> str:
+    return f"{source.file}:{min(s.item.line for s in settings)}"
+
+
+def _listed(settings: list[Setting], most: int = 3) -> str:
+    """Name settings with their lines; more than ``most`` of one section become a count."""
+    sections: dict[str, list[Setting]] = {}
+    for setting in settings:
+        sections.setdefault(setting.path.partition(".")[0], []).append(setting)
+    parts: list[str] = []
+    for section, mine in sections.items():
+        lines = sorted({s.item.line for s in mine})
+        if len(mine) > most:
+            parts.append(f"{section} ({len(mine)} keys in lines {lines[0]}-{lines[-1]})")
+        else:
+            parts.extend(
+                f"{_named(s)} (line {s.item.line})"
+                for s in mine
+                if not s.path.endswith("env[].value")
+            )
+    return ", ".join(parts)
+
+
+def _named(setting: Setting) -> str:
+    if setting.path.endswith("env[].name"):
+        return f"{setting.path.removesuffix('[].name')} {setting.item.value}"
+    return setting.path

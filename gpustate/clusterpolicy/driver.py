@@ -1,0 +1,115 @@
+"""The driver a document asks for: ClusterPolicy's ``driver`` section or an NVIDIADriver.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go, DriverSpec.
+    NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver, how kernelModuleConfig is read.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpustate.clusterpolicy.asked import Source, Wanted
+from gpustate.clusterpolicy.documents import Item, shown
+from gpustate.errors import PolicyError
+
+#: An image tag is the version of the software and the system the image was made for.
+_SYSTEM = re.compile(
+    r"-(ubuntu|ubi|rhel|rhcos|rocky|ol|centos|sles|sl-micro|debian|fedora|amzn|distroless).*"
+)
+_VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){1,2}")
+_BRANCH = re.compile(r"\d{3,4}")
+_PARAMETER = re.compile(r"([A-Za-z_]\w*)=(.*)")
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+#: Keys of the ConfigMap and the modules they are for.
+MODULES = {
+    "nvidia.conf": "nvidia",
+    "nvidia-uvm.conf": "nvidia-uvm",
+    "nvidia-modeset.conf": "nvidia-modeset",
+    "nvidia-drm.conf": "nvidia-drm",
+    "nvidia-peermem.conf": "nvidia-peermem",
+}
+
+
+def software_version(source: Source, item: Item, path: str) -> str:
+    """Return the version in an image tag, without the system it was made for.
+
+    Raises:
+        PolicyError: a digest, which names an image and not a version.
+    """
+    tag = item.value.strip()
+    if tag.startswith("sha256:"):
+        raise PolicyError(
+            f"{path} is a digest, which names an image and says no version",
+            place=source.place(item),
+            fix="write the version it holds",
+        )
+    return _SYSTEM.sub("", tag).removeprefix("v")
+
+
+def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
+    """Return the driver state of a ``driver`` section (or of an NVIDIADriver's whole spec)."""
+    driver = Wanted("driver")
+    version = spec.get("version")
+    if version is not None and version.value:
+        path = f"{prefix}version"
+        text = software_version(source, version, path)
+        if _BRANCH.fullmatch(text):
+            driver.give("branch", int(text), source.place(version))
+        elif _VERSION.fullmatch(text):
+            driver.give("version", text, source.place(version))
+        else:
+            raise PolicyError(
+                f"{path} is {shown(version.value)}, wanted a driver version such as 580.95.05 or a "
+                "branch such as 580",
+                place=source.place(version),
+            )
+    else:
+        source.notes.append(
+            f"{source.place(spec)}: {prefix}version is not given: the Operator would take the one "
+            "of its own release; here what is installed stays, and a fresh node gets the newest "
+            "that drives its GPUs"
+        )
+    module_type = spec.get("kernelModuleType")
+    if module_type is not None:
+        driver.give("module_type", module_type.value, source.place(module_type))
+    precompiled = spec.get("usePrecompiled")
+    if precompiled is not None:
+        driver.give("precompiled", precompiled.value, source.place(precompiled))
+    name = spec.get("kernelModuleConfig", "name")
+    if name is not None and name.value:
+        parameters = _module_parameters(source, name, f"{prefix}kernelModuleConfig.name")
+        driver.give("parameters", parameters, source.place(name))
+    return driver
+
+
+def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int | str]:
+    """Read the ConfigMap: one file a module, one ``NAME=VALUE`` a line."""
+    found: dict[str, int | str] = {}
+    for key, text in source.config_map(name, path).value.items():
+        module = MODULES.get(key)
+        if module is None:
+            raise PolicyError(
+                f"the ConfigMap {name.value!r} has the key {shown(key)}, which no module reads",
+                place=source.place(text),
+                fix=f"wanted {', '.join(MODULES)}",
+            )
+        if not isinstance(text.value, str):
+            raise PolicyError(f"{key} is no text", place=source.place(text))
+        lines = text.value.split("\n")
+        for number, line in enumerate(lines, text.line + (1 if len(lines) > 1 else 0)):
+            stripped = line.strip()
+            if not stripped or stripped.startswith("#"):
+                continue
+            match = _PARAMETER.fullmatch(stripped)
+            if match is None:
+                raise PolicyError(
+                    f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
+                    place=f"{source.file}:{number}",
+                )
+            value = match[2].strip()
+            if len(value) > 1 and value[0] == value[-1] == '"':
+                value = value[1:-1]  # the kernel takes such quotes off as well
+            parameter = match[1] if module == "nvidia" else f"{module}.{match[1]}"
+            found[parameter] = int(value) if _INTEGER.fullmatch(value) else value
+    return found

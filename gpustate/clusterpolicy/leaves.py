@@ -1,0 +1,336 @@
+"""A class for every leaf of ClusterPolicy and NVIDIADriver: its type and its fate.
+
+``[]`` in a path is any element of a list. A test compares paths, types, choices, defaults and
+minima with the custom resource definitions, so that a leaf added upstream is noticed here.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: config/crd/bases.
+"""
+
+from __future__ import annotations
+
+from gpustate.clusterpolicy.blocks import (
+    ARGS,
+    COMPONENT,
+    ENV,
+    IMAGE,
+    IMAGE_WHY,
+    POD_WHY,
+    PROBES,
+    SECURITY,
+    SERVICE_MONITOR,
+    TOLERATIONS,
+    Fate,
+    Leaf,
+    Leaves,
+    dead,
+    env,
+    honoured,
+    kubernetes,
+    later,
+    under,
+    with_fate,
+)
+
+_ROLLING = "rolling upgrades come with the command 'upgrade'; --serial sets the pace until then"
+
+
+def _upgrade_policy(auto_upgrade: bool) -> dict[str, Leaf]:
+    flag = later("boolean", _ROLLING, default=False)
+    text = later("string", _ROLLING)
+
+    def seconds(default: int) -> Leaf:
+        return later("integer", _ROLLING, default=default, minimum=0)
+
+    return {
+        "upgradePolicy.autoUpgrade": later("boolean", _ROLLING, default=auto_upgrade),
+        "upgradePolicy.maxParallelUpgrades": seconds(1),
+        "upgradePolicy.maxUnavailable": later("int-or-string", _ROLLING, default="25%"),
+        "upgradePolicy.waitForCompletion.podSelector": text,
+        "upgradePolicy.waitForCompletion.timeoutSeconds": seconds(0),
+        "upgradePolicy.podDeletion.force": flag,
+        "upgradePolicy.podDeletion.timeoutSeconds": seconds(300),
+        "upgradePolicy.podDeletion.deleteEmptyDir": flag,
+        "upgradePolicy.drain.enable": flag,
+        "upgradePolicy.drain.force": flag,
+        "upgradePolicy.drain.podSelector": text,
+        "upgradePolicy.drain.timeoutSeconds": seconds(300),
+        "upgradePolicy.drain.deleteEmptyDir": flag,
+    }
+
+
+_PROXY = "an environment variable of the driver container; a node's own proxy settings hold instead"
+_GDS = under(
+    "gds",
+    with_fate(
+        Fate.LATER, "GPUDirect Storage (nvidia-fs) has no state yet", {**IMAGE, **ARGS, **ENV}
+    ),
+    {"enabled": later("boolean", "GPUDirect Storage (nvidia-fs) has no state yet")},
+)
+_GDRCOPY = under(
+    "gdrcopy",
+    with_fate(Fate.LATER, "GDRCopy has no state yet", {**IMAGE, **ARGS, **ENV}),
+    {"enabled": later("boolean", "GDRCopy has no state yet")},
+)
+#: What ClusterPolicy's ``driver`` and NVIDIADriver have in common.
+_DRIVER: Leaves = {
+    **COMPONENT,
+    **env(later("string", _PROXY)),
+    **PROBES,
+    "version": honoured("string", "driver.version, or driver.branch when only a branch is given"),
+    "kernelModuleType": honoured(
+        "string", "driver.module_type", choices=("auto", "open", "proprietary"), default="auto"
+    ),
+    "kernelModuleConfig.name": honoured(
+        "string", "driver.parameters, from the ConfigMap in the same file"
+    ),
+    "usePrecompiled": honoured("boolean", "driver.precompiled"),
+    "useOpenKernelModules": dead("boolean", "kernelModuleType says it instead"),
+    "rdma.enabled": later("boolean", "GPUDirect RDMA has no state yet"),
+    "rdma.useHostMofed": later("boolean", "GPUDirect RDMA has no state yet"),
+    "certConfig.name": later("string", "no state yet installs certificates"),
+    "licensingConfig.secretName": later("string", "vGPU licensing has no state yet"),
+    "licensingConfig.nlsEnabled": later("boolean", "vGPU licensing has no state yet"),
+    "secretEnv": later("string", _PROXY),
+    **under(
+        "manager",
+        with_fate(
+            Fate.KUBERNETES,
+            "the driver manager is a container; gpustate itself unloads drivers",
+            IMAGE,
+        ),
+        ENV,
+    ),
+}
+_REPOSITORY_FILES = "no state yet takes repository files; driver-repository has parameters"
+_TOPOLOGY = "the vGPU topology daemon has no state yet"
+
+
+def _simple(section: str, detail: str, *, fate: Fate = Fate.LATER) -> dict[str, Leaf]:
+    """A component whose image is Kubernetes' business and whose purpose has no state yet."""
+    return under(
+        section,
+        COMPONENT,
+        {"enabled": Leaf("boolean", detail, fate), "version": Leaf("string", detail, fate)},
+    )
+
+
+def _validator() -> dict[str, Leaf]:
+    leaves: dict[str, Leaf] = dict(under("validator", COMPONENT))
+    for part in ("driver", "toolkit"):
+        leaves.update(
+            under(f"validator.{part}", env(later("string", "the validator has no such setting")))
+        )
+    leaves.update(
+        under("validator.cuda", env(honoured("string", "validator.cuda, from WITH_WORKLOAD")))
+    )
+    leaves.update(under("validator.plugin", ENV))
+    for part in ("vfioPCI", "vgpuManager", "vgpuDevices"):
+        leaves.update(
+            under(f"validator.{part}", env(later("string", "virtual machines have no state yet")))
+        )
+    return leaves
+
+
+_SANDBOX = "GPUs for virtual machines have no state yet"
+_KATA = "the Operator no longer runs the Kata manager"
+_DCGM = "the DCGM host engine has no state yet"
+_EXPORTER = "the DCGM exporter has no state yet"
+_MIG = "MIG has no state yet"
+_PLUGIN = "the device plugin has no state yet"
+
+CLUSTER_POLICY: Leaves = {
+    **under(
+        "operator",
+        {
+            "runtimeClass": honoured("string", "containerd.handler", default="nvidia"),
+            "defaultRuntime": dead("string", "the runtime is detected"),
+            "labels": kubernetes("map[string]", POD_WHY),
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "use_ocp_driver_toolkit": kubernetes("boolean", "about OpenShift only"),
+        },
+        under("initContainer", with_fate(Fate.DEAD, "there is no such container any more", IMAGE)),
+        under("metrics.serviceMonitor", SERVICE_MONITOR),
+    ),
+    **under(
+        "hostPaths",
+        {
+            "rootFS": honoured(
+                "string", "nothing: gpustate works on the node itself, whose root is /"
+            ),
+            "driverInstallDir": kubernetes("string", "where a driver container has its root"),
+            "kubeletRootDir": kubernetes("string", "a mount of a pod", default="/var/lib/kubelet"),
+        },
+    ),
+    **under(
+        "daemonsets",
+        TOLERATIONS,
+        under("podSecurityContext", SECURITY),
+        {
+            "labels": kubernetes("map[string]", POD_WHY),
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "priorityClassName": kubernetes("string", POD_WHY),
+            "updateStrategy": kubernetes(
+                "string", POD_WHY, choices=("RollingUpdate", "OnDelete"), default="RollingUpdate"
+            ),
+            "rollingUpdate.maxUnavailable": kubernetes("string", POD_WHY),
+        },
+    ),
+    **under(
+        "driver",
+        _DRIVER,
+        _upgrade_policy(auto_upgrade=False),
+        {
+            "enabled": honoured(
+                "boolean", "nouveau, driver-repository, driver, persistenced and fabric-manager"
+            ),
+            "useNvidiaDriverCRD": honoured("boolean", "reads the NVIDIADriver in the same file"),
+            "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
+            "licensingConfig.configMapName": later("string", "vGPU licensing has no state yet"),
+            "virtualTopology.config": later("string", _TOPOLOGY),
+        },
+    ),
+    **under(
+        "toolkit",
+        COMPONENT,
+        env(honoured("string", "containerd and container-toolkit, the names they know")),
+        {
+            "enabled": honoured("boolean", "toolkit-repository, container-toolkit and containerd"),
+            "version": honoured("string", "container-toolkit.version"),
+            "installDir": later(
+                "string", "packages install to /usr/bin", default="/usr/local/nvidia"
+            ),
+        },
+    ),
+    **under(
+        "cdi",
+        {
+            "enabled": honoured(
+                "boolean", "cdi, and whether containerd's default changes", default=True
+            ),
+            "default": dead("boolean", "cdi.enabled says it all", default=False),
+            "nriPluginEnabled": later("boolean", "the NRI plugin has no state yet", default=False),
+        },
+    ),
+    **_simple("devicePlugin", _PLUGIN),
+    **under(
+        "devicePlugin",
+        {
+            "config.name": later("string", _PLUGIN),
+            "config.default": later("string", _PLUGIN),
+            "mps.root": later("string", "MPS has no state yet", default="/run/nvidia/mps"),
+        },
+    ),
+    **_simple("gfd", "GPU feature labels have no state yet"),
+    "mig.strategy": later("string", _MIG, choices=("none", "single", "mixed")),
+    **_simple("migManager", _MIG),
+    **under(
+        "migManager",
+        {
+            "config.name": later("string", _MIG),
+            "config.default": later(
+                "string", _MIG, choices=("all-disabled", ""), default="all-disabled"
+            ),
+            "gpuClientsConfig.name": later("string", _MIG),
+        },
+    ),
+    **_simple("dcgm", _DCGM),
+    "dcgm.hostPort": dead("integer", "the port is 5555"),
+    **_simple("dcgmExporter", _EXPORTER),
+    **under(
+        "dcgmExporter",
+        under("serviceMonitor", SERVICE_MONITOR),
+        {
+            "annotations": kubernetes("map[string]", POD_WHY),
+            "config.name": later("string", _EXPORTER),
+            "enablePodLabels": kubernetes("boolean", "about labels of pods"),
+            "enablePodUID": kubernetes("boolean", "about labels of pods"),
+            "podLabelAllowlistRegex": kubernetes("list[string]", "about labels of pods"),
+            "hostPID": kubernetes("boolean", POD_WHY),
+            "hpcJobMapping.enabled": later("boolean", _EXPORTER),
+            "hpcJobMapping.directory": later("string", _EXPORTER),
+            "service.type": kubernetes("string", "a property of a Service"),
+            "service.internalTrafficPolicy": kubernetes("string", "a property of a Service"),
+        },
+    ),
+    **_simple("nodeStatusExporter", "the node status exporter has no state yet"),
+    **_validator(),
+    **_GDS,
+    **_GDRCOPY,
+    "sandboxWorkloads.enabled": later("boolean", _SANDBOX),
+    "sandboxWorkloads.defaultWorkload": later(
+        "string", _SANDBOX, choices=("container", "vm-passthrough", "vm-vgpu"), default="container"
+    ),
+    "sandboxWorkloads.mode": later(
+        "string", _SANDBOX, choices=("kubevirt", "kata"), default="kubevirt"
+    ),
+    **_simple("vgpuManager", _SANDBOX),
+    "vgpuManager.kernelModuleConfig.name": later("string", _SANDBOX),
+    **under("vgpuManager.driverManager", IMAGE, ENV),
+    **_simple("vgpuDeviceManager", _SANDBOX),
+    "vgpuDeviceManager.config.name": later("string", _SANDBOX),
+    "vgpuDeviceManager.config.default": later("string", _SANDBOX, default="default"),
+    **_simple("vfioManager", _SANDBOX),
+    **under("vfioManager.driverManager", IMAGE, ENV),
+    **_simple("sandboxDevicePlugin", _SANDBOX),
+    **_simple("kataSandboxDevicePlugin", _SANDBOX),
+    **_simple("ccManager", "confidential computing has no state yet"),
+    "ccManager.defaultMode": later(
+        "string", "confidential computing has no state yet", choices=("on", "off", "devtools")
+    ),
+    **with_fate(Fate.DEAD, _KATA, _simple("kataManager", _KATA)),
+    "kataManager.config.artifactsDir": dead(
+        "string", _KATA, default="/opt/nvidia-gpu-operator/artifacts/runtimeclasses"
+    ),
+    "kataManager.config.runtimeClasses[].name": dead("string", _KATA),
+    "kataManager.config.runtimeClasses[].nodeSelector": dead("map[string]", _KATA),
+    "kataManager.config.runtimeClasses[].artifacts.url": dead("string", _KATA),
+    "kataManager.config.runtimeClasses[].artifacts.pullSecret": dead("string", _KATA),
+    "psa.enabled": kubernetes("boolean", "labels of a namespace"),
+    "psp.enabled": dead("boolean", "Kubernetes has no PodSecurityPolicy any more"),
+}
+
+_AFFINITY = "preferredDuringSchedulingIgnoredDuringExecution[]"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]"
+_SELECTS = (
+    "the inventory chooses the nodes; a selector is refused, as its labels are not known here"
+)
+
+
+def _expressions(prefix: str) -> dict[str, Leaf]:
+    return {
+        f"{prefix}.{kind}[].{name}": Leaf(
+            "list[string]" if name == "values" else "string",
+            _SELECTS if prefix.startswith("required") else "a preference of the scheduler",
+            Fate.HONOURED if prefix.startswith("required") else Fate.KUBERNETES,
+        )
+        for kind in ("matchExpressions", "matchFields")
+        for name in ("key", "operator", "values")
+    }
+
+
+NVIDIA_DRIVER: Leaves = {
+    **_DRIVER,
+    **_upgrade_policy(auto_upgrade=True),
+    **TOLERATIONS,
+    **under("podSecurityContext", SECURITY),
+    **_GDS,
+    **_GDRCOPY,
+    **under("nodeAffinity", _expressions(f"{_AFFINITY}.preference"), _expressions(_REQUIRED)),
+    f"nodeAffinity.{_AFFINITY}.weight": kubernetes("integer", "a preference of the scheduler"),
+    "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
+    "default": kubernetes("boolean", "which object wins on a node", default=False),
+    "driverType": honoured(
+        "string",
+        "driver, when it is 'gpu'; the others are refused",
+        choices=("gpu", "vgpu", "vgpu-host-manager"),
+        default="gpu",
+    ),
+    "nodeSelector": honoured("map[string]", _SELECTS),
+    "labels": kubernetes("map[string]", POD_WHY),
+    "annotations": kubernetes("map[string]", POD_WHY),
+    "priorityClassName": kubernetes("string", POD_WHY),
+    "repoConfig.name": later("string", _REPOSITORY_FILES),
+    "licensingConfig.name": later("string", "vGPU licensing has no state yet"),
+    "virtualTopologyConfig.name": later("string", _TOPOLOGY),
+}

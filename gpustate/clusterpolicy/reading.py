@@ -1,0 +1,352 @@
+"""From the text of an Operator file to the states it asks for.
+
+Recognised by their content, not by the file's name: a ClusterPolicy (``nvidia.com/v1``), an
+NVIDIADriver (``nvidia.com/v1alpha1``), Helm values (no ``apiVersion`` and no ``kind``). ConfigMaps
+and Secrets that they name are looked for in the same file.
+
+A ``nil`` is not a ``false``: a component whose ``enabled`` is missing is on or off as the Operator
+has it, and the defaults the API server would fill in hold here too.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go, the ``IsEnabled`` methods;
+    internal/validator: what an NVIDIADriver may not say.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpustate.clusterpolicy import documents
+from gpustate.clusterpolicy.asked import Source, Wanted, notes_on
+from gpustate.clusterpolicy.blocks import Leaves
+from gpustate.clusterpolicy.check import Checker
+from gpustate.clusterpolicy.documents import Item, shown
+from gpustate.clusterpolicy.driver import wanted_driver
+from gpustate.clusterpolicy.helm import HELM, SECTIONS, check_chart
+from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
+from gpustate.clusterpolicy.runtime import wanted_runtime, wanted_validator
+from gpustate.errors import PolicyError
+
+_KINDS = {
+    ("nvidia.com/v1", "ClusterPolicy"): "clusterpolicy",
+    ("nvidia.com/v1alpha1", "NVIDIADriver"): "nvidiadriver",
+    ("nvidia.com/v1alpha1", "GPUCluster"): "gpucluster",
+    ("v1", "ConfigMap"): "configmap",
+    ("v1", "Secret"): "secret",
+}
+#: On when nothing is said, and without a state yet. Helm turns the host engine off.
+_ON_BY_DEFAULT = ("devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter")
+_SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
+#: Labels that every node with a GPU has; a selector of these selects all.
+_EVERY_NODE = {"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file asks for.
+
+    Args:
+        kind: ``clusterpolicy``, ``nvidiadriver`` or ``helm``.
+        name: ``metadata.name``; empty for Helm values.
+        wanted: the states.
+        notes: everything else the file says, each with its place.
+    """
+
+    kind: str
+    name: str
+    wanted: tuple[Wanted, ...]
+    notes: tuple[str, ...]
+
+
+def read(text: str, file: str, *, strict: bool = True) -> Reading:
+    """Read the text of an Operator file.
+
+    Args:
+        text: all of it.
+        file: its path, for places.
+        strict: unknown keys are errors; otherwise they become notes.
+
+    Raises:
+        PolicyError: it is none of the known kinds, or something in it is wrong.
+    """
+    by_kind: dict[str, list[Item]] = {}
+    found = documents.read(text, file)
+    if not found:
+        raise PolicyError("is empty, wanted a policy", place=file)
+    for item in found:
+        kind = _kind(item, file)
+        by_kind.setdefault(kind, []).append(item)
+    reader = _Reader(file, strict, by_kind)
+    reading = reader.read()
+    return replace(reading, notes=(*reading.notes, *reader.beside()))
+
+
+def _kind(item: Item, file: str) -> str:
+    place = f"{file}:{item.line}"
+    if not isinstance(item.value, dict):
+        what = documents.kind_of(item.value)
+        raise PolicyError(f"is {what}, wanted a policy", place=place)
+    version, kind = item.text("apiVersion"), item.text("kind")
+    if not version and not kind:
+        known = SECTIONS & set(item.value)
+        if not known:
+            key = next(iter(item.value), "")
+            near = difflib.get_close_matches(key, [*SECTIONS, "apiVersion", "kind"], 1)
+            raise PolicyError(
+                f"is no policy: it begins with {shown(key)}"
+                + (f" (did you mean {near[0]!r}?)" if near else ""),
+                place=place,
+                fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
+            )
+        return "helm"
+    if (version, kind) in _KINDS:
+        return _KINDS[version, kind]
+    for known_version, known_kind in _KINDS:
+        if kind == known_kind and known_version.startswith("nvidia.com/"):
+            raise PolicyError(
+                f"{kind} of {shown(version)} is not known, wanted {known_version}", place=place
+            )
+    if version.startswith("nvidia.com/"):
+        near = difflib.get_close_matches(kind, [k for _, k in _KINDS], 1)
+        raise PolicyError(
+            f"unknown kind {shown(kind)} of {version}",
+            place=place,
+            fix=f"did you mean {near[0]}" if near else "wanted ClusterPolicy or NVIDIADriver",
+        )
+    if not version or not kind:
+        raise PolicyError(f"lacks {'apiVersion' if not version else 'kind'}", place=place)
+    return "other"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the documents of one file, sorted by kind."""
+
+    file: str
+    strict: bool
+    by_kind: dict[str, list[Item]]
+    used: set[str] = field(default_factory=set[str])
+
+    def beside(self) -> Iterator[str]:
+        """Note the objects in the file that nothing asked for."""
+        for kind in ("configmap", "secret", "other"):
+            for item in self.by_kind.get(kind, ()):
+                name = item.text("metadata", "name")
+                if kind != "configmap" or name not in self.used:
+                    yield (
+                        f"{self.file}:{item.line}: not read: {item.text('kind')} {shown(name)}, "
+                        "which no key that is honoured names"
+                    )
+
+    def read(self) -> Reading:
+        for kind in ("clusterpolicy", "helm"):
+            self._only_one(kind)
+        if "gpucluster" in self.by_kind:
+            raise PolicyError(
+                "a GPUCluster (DRA) is not supported yet",
+                place=f"{self.file}:{self.by_kind['gpucluster'][0].line}",
+                fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
+            )
+        if "clusterpolicy" in self.by_kind and "helm" in self.by_kind:
+            raise PolicyError(
+                "holds a ClusterPolicy and Helm values, wanted one of them",
+                place=f"{self.file}:{self.by_kind['helm'][0].line}",
+            )
+        if "clusterpolicy" in self.by_kind:
+            return self._cluster_policy(self.by_kind["clusterpolicy"][0])
+        if "helm" in self.by_kind:
+            return self._helm(self.by_kind["helm"][0])
+        if "nvidiadriver" in self.by_kind:
+            return self._nvidia_driver_alone()
+        kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
+        raise PolicyError(
+            f"holds no policy, only {', '.join(kinds)}",
+            place=self.file,
+            fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
+        )
+
+    def _only_one(self, kind: str) -> None:
+        items = self.by_kind.get(kind, [])
+        if len(items) > 1:
+            raise PolicyError(
+                f"a second {items[1].text('kind') or 'Helm values document'}, the first is in line "
+                f"{items[0].line}",
+                place=f"{self.file}:{items[1].line}",
+                fix="keep one",
+            )
+
+    def _cluster_policy(self, item: Item) -> Reading:
+        source = self._source(self._spec(item), CLUSTER_POLICY)
+        crd = source.spec.get("driver", "useNvidiaDriverCRD")
+        drivers = self.by_kind.get("nvidiadriver", [])
+        driver: Wanted | None = None
+        if source.enabled("driver", otherwise=True):
+            section = source.spec.get("driver") or source.spec
+            if crd is not None and crd.value:
+                driver = self._nvidia_driver(source, crd)
+                source.not_used("the NVIDIADriver says it", "driver.", but=_SWITCHES)
+            else:
+                driver = wanted_driver(source, section, "driver.")
+        if drivers and (crd is None or not crd.value):
+            source.notes.append(
+                f"{self.file}:{drivers[0].line}: an NVIDIADriver, which driver.useNvidiaDriverCRD "
+                "does not ask for"
+            )
+        wanted = tuple(_stack(source, driver))
+        return self._reading("clusterpolicy", item, source, wanted, _ON_BY_DEFAULT)
+
+    def _helm(self, item: Item) -> Reading:
+        source = self._source(item, HELM)
+        left_to_crd = check_chart(source)
+        driver = None
+        if left_to_crd is not None:
+            driver = self._nvidia_driver(source, left_to_crd)
+            source.not_used("the NVIDIADriver says it", "driver.", but=_SWITCHES)
+        elif source.enabled("driver", otherwise=True):
+            section = source.spec.get("driver") or source.spec
+            driver = wanted_driver(source, section, "driver.")
+        wanted = tuple(_stack(source, driver))
+        on = tuple(name for name in _ON_BY_DEFAULT if name != "dcgm")
+        return self._reading("helm", item, source, wanted, on)
+
+    def _nvidia_driver_alone(self) -> Reading:
+        item = self._one_driver(None)
+        source = self._source(self._spec(item), NVIDIA_DRIVER)
+        driver = self._driver_of(source)
+        validator = Wanted("validator", {"containers": "none", "handler": "", "cdi": False})
+        wanted = (Wanted("preflight"), *_driver_stack(driver), validator)
+        return self._reading("nvidiadriver", item, source, wanted, ())
+
+    def _nvidia_driver(self, policy: Source, crd: Item) -> Wanted:
+        """The driver of the NVIDIADriver that ``crd`` asks for; its notes go to the policy's."""
+        item = self._one_driver(policy.place(crd))
+        source = self._source(self._spec(item), NVIDIA_DRIVER)
+        driver = self._driver_of(source)
+        policy.notes.extend((*source.notes, *notes_on(source)))
+        return driver
+
+    def _one_driver(self, place: str | None) -> Item:
+        drivers = self.by_kind.get("nvidiadriver", [])
+        if not drivers:
+            raise PolicyError(
+                "the driver is left to an NVIDIADriver, and there is none in this file",
+                place=place,
+                fix="add it to the file as a document of its own, after a line '---'",
+            )
+        if len(drivers) > 1:
+            raise PolicyError(
+                f"a second NVIDIADriver, the first is in line {drivers[0].line}; which nodes each "
+                "is for depends on labels, which an inventory does not have",
+                place=f"{self.file}:{drivers[1].line}",
+                fix="make a file of each and choose the nodes with --limit",
+            )
+        return drivers[0]
+
+    def _driver_of(self, source: Source) -> Wanted:
+        spec = source.spec
+        driver_type = spec.get("driverType")
+        if driver_type is not None and driver_type.value != "gpu":
+            raise PolicyError(
+                f"driverType {driver_type.value!r} has no state yet, wanted 'gpu'",
+                place=source.place(driver_type),
+            )
+        selector = spec.get("nodeSelector")
+        affinity = spec.get("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+        narrow = selector is not None and set(documents.plain(selector).items()) - set(
+            _EVERY_NODE.items()
+        )
+        if narrow or affinity is not None:
+            chosen = selector if narrow else affinity
+            raise PolicyError(
+                f"{'nodeSelector' if narrow else 'nodeAffinity'} chooses nodes by labels, which an "
+                "inventory does not have; all its nodes would get this driver",
+                place=source.place(chosen or spec),
+                fix="take it away and choose the nodes with --limit",
+            )
+        return wanted_driver(source, spec, "")
+
+    def _spec(self, item: Item) -> Item:
+        spec = item.get("spec")
+        if spec is None:
+            raise PolicyError(
+                f"the {item.text('kind')} has no spec", place=f"{self.file}:{item.line}"
+            )
+        return spec
+
+    def _source(self, spec: Item, leaves: Leaves) -> Source:
+        checker = Checker(self.file, leaves, self.strict)
+        settings = checker.settings(spec)
+        return Source(
+            self.file,
+            spec,
+            settings,
+            self._config_maps(),
+            self.used,
+            checker.notes,
+        )
+
+    def _config_maps(self) -> dict[str, Item]:
+        items = self.by_kind.get("configmap", [])
+        named = {item.text("metadata", "name"): item for item in items}
+        return {name: item for name, item in named.items() if name}
+
+    def _reading(
+        self, kind: str, item: Item, source: Source, wanted: tuple[Wanted, ...], on: tuple[str, ...]
+    ) -> Reading:
+        silent = [name for name in on if source.spec.get(name, "enabled") is None]
+        if silent:
+            source.notes.append(
+                f"{self.file}: on in the Operator when nothing is said, and not set up here: "
+                f"{', '.join(silent)}"
+            )
+        notes = (*source.notes, *notes_on(source))
+        return Reading(kind, item.text("metadata", "name"), wanted, notes)
+
+
+def _driver_stack(driver: Wanted) -> Iterator[Wanted]:
+    yield Wanted("nouveau")
+    yield Wanted("driver-repository")
+    yield driver
+    yield Wanted("persistenced")
+    yield Wanted("fabric-manager")  # the driver container starts it too, where there are NVSwitches
+
+
+def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
+    """The whole stack of a ClusterPolicy; without ``driver`` the driver is somebody else's."""
+    _refuse_virtual_machines(source)
+    root = source.spec.get("hostPaths", "rootFS")
+    if root is not None and root.value not in ("", "/"):
+        source.notes.append(
+            f"{source.place(root)}: not carried out: hostPaths.rootFS: gpustate works on the node "
+            "itself, whose root is /"
+        )
+    yield Wanted("preflight")
+    if driver is not None:
+        yield from _driver_stack(driver)
+    else:
+        section = source.spec.get("driver") or source.spec
+        source.notes.append(
+            f"{source.place(section)}: driver.enabled is false: the driver is somebody else's and "
+            "stays as it is"
+        )
+        source.not_used("driver.enabled is false", "driver.", but=_SWITCHES)
+    runtime = tuple(wanted_runtime(source))
+    yield from runtime
+    yield wanted_validator(source, runtime)
+
+
+def _refuse_virtual_machines(source: Source) -> None:
+    """Nodes for virtual machines get no driver from the Operator; here they would get one."""
+    enabled = source.spec.get("sandboxWorkloads", "enabled")
+    workload = source.spec.get("sandboxWorkloads", "defaultWorkload")
+    if enabled is None or not enabled.value or workload is None:
+        return
+    if workload.value != "container":
+        raise PolicyError(
+            f"sandboxWorkloads.defaultWorkload {workload.value!r} has no state yet: the Operator "
+            "keeps the driver off such nodes, this policy would install it",
+            place=source.place(workload),
+            fix="wanted 'container'",
+        )

@@ -1,0 +1,105 @@
+"""A policy that is a Python file: run it, and say what is wrong with it in terms of its lines.
+
+The file runs in a namespace of its own with the rights of whoever runs gpustate, as a Makefile
+would; a policy from a stranger is to be read first.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpustate.errors import GpustateError, PolicyError
+from gpustate.model.policy import Policy, explain
+from gpustate.model.state import AnyState, State
+
+VARIABLE = "policy"
+
+
+def run(text: str, path: str) -> Policy:
+    """Run a policy file and return its ``policy``.
+
+    Raises:
+        PolicyError: whatever goes wrong, with the line of the file it goes back to.
+    """
+    try:
+        code = compile(text, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise PolicyError(
+            f"is not Python: {error.msg}", place=f"{path}:{error.lineno or 1}"
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PolicyError(f"is not Python: {error or 'nested too deep'}", place=path) from error
+    namespace: dict[str, Any] = {"__name__": "gpustate_policy", "__file__": path}
+    try:
+        exec(code, namespace)
+    except (Exception, SystemExit) as error:
+        raise _explained(error, path) from error
+    return _found(namespace, path)
+
+
+def _found(namespace: dict[str, Any], path: str) -> Policy:
+    if VARIABLE not in namespace:
+        others = sorted(name for name, value in namespace.items() if isinstance(value, Policy))
+        hint = (
+            f"rename {others[0]!r} to 'policy'" if others else "end it with: policy = Policy(...)"
+        )
+        raise PolicyError("defines no 'policy'", place=path, fix=hint)
+    policy = namespace[VARIABLE]
+    if not isinstance(policy, Policy):
+        raise PolicyError(
+            f"'policy' is a {type(policy).__name__}, wanted a gpustate.Policy",
+            place=path,
+            fix="write: policy = Policy(...)",
+        )
+    return policy
+
+
+def _explained(error: BaseException, path: str) -> GpustateError:
+    line = _line(error.__traceback__, path)
+    place = f"{path}:{line}" if line is not None else path
+    if isinstance(error, GpustateError):
+        if isinstance(error, PolicyError) and error.place is None:
+            return PolicyError(error.message, place=place, fix=error.fix)
+        return error
+    if isinstance(error, ValidationError):
+        cls = _state_called(error.title)
+        what = f"{cls.name}: {explain(error, cls)}" if cls is not None else _first(error)
+        return PolicyError(what, place=place)
+    if isinstance(error, SyntaxError):  # in a module that the policy imports
+        there = f"{error.filename}:{error.lineno}"
+        return PolicyError(f"imports {there}, which is not Python: {error.msg}", place=place)
+    fix = None
+    if isinstance(error, ModuleNotFoundError):
+        fix = "modules of your own are found when a gpustate.toml stands beside them"
+    text = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return PolicyError(what, place=place, fix=fix)
+
+
+def _line(trace: TracebackType | None, path: str) -> int | None:
+    """The innermost line of the policy file itself that led to an error."""
+    found: int | None = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def _state_called(title: str) -> type[AnyState] | None:
+    """The state class a validation error is about: pydantic names it, and gives no class."""
+    todo: list[Any] = [State]
+    while todo:
+        cls: type[AnyState] = todo.pop()
+        if cls.__name__ == title and cls.name:
+            return cls
+        todo.extend(cls.__subclasses__())
+    return None
+
+
+def _first(error: ValidationError) -> str:
+    item = error.errors(include_url=False)[0]
+    return f"{error.title}: {'.'.join(map(str, item['loc']))}: {item['msg']}"

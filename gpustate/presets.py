@@ -1,0 +1,76 @@
+"""Whole stacks, as policies; every state with its defaults unless told otherwise.
+
+    policy = presets.kubernetes_node(driver={"branch": 570}, containerd={"default": True})
+
+An override is the parameters of one state, its name written with underscores; ``None`` leaves the
+state out. A state of your own is added by making a policy of both::
+
+    policy = Policy(*presets.slurm_node().states, MemlockLimits())
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from gpustate import registry
+from gpustate.errors import PolicyError
+from gpustate.model.policy import Policy, build
+
+_DRIVER = ("preflight", "nouveau", "driver-repository", "driver", "persistenced", "fabric-manager")
+_CONTAINERS = ("toolkit-repository", "container-toolkit")
+
+Override = Mapping[str, Any] | None
+
+
+def kubernetes_node(**overrides: Override) -> Policy:
+    """Driver, container toolkit, containerd's handler and CDI, proven by the validator.
+
+    Raises:
+        PolicyError: an override of a state the stack does not have, or a wrong parameter.
+    """
+    stack = (*_DRIVER, *_CONTAINERS, "containerd", "cdi", "validator")
+    return _policy("kubernetes-node", stack, overrides)
+
+
+def slurm_node(**overrides: Override) -> Policy:
+    """Driver, container toolkit and CDI, for jobs with and without containers; no daemon is touched.
+
+    Raises:
+        PolicyError: an override of a state the stack does not have, or a wrong parameter.
+    """
+    stack = (*_DRIVER, *_CONTAINERS, "cdi", "validator")
+    # Slurm's containers (enroot, Apptainer) need no handler in a runtime.
+    return _policy("slurm-node", stack, overrides, {"validator": {"handler": ""}})
+
+
+def image(**overrides: Override) -> Policy:
+    """What a node image can hold: the stack of a Kubernetes node without the proofs that need a GPU.
+
+    Raises:
+        PolicyError: an override of a state the stack does not have, or a wrong parameter.
+    """
+    return _policy("image", (*_DRIVER, *_CONTAINERS, "containerd", "cdi"), overrides)
+
+
+def _policy(
+    name: str,
+    stack: tuple[str, ...],
+    overrides: Mapping[str, Override],
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Policy:
+    given = {key.replace("_", "-"): value for key, value in overrides.items()}
+    for key in given:
+        if key not in stack:
+            near = difflib.get_close_matches(key, stack, 1)
+            raise PolicyError(
+                f"the preset {name!r} has no state {key!r}",
+                fix=f"did you mean {near[0]!r}" if near else f"it has {', '.join(stack)}",
+            )
+    states = [
+        build(registry.get(state), {**(defaults or {}).get(state, {}), **(given.get(state) or {})})
+        for state in stack
+        if given.get(state, {}) is not None
+    ]
+    return Policy(*states, name=name)

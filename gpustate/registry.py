@@ -1,0 +1,295 @@
+"""Finds states: the bundled ones, those of installed packages, and the user's own.
+
+Bundled states need no list: every module of ``gpustate.states`` is looked into, so a new state is
+one new file. A package brings states through its entry points::
+
+    [project.entry-points."gpustate.states"]
+    acme-rdma-limits = "acme_gpu.rdma:RdmaLimits"
+
+and a repository of policies through a ``gpustate.toml`` beside or above them; the folder of that
+file goes on the import path::
+
+    states = ["acme_gpu.limits:MemlockLimits"]
+
+Names from outside carry their owner's prefix (``acme-...``), and one name with two owners is an
+error: whichever came last would otherwise decide in silence what runs on a node.
+
+A bundled state lives in a module whose name is a part of its own (``driver-repository`` in
+``repository``), so that asking for one state imports little; asking for all imports all.
+
+Sources:
+    Python Packaging User Guide, "Entry points specification".
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from gpustate.errors import GraphError, PolicyError
+from gpustate.model.state import AnyState, State
+
+ENTRY_POINTS = "gpustate.states"
+PROJECT_FILE = "gpustate.toml"
+_BUNDLED = "gpustate.states"
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+StateClass = type[AnyState]
+
+
+class Registry:
+    """The states of one run; :func:`states` and :func:`get` ask the one of this process.
+
+    Args:
+        package: the package that is looked into for bundled states.
+    """
+
+    def __init__(self, package: str = _BUNDLED) -> None:
+        self.package = package
+        self._known: dict[str, StateClass] = {}  # found so far, by asking for one
+        self._all: dict[str, StateClass] | None = None
+        self._projects: dict[Path, dict[str, StateClass]] = {}
+
+    def states(self) -> dict[str, StateClass]:
+        """Return every state by name, sorted.
+
+        Raises:
+            GraphError: a name with two owners, a name from outside without a prefix, or a package
+                whose state cannot be imported.
+        """
+        if self._all is None:
+            owners: dict[str, tuple[StateClass, str]] = {}
+            for cls, owner in (*self._bundled(), *self._installed(), *self._own()):
+                other = owners.get(cls.name)
+                if other is not None and other[0] is not cls:
+                    raise GraphError(
+                        f"state {cls.name!r} has two owners: {other[1]} and {owner}",
+                        fix="rename or take away one of them",
+                    )
+                owners[cls.name] = (cls, owner)
+            self._all = {name: owners[name][0] for name in sorted(owners)}
+        return dict(self._all)
+
+    def find(self, name: str) -> StateClass | None:
+        """Return the state called ``name``, ``None`` where there is none."""
+        if self._all is None:
+            found = self._known.get(name) or self._guess(name)
+            if found is not None:
+                self._known[name] = found
+                return found
+        return self.states().get(name)
+
+    def get(self, name: str) -> StateClass:
+        """Return the state called ``name``.
+
+        Raises:
+            GraphError: there is none; the nearest names are in the message.
+        """
+        found = self.find(name)
+        if found is None:
+            raise GraphError(f"there is no state {name!r}", fix=self.hint(name))
+        return found
+
+    def hint(self, name: str) -> str:
+        """Say which names are near one that does not exist, or all there are."""
+        known = self.states()
+        near = difflib.get_close_matches(name, known, 3)
+        return f"did you mean {' or '.join(near)}" if near else f"states: {', '.join(known)}"
+
+    def use_project(self, start: Path) -> Path | None:
+        """Take in the nearest ``gpustate.toml`` in ``start`` or above it.
+
+        Returns:
+            The file, ``None`` where there is none.
+
+        Raises:
+            PolicyError: the file is wrong, or a state it names cannot be imported.
+            GraphError: a name without a prefix, or one that is taken.
+        """
+        start = start.absolute()
+        for folder in (start, *start.parents):
+            file = folder / PROJECT_FILE
+            if file.is_file():
+                if file not in self._projects:
+                    self._projects[file] = _project_states(file)
+                    self._all = None
+                    self.states()  # a name with two owners is said now, not when it is asked for
+                return file
+        return None
+
+    def _bundled(self) -> Iterator[tuple[StateClass, str]]:
+        for module in _modules(self.package):
+            for cls in _classes(importlib.import_module(module)):
+                yield cls, f"{cls.__module__}.{cls.__qualname__}"
+
+    def _guess(self, name: str) -> StateClass | None:
+        """The bundled state ``name``, from modules whose own names are in its name; no others."""
+        wanted = name.replace("-", "_")
+        for module in _modules(self.package):
+            if module.rpartition(".")[2] in wanted:
+                for cls in _classes(importlib.import_module(module)):
+                    if cls.name == name:
+                        return cls
+        return None
+
+    def _installed(self) -> Iterator[tuple[StateClass, str]]:
+        for point in metadata.entry_points(group=ENTRY_POINTS):
+            owner = f"package {point.dist.name} {point.dist.version}" if point.dist else "a package"
+            try:
+                found = point.load()
+            except Exception as error:
+                raise GraphError(
+                    f"{owner}: state {point.name!r} ({point.value}) cannot be imported: {_cause(error)}",
+                    fix="repair or uninstall the package",
+                ) from error
+            cls = _checked(found, point.value, owner)
+            if cls.name != point.name:
+                raise GraphError(
+                    f"{owner}: entry point {point.name!r} leads to a state called {cls.name!r}",
+                    fix="give both one name",
+                )
+            self._check_prefix(cls.name, owner)
+            yield cls, owner
+
+    def _own(self) -> Iterator[tuple[StateClass, str]]:
+        for file, found in self._projects.items():
+            for name, cls in found.items():
+                self._check_prefix(name, str(file))
+                yield cls, str(file)
+
+    def _check_prefix(self, name: str, owner: str) -> None:
+        if not _NAME.fullmatch(name) or "-" not in name:
+            raise GraphError(
+                f"{owner}: state {name!r} carries no prefix of its owner",
+                fix="give it one, as in 'acme-limits'",
+            )
+
+
+def _modules(package: str) -> tuple[str, ...]:
+    """Names of the modules in ``package``, none of them imported."""
+    paths = importlib.import_module(package).__path__
+    names = (info.name for info in pkgutil.iter_modules(paths) if not info.name.startswith("_"))
+    return tuple(sorted(f"{package}.{name}" for name in names))
+
+
+def _classes(module: ModuleType) -> list[StateClass]:
+    """The states a module (or a package's own modules) defines, not those it merely imports."""
+    return [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, State)
+        and "name" in vars(cls)
+        and cls.name
+        and (cls.__module__ + ".").startswith(module.__name__ + ".")
+    ]
+
+
+def _checked(found: object, reference: str, owner: str) -> StateClass:
+    if not (inspect.isclass(found) and issubclass(found, State)):
+        raise GraphError(f"{owner}: {reference} is no subclass of gpustate.State")
+    if not found.name:
+        raise GraphError(f"{owner}: {reference} has no name", fix="set its class attribute 'name'")
+    return found
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _project_states(file: Path) -> dict[str, StateClass]:
+    """Import what one ``gpustate.toml`` names."""
+    import tomllib  # only where there is such a file
+
+    place = str(file)
+    try:
+        data = tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"is not TOML: {error}", place=place) from error
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}", place=place) from error
+    unknown = sorted(set(data) - {"states"})
+    if unknown:
+        raise PolicyError(f"unknown key {unknown[0]!r}, it has 'states'", place=place)
+    references = data.get("states", [])
+    if not isinstance(references, list):
+        raise PolicyError(
+            f"'states' must be a list of 'module:Class', is {references!r}", place=place
+        )
+    folder = str(file.parent)
+    if folder not in sys.path:
+        # Last: a folder of policies must not hide what gpustate itself imports later.
+        sys.path.append(folder)
+    found: dict[str, StateClass] = {}
+    for reference in references:
+        cls = _project_state(reference, place)
+        if cls.name in found:
+            raise GraphError(f"{place}: state {cls.name!r} is named twice", fix="name it once")
+        found[cls.name] = cls
+    return found
+
+
+def _project_state(reference: object, place: str) -> StateClass:
+    if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+        raise PolicyError(f"{reference!r} is not 'module:Class'", place=place)
+    module, _, name = reference.partition(":")
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        raise PolicyError(
+            f"state {reference!r} cannot be imported: {_cause(error)}",
+            place=place,
+            fix=f"modules are looked for in {Path(place).parent} and in the Python environment",
+        ) from error
+    if not hasattr(loaded, name):
+        near = difflib.get_close_matches(name, vars(loaded), 1)
+        hint = f"did you mean {near[0]!r}" if near else None
+        raise PolicyError(f"module {module!r} has no {name!r}", place=place, fix=hint)
+    return _checked(getattr(loaded, name), reference, place)
+
+
+_registry: Registry | None = None
+
+
+def current() -> Registry:
+    """Return the registry of this process; its first use takes in the current directory's states."""
+    global _registry
+    if _registry is None:
+        made = Registry()
+        if (Path.cwd() / PROJECT_FILE).is_file():
+            made.use_project(Path.cwd())
+        _registry = made
+    return _registry
+
+
+def states() -> dict[str, StateClass]:
+    """Return every state by name, sorted; see :meth:`Registry.states`."""
+    return current().states()
+
+
+def get(name: str) -> StateClass:
+    """Return the state called ``name``; see :meth:`Registry.get`."""
+    return current().get(name)
+
+
+def find(name: str) -> StateClass | None:
+    """Return the state called ``name``, ``None`` where there is none."""
+    return current().find(name)
+
+
+def hint(name: str) -> str:
+    """Say which names are near one that does not exist."""
+    return current().hint(name)
+
+
+def use_project(start: Path) -> Path | None:
+    """Take in the ``gpustate.toml`` in ``start`` or above; see :meth:`Registry.use_project`."""
+    return current().use_project(start)

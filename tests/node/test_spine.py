@@ -1,0 +1,228 @@
+"""The whole way on real Debian 12 and 13 nodes over real SSH: plan, apply, validate, apply again,
+remove; killed in the middle, on either side; with hardware and packages that misbehave.
+
+Simulated: GPUs, PCI, NVML, CUDA, and NVIDIA's packages with their real names and dependencies
+(docs/lab.md). Real: everything else.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import GPUSTATE, gpustate
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+ROOT = Path(__file__).parents[2]
+POLICY = ROOT / "docs/examples/clusterpolicy.yaml"
+UPSTREAM = ROOT.parent / "shared/upstream/gpu-operator/v1_clusterpolicy.yaml"
+
+#: When each service last became active, by unit; what a second apply must not move.
+ACTIVE = "systemctl show --property=Id,ActiveEnterTimestampMonotonic --type=service,socket,path '*' | paste -sd' '"
+#: Every file outside gpustate's own folder that was touched after the mark.
+TOUCHED = (
+    "find / -xdev -newer /var/tmp/mark ! -type d ! -path '/proc/*' ! -path '/sys/*' ! -path '/run/*' "
+    "! -path '/var/lib/gpustate/*' ! -path '/var/log/*' ! -path '/tmp/*' ! -path '/var/tmp/*' ! -path '/var/lib/systemd/*' "
+    "! -path '/var/lib/containerd/*' ! -path '/root/*'"
+)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+def converged(lab: Lab, policy: Path, limit: str = "all") -> None:
+    """A further apply says that there is nothing to do, at one connection and one exec a node."""
+    ran = gpustate("apply", policy, "-i", lab.inventory, "-l", limit, "--yes", "-o", "json", code=0)
+    for row in ran.document["nodes"]:
+        outcomes = {state["state"]: state["outcome"] for state in row["states"]}
+        assert set(outcomes.values()) <= {"unchanged", "not applicable"}, outcomes
+        assert (row["connections"], row["execs"]) == (1, 1)
+
+
+def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_lab: Lab) -> None:
+    inventory = ("-i", fresh_lab.inventory)
+    before = {
+        node.name: node.run("cat /etc/containerd/config.toml 2>/dev/null || :").stdout
+        for node in fresh_lab.nodes
+    }
+    gpustate("plan", POLICY, *inventory, "--detailed-exitcode", code=2)
+    assert gpustate("drift", POLICY, *inventory).code == 2
+    done = gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    assert done.summary["changed"] == "2"
+    for node in fresh_lab.nodes:
+        assert "580.65.06" in node.run("nvidia-smi").stdout
+        assert "nvidia-container-runtime" in node.run("containerd config dump").stdout
+        assert "driver-ready" in node.run("ls /run/nvidia/validations").stdout
+        assert "IS_HOST_DRIVER=true" in node.run("cat /run/nvidia/validations/driver-ready").stdout
+        assert "libcuda1" in node.run("apt-mark showhold").stdout
+        node.run("touch /var/tmp/mark; sleep 1.1")
+    active = {node.name: node.run(ACTIVE).stdout for node in fresh_lab.nodes}
+    again = gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    assert again.summary["changed"] == "0"
+    for node in fresh_lab.nodes:
+        assert node.run(ACTIVE).stdout == active[node.name]
+        assert node.run(TOUCHED).stdout == ""
+    converged(fresh_lab, POLICY)
+    assert gpustate("drift", POLICY, *inventory).code == 0
+    proven = gpustate("validate", POLICY, *inventory, "-o", "json", code=0)
+    for row in proven.document["nodes"]:
+        links = {check["name"]: check["outcome"] for check in row["checks"]}
+        assert links["cuda"] == "ok"
+        assert "failed" not in links.values()
+    assert gpustate("explain", "gpu1", *inventory, code=0).out.startswith("gpu1  every link holds")
+    for node in fresh_lab.nodes:
+        node.reboot()
+        node.run("systemctl is-system-running --wait || :", timeout_s=90)
+    wait_until(
+        lambda: all("proof" in node.run("ls /var/lib/gpustate").stdout for node in fresh_lab.nodes),
+        60,
+        "boot proof",
+    )
+    converged(fresh_lab, POLICY)
+    removed = gpustate("remove", POLICY, *inventory, "--yes")
+    assert removed.code == 0, removed.out
+    for node in fresh_lab.nodes:
+        assert (
+            node.run("cat /etc/containerd/config.toml 2>/dev/null || :").stdout == before[node.name]
+        )
+        assert (
+            "nvidia"
+            not in node.run(
+                "dpkg-query -W -f '${Package} ${db:Status-Abbrev}\\n' | grep ' .i' || :"
+            ).stdout
+        )
+        assert (
+            node.run(
+                "find /etc -name '*gpustate*' ! -path '/etc/gpustate-lab*' ! -name '*gpustate-lab*'"
+            ).stdout
+            == ""
+        )
+        assert node.run("systemctl is-active containerd").stdout.strip() == "active"
+
+
+@pytest.mark.skipif(
+    not UPSTREAM.is_file(),
+    reason="the Operator's own sample lies in ../shared/upstream, which is absent here",
+)
+def test_the_operators_own_sample_goes_the_same_way_unmodified(fresh_lab: Lab) -> None:
+    done = gpustate("apply", UPSTREAM, "-i", fresh_lab.inventory, "--yes", code=0)
+    assert done.summary["changed"] == "2"
+    assert "Notes on the policy" in done.out
+    converged(fresh_lab, UPSTREAM)
+
+
+def start_apply(lab: Lab, name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [GPUSTATE, "apply", str(POLICY), "-i", str(lab.inventory), "-l", name, "--yes"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def installing(node: Node) -> bool:
+    """The driver's packages are being installed right now."""
+    return (
+        "dkms"
+        in node.run(
+            "ps -eo args | grep -v grep | grep -E 'dpkg .*(unpack|configure)|dkms' || :"
+        ).stdout
+    )
+
+
+def test_killed_on_the_controller_in_the_middle_the_next_apply_converges(
+    lab: Lab, node12: Node
+) -> None:
+    process = start_apply(lab, "gpu1")
+    wait_until(lambda: installing(node12), 60, "dpkg at work")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    ran = gpustate(
+        "apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=0
+    )
+    assert any("was followed to its end" in note for note in ran.node("gpu1")["notes"])
+    converged(lab, POLICY, "gpu1")
+
+
+def test_killed_on_the_node_in_the_middle_the_next_apply_converges(lab: Lab, node13: Node) -> None:
+    process = start_apply(lab, "gpu2")
+    wait_until(lambda: installing(node13), 60, "dpkg at work")
+    node13.kill()
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    node13.boot()
+    ran = gpustate("apply", POLICY, "-i", lab.inventory, "-l", "gpu2", "--yes")
+    assert ran.code == 0, ran.out + ran.err
+    converged(lab, POLICY, "gpu2")
+
+
+def test_nouveau_in_use_costs_one_reboot_after_the_driver_is_built(
+    lab_factory: Callable[[LabSpec], Lab],
+) -> None:
+    lab = lab_factory(
+        LabSpec.parse(nodes=1, image="debian12", gpus="2xL40S", faults=["nouveau-stuck@gpu1"])
+    )
+    (node,) = lab.nodes
+    first = node.boot_id()
+    refused = gpustate(
+        "apply", POLICY, "-i", lab.inventory, "--yes", "--max-disruption", "drain", code=5
+    )
+    assert "may cost reboot" in refused.out
+    ran = gpustate("apply", POLICY, "-i", lab.inventory, "--yes", code=0)
+    assert ran.summary["reboots"] == "1"
+    assert node.boot_id() != first
+    assert "nouveau" not in node.run("cat /run/gpustate-lab/proc/modules").stdout
+    converged(lab, POLICY)
+
+
+def test_what_breaks_is_named_with_evidence_and_remedy(lab: Lab, node12: Node) -> None:
+    inventory = ("-i", lab.inventory, "-l", "gpu1")
+    broken = gpustate("explain", "gpu1", "-i", lab.inventory, "-o", "json", code=3).node("gpu1")
+    assert broken["broken"] == "driver"
+    gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    node12.fault("gpu-off-bus:3", on=True)
+    ran = gpustate("validate", POLICY, *inventory, "-o", "json", code=3)
+    failed = [check for check in ran.node("gpu1")["checks"] if check["outcome"] == "failed"]
+    assert "GPU is lost" in failed[0]["evidence"]
+    assert failed[0]["remedy"]
+    explained = gpustate("explain", "gpu1", "-i", lab.inventory, code=3)
+    assert "GPU is lost" in explained.out
+    assert "next:" in explained.out
+    junit = gpustate("validate", POLICY, *inventory, "-o", "junit", code=3)
+    assert "<failure message=" in junit.out
+    node12.fault("gpu-off-bus:3", on=False)
+    gpustate("validate", POLICY, *inventory, code=0)
+
+
+def test_a_module_that_fails_to_build_is_told_by_its_first_compiler_error(
+    lab: Lab, node12: Node
+) -> None:
+    node12.fault("dkms-build", on=True)
+    try:
+        ran = gpustate(
+            "apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=1
+        )
+        driver = next(s for s in ran.node("gpu1")["states"] if s["state"] == "driver")
+        assert driver["outcome"] == "failed"
+        assert "error:" in driver["reason"] + driver.get("evidence", "")
+        outcomes = {s["state"]: s["outcome"] for s in ran.node("gpu1")["states"]}
+        assert outcomes["cdi"] == "not run"
+    finally:
+        node12.fault("dkms-build", on=False)
+    gpustate("apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", code=0)
+    converged(lab, POLICY, "gpu1")

@@ -1,0 +1,274 @@
+"""Operator files turned into states and notes: golden files, meanings and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpustate import clusterpolicy, policies
+from gpustate.clusterpolicy import Reading
+from gpustate.errors import PolicyError
+from gpustate.model.policy import parameters
+
+ROOT = Path(__file__).parents[3]
+UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
+GOLDEN = ROOT / "tests" / "golden" / "clusterpolicy"
+OURS = [*sorted(GOLDEN.glob("*.yaml")), ROOT / "docs" / "examples" / "clusterpolicy.yaml"]
+THEIRS = {
+    "upstream-clusterpolicy": UPSTREAM / "v1_clusterpolicy.yaml",
+    "upstream-nvidiadriver": UPSTREAM / "nvidia_v1alpha1_nvidiadriver.yaml",
+    "upstream-values": UPSTREAM / "values.yaml",
+}
+CASES = {**{file.stem: file for file in OURS}, **THEIRS}
+HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
+
+
+def read(spec: str) -> Reading:
+    return clusterpolicy.read(HEAD + spec, "cp.yaml")
+
+
+def states(reading: Reading) -> dict[str, dict[str, object]]:
+    return {wanted.state: wanted.parameters for wanted in reading.wanted}
+
+
+def present(file: Path) -> Path:
+    if not file.is_file():
+        pytest.skip("wants ../shared/upstream/gpu-operator beside the repository")
+    return file
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_asks_for_what_the_golden_file_says(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    file = present(CASES[name])
+    reading = clusterpolicy.read(file.read_text(), file.name)
+    shown = {
+        "kind": reading.kind,
+        "name": reading.name,
+        "states": states(reading),
+        "notes": reading.notes,
+    }
+    text = json.dumps(shown, indent=2) + "\n"
+    golden = GOLDEN / f"{name}.json"
+    if request.config.getoption("--update-golden", default=False):
+        golden.write_text(text)
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_states_take_what_the_reader_gives_them(name: str) -> None:
+    file = present(CASES[name])
+    policy = policies.load(str(file))
+    reading = clusterpolicy.read(file.read_text(), file.name)
+    assert [state.name for state in policy.states] == [w.state for w in reading.wanted]
+    for state, wanted in zip(policy.states, reading.wanted, strict=True):
+        assert parameters(state) == wanted.parameters, state.name
+
+
+def test_the_upstream_sample_means_the_whole_stack() -> None:
+    policy = policies.load(str(present(THEIRS["upstream-clusterpolicy"])))
+    assert [state.name for state in policy.states] == [
+        "preflight",
+        "nouveau",
+        "driver-repository",
+        "driver",
+        "persistenced",
+        "fabric-manager",
+        "toolkit-repository",
+        "container-toolkit",
+        "containerd",
+        "cdi",
+        "validator",
+    ]
+    assert policy.name == "gpu-cluster-policy"
+
+
+def test_nothing_said_is_not_false() -> None:
+    silent, off = states(read("  driver: {}\n")), states(read("  driver: {enabled: false}\n"))
+    assert "driver" in silent
+    assert not {"driver", "nouveau", "persistenced", "fabric-manager", "driver-repository"} & set(
+        off
+    )
+    assert "container-toolkit" in off
+    assert "driver" in states(read("  driver: {enabled: null}\n"))
+    assert "driver" in states(read("  driver:\n"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "default"),
+    [
+        ("  cdi: {}\n", False),
+        ("  cdi: {enabled: false}\n", True),
+        (
+            "  cdi: {enabled: false}\n  toolkit: {env: [{name: CONTAINERD_SET_AS_DEFAULT, value: 'false'}]}\n",
+            False,
+        ),
+        ("  toolkit: {env: [{name: NVIDIA_RUNTIME_SET_AS_DEFAULT, value: '1'}]}\n", True),
+    ],
+)
+def test_the_default_runtime_follows_cdi_unless_it_is_said(spec: str, default: bool) -> None:
+    assert states(read(spec))["containerd"]["default"] is default
+
+
+@pytest.mark.parametrize(
+    ("version", "parameters"),
+    [
+        ("580.95.05", {"version": "580.95.05"}),
+        ("'580'", {"branch": 580}),
+        ("580.95.05-ubuntu24.04", {"version": "580.95.05"}),
+        ("580.95.05-rhel9.4", {"version": "580.95.05"}),
+    ],
+)
+def test_an_image_tag_is_read_as_a_driver_version(
+    version: str, parameters: dict[str, object]
+) -> None:
+    assert states(read(f"  driver: {{version: {version}}}\n"))["driver"] == parameters
+
+
+def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
+    config_map = (
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: km}\ndata:\n"
+        '  nvidia.conf: |\n    NVreg_A=1\n\n    NVreg_B="x=y"\n  nvidia-uvm.conf: uvm_c=0\n'
+    )
+    reading = read("  driver: {kernelModuleConfig: {name: km}}\n" + config_map)
+    given = {"NVreg_A": 1, "NVreg_B": "x=y", "nvidia-uvm.uvm_c": 0}
+    assert states(reading)["driver"] == {"parameters": given}
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "said"),
+    [
+        ("  driver: {versoin: '580'}\n", 5, "'driver.versoin', .* did you mean driver.version"),
+        ("  drivers: {}\n", 5, "did you mean driver"),
+        ("  driver:\n    runtimeClass: x\n", 6, "did you mean operator.runtimeClass"),
+        ("  driver:\n    KernelModuleType: x\n", 6, "did you mean driver.kernelModuleType"),
+        ("  driver: {version: 580}\n", 5, r"driver.version is a number \('580'\), wanted a string; put it in"),
+        ("  driver: {enabled: 'true'}\n", 5, "wanted a boolean; write true or false, without quotes"),
+        ("  driver: [1]\n", 5, "driver is a list, wanted a mapping"),
+        ("  driver: {kernelModuleType: closed}\n", 5, "'closed', wanted 'auto' or 'open' or 'proprietary'"),
+        ("  driver: {version: sha256:0123}\n", 5, "is a digest, .* write the version it holds"),
+        ("  driver: {version: latest}\n", 5, "wanted a driver version such as"),
+        ("  driver: {upgradePolicy: {maxParallelUpgrades: -1}}\n", 5, "is -1, wanted 0 or more"),
+        ("  driver: {upgradePolicy: {maxUnavailable: 1.5}}\n", 5, "wanted a whole number or a string"),
+        ("  driver: {imagePullSecrets: [1]}\n", 5, "an element of driver.imagePullSecrets is a number"),
+        ("  driver: {kernelModuleConfig: {name: km}}\n", 5, "ConfigMap 'km', which is not in this file"),
+        ("  driver: {useNvidiaDriverCRD: true}\n", 5, "an NVIDIADriver, and there is none in this file"),
+        ("  toolkit:\n    env:\n      - value: x\n", 7, "an element of toolkit.env has no name"),
+        ("  toolkit:\n    env:\n      -\n", 7, "an element of toolkit.env is nothing"),
+        ("  toolkit:\n    env: {A: b}\n", 6, "toolkit.env is a mapping, wanted a list"),
+        ("  toolkit: {env: [{name: CONTAINERD_SET_AS_DEFAULT, value: ja}]}\n", 5, "wanted 'true' or 'false'"),
+        ("  toolkit: {env: [{name: RUNTIME_RESTART_MODE, value: hup}]}\n", 5, "'hup', wanted 'signal' or"),
+        ("  ccManager:\n    defaultMode: on\n", 6, r"is a boolean \('True'\), wanted a string; put it in"),
+        ("  cdi: {enabled: false, nriPluginEnabled: true}\n", 5, "wants cdi.enabled and toolkit.enabled"),
+        ("  sandboxWorkloads:\n    enabled: true\n    defaultWorkload: vm-vgpu\n", 7, "keeps the driver off"),
+        ("  {}\n---\n" + HEAD + "  {}\n", 7, "a second ClusterPolicy, the first is in line 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_clusterpolicy_is_one_error_with_its_line(spec: str, line: int, said: str) -> None:
+    with pytest.raises(PolicyError, match=said) as caught:
+        read(spec)
+    assert str(caught.value).startswith(f"cp.yaml:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "said"),
+    [
+        (
+            "  nvidia.conf: |\n    NVreg_A=1\n    options nvidia x\n",
+            13,
+            "'options nvidia x', wanted NAME=VALUE",
+        ),
+        ("  nvidia.cnf: a=1\n", 11, "'nvidia.cnf', which no module reads; wanted nvidia.conf"),
+    ],
+)
+def test_a_wrong_config_map_is_one_error_with_its_line(data: str, line: int, said: str) -> None:
+    text = "  driver: {kernelModuleConfig: {name: km}}\n---\napiVersion: v1\nkind: ConfigMap\n"
+    with pytest.raises(PolicyError, match=said) as caught:
+        read(text + f"metadata: {{name: km}}\ndata:\n{data}")
+    assert str(caught.value).startswith(f"cp.yaml:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nodeSelector: {zone: a}", "nodeSelector chooses nodes by labels"),
+        ("driverType: vgpu", "driverType 'vgpu' has no state yet"),
+        (
+            "nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}",
+            "nodeAffinity chooses nodes by labels",
+        ),
+    ],
+)
+def test_a_driver_for_some_nodes_only_is_refused(spec: str, said: str) -> None:
+    head = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nspec:\n  "
+    with pytest.raises(PolicyError, match=said):
+        clusterpolicy.read(head + spec, "nd.yaml")
+    with pytest.raises(PolicyError, match="a second NVIDIADriver"):
+        clusterpolicy.read(f"{head}version: '580'\n---\n{head}version: '570'\n", "nd.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("gpuCluster: {deployCR: true}", "asks for the DRA stack"),
+        ("driver: {nvidiaDriverCRD: {enabled: true, driverType: vgpu}}", "is 'vgpu', wanted 'gpu'"),
+        ("driver: {nvidiaDriverCRD: {enabled: true, nodeSelector: {a: b}}}", "asks for labels"),
+        (
+            "driver: {nvidiaDriverCRD: {enabled: true, deployDefaultCR: false}}",
+            "there is none in this",
+        ),
+        ("driver: {useNvidiaDriverCRD: true}", "did you mean driver.nvidiaDriverCRD"),
+    ],
+)
+def test_helm_values_that_ask_for_more_are_refused(values: str, said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        clusterpolicy.read(values, "values.yaml")
+
+
+def test_objects_beside_a_policy_that_nobody_asks_for_are_noted() -> None:
+    config_map = "---\napiVersion: v1\nkind: {}\nmetadata: {{name: spare}}\n"
+    reading = read("  {}\n" + config_map.format("ConfigMap") + config_map.format("Secret"))
+    notes = " ".join(reading.notes)
+    assert "cp.yaml:7: not read: ConfigMap 'spare'" in notes
+    assert "cp.yaml:11: not read: Secret 'spare'" in notes
+
+
+def test_a_wrong_parameter_names_the_line_it_stands_on(tmp_path: Path) -> None:
+    file = tmp_path / "cp.yaml"
+    file.write_text(HEAD + "  toolkit:\n    version: '!'\n")
+    with pytest.raises(PolicyError, match="container-toolkit: version") as caught:
+        policies.load(str(file))
+    assert str(caught.value).startswith(f"{file}:6: ")
+
+
+def test_every_key_of_a_file_is_honoured_or_in_a_note() -> None:
+    notes = " ".join(
+        read("  gfd: {enabled: true}\n  psa: {enabled: true}\n  dcgm: {hostPort: 1}\n").notes
+    )
+    for key in ("gfd.enabled (line 5)", "psa.enabled (line 6)", "dcgm.hostPort (line 7)"):
+        assert key in notes
+
+
+def test_without_strict_an_unknown_key_is_a_note() -> None:
+    reading = clusterpolicy.read(HEAD + "  driver: {versoin: '580'}\n", "cp.yaml", strict=False)
+    assert any("cp.yaml:5: unknown key driver.versoin does nothing" in n for n in reading.notes)
+
+
+def test_status_and_managed_fields_of_a_live_object_do_not_matter() -> None:
+    text = HEAD + "  driver: {version: '580'}\nstatus: {state: ready, namespace: gpu-operator}\n"
+    assert states(clusterpolicy.read(text, "cp.yaml"))["driver"] == {"branch": 580}
+
+
+def test_json_as_kubectl_prints_it_is_read() -> None:
+    text = json.dumps(
+        {
+            "apiVersion": "nvidia.com/v1",
+            "kind": "ClusterPolicy",
+            "spec": {"cdi": {"enabled": False}},
+        },
+        indent=4,
+    )
+    assert "cdi" not in states(clusterpolicy.read(text, "cp.json"))
