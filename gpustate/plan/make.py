@@ -67,14 +67,44 @@ def make(
 
 
 def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
-    """States of the policy whose failure keeps this one from being run.
+    """States of the policy whose failure keeps this one from being run, direct ones first.
 
-    What is taken away goes in reverse: a state stays as long as one that needs it is still there.
+    Also those behind others that have nothing to do themselves. What is taken away goes in
+    reverse: a state stays as long as one that needs it is still there.
     """
-    names = {other.name for other in states}
-    if state.absent:
-        return tuple(o.name for o in states if o.absent and state.name in o.needs)
-    return tuple(dict.fromkeys(n for n in (*state.needs, *state.known_after) if n in names))
+    by_name = {other.name: other for other in states}
+    found: dict[str, None] = {}
+    todo = [state]
+    while todo:
+        one = todo.pop(0)
+        if state.absent:
+            names = [o.name for o in states if o.absent and one.name in o.needs]
+        else:
+            names = [n for n in (*one.needs, *one.known_after) if n in by_name]
+        todo += [by_name[name] for name in names if name not in found]
+        found.update(dict.fromkeys(names))
+    return tuple(found)
+
+
+def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:
+    """States whose changes can be made now: nothing that comes before them is still to be planned.
+
+    Args:
+        states: in graph order.
+        results: what :func:`make` made of them.
+    """
+    later = {n for n, result in results.items() if result.outcome is Outcome.KNOWN_AFTER}
+    now: list[AnyState] = []
+    for state in states:
+        if results[state.name].outcome is not Outcome.PENDING:
+            continue
+        first = {*state.needs, *state.known_after, *state.after}
+        first.update(other.name for other in states if state.name in other.before)
+        if first & later:
+            later.add(state.name)
+        else:
+            now.append(state)
+    return now
 
 
 def _one(
@@ -110,6 +140,24 @@ def _one(
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+
+
+def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:
+    """States whose steps can be run now: they would change, and nothing before them is still unknown.
+
+    Order holds across stages: a state that comes after one that is not known yet waits with it,
+    although its own changes are known.
+    """
+    waiting = {name for name, r in results.items() if r.outcome is Outcome.KNOWN_AFTER}
+    free: list[AnyState] = []
+    for state in states:
+        before_it = {o.name for o in states if state.name in o.before}
+        before_it.update(state.needs, state.after, state.known_after)
+        if not state.absent and before_it & waiting:
+            waiting.add(state.name)
+        elif results[state.name].outcome is Outcome.PENDING:
+            free.append(state)
+    return free
 
 
 def observed_data(states: Sequence[AnyState], look: Look) -> dict[str, object]:

@@ -202,7 +202,7 @@ class Walk:
         rebooted_for: set[str] = set()
         for stage in range(1, _MAX_STAGES + 1):
             settled.update(gate.refuse_what_exceeds(results, allowed))
-            todo = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
+            todo = make.ready(self.states, results)
             if todo:
                 self._check_stop()
                 look, ledger, record = self._run_stage(stage, todo, look, ledger, results)

@@ -78,7 +78,7 @@ class Builder:
             "-Wl,-soname,libnvidia-ml.so.1",
             "-o",
             str(nvml),
-            str(self._object("nvml")),
+            *self._objects("nvml", "nvml_state"),
             *common,
         )
         self._gcc(
@@ -86,13 +86,12 @@ class Builder:
             "-Wl,-soname,libcuda.so.1",
             "-o",
             str(cuda),
-            str(self._object("cuda")),
-            str(self._object("ptx")),
+            *self._objects("cuda", "cuda_work", "ptx_read", "ptx_run"),
             *common,
             "-lm",
             "-lpthread",
         )
-        self._gcc("-s", "-o", str(smi), str(self._object("smi")), *common, "-ldl")
+        self._gcc("-s", "-o", str(smi), *self._objects("smi", "smi_fields"), *common, "-ldl")
         return Libraries(nvml=nvml, cuda=cuda, smi=smi)
 
     def stub_library(self, soname: str, file_name: str, symbol: str) -> Path:
@@ -119,6 +118,9 @@ class Builder:
             "-O1", "-fno-asynchronous-unwind-tables", *flags, "-c", str(source), "-o", str(target)
         )
         return target
+
+    def _objects(self, *names: str) -> list[str]:
+        return [str(self._object(name)) for name in names]
 
     def _object(self, name: str) -> Path:
         target = self._directory / f"{name}.o"

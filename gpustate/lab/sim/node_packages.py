@@ -96,27 +96,28 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
         },
         scripts={name: _text(f"image.{name}", release) for name in ("postinst", "prerm", "postrm")},
     )
+    return [image, _headers_package(release, headers, config)]
+
+
+def _headers_package(release: str, headers: dict[str, str], config: str) -> Package:
     source = f"usr/src/linux-headers-{release}"
     files: dict[str, Entry] = {f"{source}/include/{path}": text for path, text in headers.items()}
     files |= {
         f"{source}/.config": config,
         f"{source}/Makefile": "# Simulated; modules of the lab bring a Makefile of their own.\n",
         f"{source}/include/config/kernel.release": f"{release}\n",
-        f"{tree}/build": Link(f"/{source}"),
+        f"usr/lib/modules/{release}/build": Link(f"/{source}"),
     }
-    return [
-        image,
-        Package(
-            name=headers_package(release),
-            version="1.0-1",
-            summary=f"headers of Linux {release}",
-            section="kernel",
-            # dkms recommends headers of some kernel; without this apt would bring real ones.
-            relations={"Provides": ("linux-headers", "linux-headers-generic")},
-            files=files,
-            scripts={"postinst": _text("headers.postinst", release)},
-        ),
-    ]
+    return Package(
+        name=headers_package(release),
+        version="1.0-1",
+        summary=f"headers of Linux {release}",
+        section="kernel",
+        # dkms recommends headers of some kernel; without this apt would bring real ones.
+        relations={"Provides": ("linux-headers", "linux-headers-generic")},
+        files=files,
+        scripts={"postinst": _text("headers.postinst", release)},
+    )
 
 
 def image_package(release: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from filestates import First, Runner, Second, Third, here, request
@@ -57,7 +57,9 @@ def test_a_second_apply_changes_nothing_and_costs_one_exec(run: Runner, tmp_path
     assert (tmp_path / "a").stat().st_mtime_ns == before
 
 
-def test_what_looks_behind_a_change_is_planned_in_a_later_stage(run: Runner, tmp_path: Path) -> None:
+def test_what_looks_behind_a_change_is_planned_in_a_later_stage(
+    run: Runner, tmp_path: Path
+) -> None:
     states = (Second(path=str(tmp_path / "b")), First(path=str(tmp_path / "a")))
     planned = run(*states, apply=False)
     assert outcomes(planned) == {"first": Outcome.PENDING, "second": Outcome.KNOWN_AFTER}
@@ -66,13 +68,19 @@ def test_what_looks_behind_a_change_is_planned_in_a_later_stage(run: Runner, tmp
     assert done.nodes[0].execs == 5
 
 
-def test_a_state_that_needs_a_failed_one_is_not_run_and_says_why(run: Runner, tmp_path: Path) -> None:
+def test_a_state_that_needs_a_failed_one_is_not_run_and_says_why(
+    run: Runner, tmp_path: Path
+) -> None:
     result = run(
         First(path=str(tmp_path / "a"), script="echo 'fatal: no such luck' >&2; exit 3"),
         Second(path=str(tmp_path / "b")),
         Third(path=str(tmp_path / "c")),
     )
-    assert outcomes(result) == {"first": Outcome.FAILED, "second": Outcome.NOT_RUN, "third": Outcome.CHANGED}
+    assert outcomes(result) == {
+        "first": Outcome.FAILED,
+        "second": Outcome.NOT_RUN,
+        "third": Outcome.CHANGED,
+    }
     node = result.nodes[0]
     assert node.status is NodeStatus.FAILED
     assert node.reason == "first: the script ended with 3: fatal: no such luck"
@@ -80,22 +88,30 @@ def test_a_state_that_needs_a_failed_one_is_not_run_and_says_why(run: Runner, tm
     assert result.exit_code == 1
 
 
-def test_what_the_node_says_decides_and_not_the_exit_code_of_a_step(run: Runner, tmp_path: Path) -> None:
+def test_what_the_node_says_decides_and_not_the_exit_code_of_a_step(
+    run: Runner, tmp_path: Path
+) -> None:
     result = run(First(path=str(tmp_path / "a"), script="true"))
     assert outcomes(result) == {"first": Outcome.FAILED}
     assert "still differs: text is None, should be 'x'" in result.nodes[0].reason
 
 
-def test_a_later_stage_that_costs_more_than_announced_is_not_run(run: Runner, tmp_path: Path) -> None:
+def test_a_later_stage_that_costs_more_than_announced_is_not_run(
+    run: Runner, tmp_path: Path
+) -> None:
     result = run(First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b"), cost="drain"))
     assert outcomes(result) == {"first": Outcome.CHANGED, "second": Outcome.REFUSED}
     assert not (tmp_path / "b").exists()
     assert result.exit_code == 5
 
 
-def test_more_disruption_than_allowed_leaves_the_node_untouched(run: Runner, tmp_path: Path) -> None:
+def test_more_disruption_than_allowed_leaves_the_node_untouched(
+    run: Runner, tmp_path: Path
+) -> None:
     result = run(
-        First(path=str(tmp_path / "a")), Third(path=str(tmp_path / "c"), cost="drain"), max_disruption=Disruption.RESTART
+        First(path=str(tmp_path / "a")),
+        Third(path=str(tmp_path / "c"), cost="drain"),
+        max_disruption=Disruption.RESTART,
     )
     assert result.nodes[0].status is NodeStatus.REFUSED
     assert "may cost drain (third)" in result.nodes[0].reason
@@ -107,7 +123,9 @@ def saved(result: fleet.FleetResult) -> dict[str, Any]:
     return json.loads(json.dumps(made))
 
 
-def test_a_saved_plan_is_refused_once_the_node_has_moved_and_says_what_moved(run: Runner, tmp_path: Path) -> None:
+def test_a_saved_plan_is_refused_once_the_node_has_moved_and_says_what_moved(
+    run: Runner, tmp_path: Path
+) -> None:
     state = First(path=str(tmp_path / "a"))
     plan = saved(run(state, apply=False))
     (tmp_path / "a").write_text("somebody")
@@ -125,7 +143,9 @@ def test_a_saved_plan_that_still_fits_is_carried_out(run: Runner, tmp_path: Path
     states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
     plan = saved(run(*states, apply=False))
     result = run(
-        *states, planned=document.planned_observations(plan), announced=document.announced_disruptions(plan)
+        *states,
+        planned=document.planned_observations(plan),
+        announced=document.announced_disruptions(plan),
     )
     assert outcomes(result) == {"first": Outcome.CHANGED, "second": Outcome.CHANGED}
 
@@ -133,7 +153,13 @@ def test_a_saved_plan_that_still_fits_is_carried_out(run: Runner, tmp_path: Path
 def test_a_lock_of_somebody_else_keeps_the_node_untouched(run: Runner, tmp_path: Path) -> None:
     lock = tmp_path / "state" / "lock"
     lock.mkdir(parents=True)
-    info = {"run": "other", "holder": "ann@desk", "reason": "locked: burn-in", "since": 1, "expires": int(time.time()) + 99}
+    info = {
+        "run": "other",
+        "holder": "ann@desk",
+        "reason": "locked: burn-in",
+        "since": 1,
+        "expires": int(time.time()) + 99,
+    }
     (lock / "info").write_text(json.dumps(info))
     (lock / "run").write_text("other")
     (lock / "expires").write_text(str(info["expires"]))
@@ -155,7 +181,9 @@ def test_an_expired_lock_holds_nobody_and_none_is_left_behind(run: Runner, tmp_p
     assert not lock.exists()
 
 
-def test_a_killed_program_is_told_and_the_next_apply_converges(run: Runner, node: InventoryNode, tmp_path: Path) -> None:
+def test_a_killed_program_is_told_and_the_next_apply_converges(
+    run: Runner, node: InventoryNode, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     kill = f"kill -9 $(cat {state}/runs/*/pid); sleep 5"
     result = run(First(path=str(tmp_path / "a"), script=kill))
@@ -166,7 +194,9 @@ def test_a_killed_program_is_told_and_the_next_apply_converges(run: Runner, node
     assert not (state / "lock").exists()
 
 
-def test_a_controller_that_dies_leaves_a_program_that_finishes(node: InventoryNode, tmp_path: Path) -> None:
+def test_a_controller_that_dies_leaves_a_program_that_finishes(
+    node: InventoryNode, tmp_path: Path
+) -> None:
     support = str(Path(__file__).parents[2] / "support")
     code = f"""
 import sys; sys.path.insert(0, {support!r})
@@ -180,27 +210,35 @@ fleet.run(request(here(Path({str(tmp_path / "state")!r})), state))
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    result = fleet.run(request(node, First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b"))))
+    result = fleet.run(
+        request(node, First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    )
     assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
     assert "was followed to its end" in result.nodes[0].notes[0]
     assert (tmp_path / "a").read_text() == "x"
 
 
-def test_an_interruption_finishes_the_running_step_and_begins_no_other(node: InventoryNode, tmp_path: Path) -> None:
+def test_an_interruption_finishes_the_running_step_and_begins_no_other(
+    node: InventoryNode, tmp_path: Path
+) -> None:
     seen: list[Event] = []
 
     states = (
         First(path=str(tmp_path / "a"), script=f"sleep 1; printf x >{tmp_path}/a"),
         Third(path=str(tmp_path / "c")),
     )
-    result = fleet.run(request(node, *states), seen.append, lambda: any(e.kind == "step" for e in seen))
+    result = fleet.run(
+        request(node, *states), seen.append, lambda: any(e.kind == "step" for e in seen)
+    )
     assert outcomes(result) == {"first": Outcome.CHANGED, "third": Outcome.INTERRUPTED}
     assert result.exit_code == 130
     assert not (tmp_path / "c").exists()
     assert not (tmp_path / "state" / "lock").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is made with a small tmpfs, which takes root")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="a full disk is made with a small tmpfs, which takes root"
+)
 def test_a_full_disk_is_refused_before_anything_is_changed(run: Runner, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
@@ -225,3 +263,19 @@ def test_what_was_put_there_is_taken_away_in_reverse_order(run: Runner, tmp_path
     assert [state.state for state in result.nodes[0].states] == ["second", "first"]
     assert (tmp_path / "a").read_text() == "theirs"
     assert not (tmp_path / "b").exists()
+
+
+class Fourth(Third):
+    """A file that comes after the second, and needs to know nothing."""
+
+    name: ClassVar[str] = "fourth"
+    after: ClassVar[tuple[str, ...]] = ("second",)
+
+
+def test_what_comes_after_something_not_known_yet_waits_for_its_stage(run: Runner, tmp_path: Path) -> None:
+    there = f"test -e {tmp_path}/b && printf x >{tmp_path}/d"
+    result = run(
+        Fourth(path=str(tmp_path / "d"), script=there), Second(path=str(tmp_path / "b")), First(path=str(tmp_path / "a"))
+    )
+    assert set(outcomes(result).values()) == {Outcome.CHANGED}
+    assert result.nodes[0].execs == 5

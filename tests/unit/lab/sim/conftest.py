@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,3 @@ def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRoot:
         (root.path / RUN / directory).mkdir(parents=True)
     monkeypatch.setenv("GPUSTATE_LAB_ROOT", str(root.path))
     return root
-
-
-Smi = Callable[..., tuple[int, str]]

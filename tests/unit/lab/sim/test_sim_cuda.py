@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +25,7 @@ class Cuda:
         self.library = ctypes.CDLL(str(libraries.cuda))
         self.context = ctypes.c_void_p()
 
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.library, name)
 
     def open(self, device: int = 0) -> None:
@@ -127,7 +129,7 @@ def signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add.u32": lambda a, b: a + b,
     "sub.s32": lambda a, b: a - b,
     "mul.lo.u32": lambda a, b: a * b,

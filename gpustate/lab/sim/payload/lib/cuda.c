@@ -7,39 +7,22 @@
  * Sources: CUDA driver API reference 13.0, cuInit and the CUresult table.
  */
 #define _GNU_SOURCE
-#include "lab.h"
-#include "ptx.h"
+#include "cuda_inner.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, SYSTEM_NOT_READY = 802, DRIVER_MISMATCH = 803,
-    UNKNOWN = 999
-};
-#define CONTEXT_BYTES (512ULL << 20) /* what a context costs on the GPU before any allocation */
-
-struct context {
-    int device, references;
-    int sticky; /* an illegal address ends the context: every later call repeats it */
-    int nodes[3]; /* open on the device nodes: who holds a GPU shows in /proc/PID/fd */
-    struct context *next;
-};
-struct allocation { uint64_t address, bytes; int device; struct allocation *next; };
-struct module { struct ptx_module *ptx; struct module *next; };
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lab_hardware hardware; /* as cuInit saw it, like the real library */
-static int visible[LAB_MAX_GPUS], visible_count, initialized;
+static int visible[LAB_MAX_GPUS], visible_count;
+int cuda_initialized;
 static struct context *contexts;
-static struct allocation *allocations;
-static __thread struct context *current;
+struct allocation *allocations;
+__thread struct context *current;
 
 static const struct { int code; const char *name, *text; } errors[] = {
     {0, "CUDA_SUCCESS", "no error"}, {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
@@ -54,7 +37,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
-    {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet cuda_initialized"},
     {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
@@ -127,7 +110,7 @@ LAB_API int cuInit(unsigned flags) {
     choose_visible();
     if (!visible_count)
         return NO_DEVICE;
-    initialized = 1;
+    cuda_initialized = 1;
     return SUCCESS;
 }
 
@@ -140,19 +123,19 @@ LAB_API int cuDriverGetVersion(int *version) {
 
 /* ---- devices -------------------------------------------------------------------------------- */
 
-static struct lab_gpu *gpu_of(int device) {
-    return initialized && device >= 0 && device < visible_count ? &hardware.gpus[visible[device]] : NULL;
+struct lab_gpu *gpu_of(int device) {
+    return cuda_initialized && device >= 0 && device < visible_count ? &hardware.gpus[visible[device]] : NULL;
 }
 
 #define DEVICE(device)                                                                             \
     struct lab_gpu *gpu = gpu_of(device);                                                          \
     do {                                                                                           \
         if (!gpu)                                                                                  \
-            return initialized ? INVALID_DEVICE : NOT_INITIALIZED;                                 \
+            return cuda_initialized ? INVALID_DEVICE : NOT_INITIALIZED;                                 \
     } while (0)
 
 LAB_API int cuDeviceGetCount(int *count) {
-    if (!initialized)
+    if (!cuda_initialized)
         return NOT_INITIALIZED;
     if (!count)
         return INVALID_VALUE;
@@ -222,7 +205,7 @@ LAB_API int cuDeviceGetAttribute(int *into, int attribute, int device) {
 
 /* ---- contexts; the processes list of NVML follows them -------------------------------------- */
 
-static void tell_holders(void) {
+void tell_holders(void) {
     char lines[2048] = "";
     size_t used = 0;
     for (struct context *at = contexts; at; at = at->next) {
@@ -338,186 +321,17 @@ LAB_API int cuDevicePrimaryCtxRelease(int device) { return cuDevicePrimaryCtxRel
 
 LAB_API int cuCtxSetCurrent(struct context *context) {
     current = context;
-    return initialized ? SUCCESS : NOT_INITIALIZED;
+    return cuda_initialized ? SUCCESS : NOT_INITIALIZED;
 }
 
 LAB_API int cuCtxGetCurrent(struct context **into) {
     *into = current;
-    return initialized ? SUCCESS : NOT_INITIALIZED;
+    return cuda_initialized ? SUCCESS : NOT_INITIALIZED;
 }
 
 LAB_API int cuCtxGetDevice(int *device) {
     if (!current)
         return INVALID_CONTEXT;
     *device = current->device;
-    return SUCCESS;
-}
-
-/* What every call that needs a context starts with. */
-#define CONTEXT()                                                                                  \
-    do {                                                                                           \
-        if (!initialized)                                                                          \
-            return NOT_INITIALIZED;                                                                \
-        if (!current)                                                                              \
-            return INVALID_CONTEXT;                                                                \
-        if (current->sticky)                                                                       \
-            return current->sticky;                                                                        \
-    } while (0)
-
-LAB_API int cuCtxSynchronize(void) {
-    CONTEXT();
-    return SUCCESS;
-}
-
-/* ---- memory --------------------------------------------------------------------------------- */
-
-static int allowed(uint64_t address, uint64_t size) {
-    for (struct allocation *at = allocations; at; at = at->next)
-        if (current && at->device == current->device && address >= at->address &&
-            size <= at->bytes && address - at->address <= at->bytes - size)
-            return 1;
-    return 0;
-}
-
-static int covered(uint64_t address, size_t bytes) {
-    for (struct allocation *at = allocations; at; at = at->next)
-        if (address >= at->address && bytes <= at->bytes && address - at->address <= at->bytes - bytes)
-            return 1;
-    return 0;
-}
-
-LAB_API int cuMemAlloc_v2(uint64_t *into, size_t bytes) {
-    CONTEXT();
-    if (!into || !bytes)
-        return INVALID_VALUE;
-    if (bytes > gpu_of(current->device)->memory_mib << 20)
-        return OUT_OF_MEMORY;
-    struct allocation *made = calloc(1, sizeof *made);
-    void *memory = made ? calloc(1, bytes) : NULL;
-    if (!memory) {
-        free(made);
-        return OUT_OF_MEMORY;
-    }
-    memset(memory, 0xa5, bytes); /* fresh device memory is not zero: a kernel that relies on it is wrong */
-    pthread_mutex_lock(&lock);
-    *made = (struct allocation){(uint64_t)(uintptr_t)memory, bytes, current->device, allocations};
-    allocations = made;
-    *into = made->address;
-    tell_holders();
-    pthread_mutex_unlock(&lock);
-    return SUCCESS;
-}
-
-LAB_API int cuMemFree_v2(uint64_t address) {
-    CONTEXT();
-    int answer = INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    for (struct allocation **at = &allocations; *at; at = &(*at)->next)
-        if ((*at)->address == address) {
-            struct allocation *gone = *at;
-            *at = gone->next;
-            free((void *)(uintptr_t)address);
-            free(gone);
-            tell_holders();
-            answer = SUCCESS;
-            break;
-        }
-    pthread_mutex_unlock(&lock);
-    return answer;
-}
-
-LAB_API int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-    CONTEXT();
-    if (!covered(to, bytes))
-        return INVALID_VALUE;
-    memcpy((void *)(uintptr_t)to, from, bytes);
-    return SUCCESS;
-}
-
-LAB_API int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
-    CONTEXT();
-    if (!covered(from, bytes))
-        return INVALID_VALUE;
-    memcpy(to, (const void *)(uintptr_t)from, bytes);
-    return SUCCESS;
-}
-
-LAB_API int cuMemsetD32_v2(uint64_t to, unsigned value, size_t count) {
-    CONTEXT();
-    if (!covered(to, count * 4) || to % 4)
-        return INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
-        ((unsigned *)(uintptr_t)to)[i] = value;
-    return SUCCESS;
-}
-
-LAB_API int cuMemsetD32(uint64_t to, unsigned value, size_t count) { return cuMemsetD32_v2(to, value, count); }
-
-LAB_API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    CONTEXT();
-    *total = (size_t)gpu_of(current->device)->memory_mib << 20;
-    size_t used = CONTEXT_BYTES;
-    for (struct allocation *at = allocations; at; at = at->next)
-        if (at->device == current->device)
-            used += at->bytes;
-    *free_bytes = *total - used;
-    return SUCCESS;
-}
-
-/* ---- kernels -------------------------------------------------------------------------------- */
-
-/* The newest PTX that a driver of this CUDA version takes (PTX ISA, release history). */
-static unsigned ptx_version(void) {
-    unsigned major = (unsigned)lab_cuda_version / 1000, minor = (unsigned)lab_cuda_version % 1000 / 10;
-    return major >= 13 ? 90 + minor : major == 12 ? 80 + minor - (minor >= 6 ? 1 : 0) : 70 + minor;
-}
-
-LAB_API int cuModuleLoadData(struct module **into, const void *image) {
-    CONTEXT();
-    if (!into || !image)
-        return INVALID_VALUE;
-    struct lab_gpu *gpu = gpu_of(current->device);
-    struct module *made = calloc(1, sizeof *made);
-    if (!made)
-        return OUT_OF_MEMORY;
-    int refused = ptx_load(image, gpu->cc_major * 10 + gpu->cc_minor, ptx_version(), &made->ptx);
-    if (refused) {
-        free(made);
-        return refused;
-    }
-    *into = made;
-    return SUCCESS;
-}
-
-LAB_API int cuModuleLoadDataEx(struct module **into, const void *image, unsigned count, int *options, void **values) {
-    (void)count;
-    (void)options;
-    (void)values;
-    return cuModuleLoadData(into, image);
-}
-
-LAB_API int cuModuleUnload(struct module *module) {
-    CONTEXT();
-    ptx_unload(module->ptx);
-    free(module);
-    return SUCCESS;
-}
-
-LAB_API int cuModuleGetFunction(struct ptx_kernel **into, struct module *module, const char *name) {
-    CONTEXT();
-    *into = ptx_kernel(module->ptx, name);
-    return *into ? SUCCESS : NOT_FOUND;
-}
-
-LAB_API int cuLaunchKernel(struct ptx_kernel *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                           unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
-    CONTEXT();
-    (void)shared;
-    (void)stream;
-    if (!kernel || !gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024 || extra)
-        return INVALID_VALUE;
-    struct ptx_launch launch = {{gx, gy, gz}, {bx, by, bz}, parameters, allowed};
-    /* A launch is asynchronous: what went wrong inside is told by the next call that waits. */
-    current->sticky = ptx_run(kernel, &launch);
     return SUCCESS;
 }

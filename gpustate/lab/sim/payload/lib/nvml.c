@@ -6,32 +6,15 @@
  * the caller then gets NVML_ERROR_FUNCTION_NOT_FOUND, not a made-up answer.
  */
 #define _GNU_SOURCE
-#include "lab.h"
+#include "nvml_inner.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
-    NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
-    VERSION_MISMATCH = 18, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
-};
-
 typedef struct { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; } pci_info;
-typedef struct { unsigned long long total, free, used; } memory_v1;
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
-typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } process_info;
-typedef struct { unsigned gpu, memory; } utilization;
-typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric_v1;
-typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_v2;
-typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; unsigned char summary; } fabric_v3;
 typedef struct { unsigned version; char branch[80]; } branch_info;
-
-#define VERSIONED(type, n) ((unsigned)(sizeof(type) | ((n) << 24)))
-#define RESERVED_MIB 600ULL /* what the driver keeps of each GPU for itself */
 
 static int started;
 /* A handle is a pointer to one of these; the number is the index. */
@@ -81,7 +64,7 @@ LAB_API int nvmlShutdown(void) {
 
 /* ---- finding the GPU behind a handle -------------------------------------------------------- */
 
-static int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu) {
+int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu) {
     if (!started)
         return UNINITIALIZED;
     int *slot = handle;
@@ -95,16 +78,6 @@ static int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gp
     return OK;
 }
 
-/* What every function of a GPU starts with. */
-#define GPU(handle)                                                                                \
-    struct lab_hardware hardware;                                                                  \
-    struct lab_gpu *gpu = NULL;                                                                    \
-    do {                                                                                           \
-        int found_ = find(handle, &hardware, &gpu);                                                \
-        if (found_ != OK)                                                                          \
-            return found_;                                                                         \
-    } while (0)
-
 static int copy(char *into, unsigned size, const char *text) {
     if (!into)
         return INVALID_ARGUMENT;
@@ -114,7 +87,7 @@ static int copy(char *into, unsigned size, const char *text) {
     return OK;
 }
 
-static int number(unsigned *into, unsigned value) {
+int number(unsigned *into, unsigned value) {
     if (!into)
         return INVALID_ARGUMENT;
     *into = value;
@@ -272,233 +245,3 @@ LAB_API int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *info) {
 
 LAB_API int nvmlDeviceGetPciInfo_v2(void *handle, pci_info *info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
 LAB_API int nvmlDeviceGetPciInfo(void *handle, pci_info *info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
-
-/* ---- memory and processes ------------------------------------------------------------------- */
-
-static unsigned long long used_bytes(const struct lab_gpu *gpu) {
-    struct lab_holder holders[LAB_MAX_HOLDERS];
-    unsigned long long used = 0;
-    int count = lab_holders(holders, LAB_MAX_HOLDERS);
-    for (int i = 0; i < count; i++)
-        if (!strcmp(holders[i].kind, "cuda") && !strcmp(holders[i].what, gpu->pci_address))
-            used += holders[i].bytes;
-    return used;
-}
-
-LAB_API int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *info) {
-    GPU(handle);
-    if (!info)
-        return INVALID_ARGUMENT;
-    info->total = gpu->memory_mib << 20;
-    info->used = (RESERVED_MIB << 20) + used_bytes(gpu); /* version 1 counts reserved as used */
-    info->free = info->total - info->used;
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *info) {
-    GPU(handle);
-    if (!info)
-        return INVALID_ARGUMENT;
-    if (info->version != VERSIONED(memory_v2, 2))
-        return ARGUMENT_VERSION_MISMATCH;
-    info->total = gpu->memory_mib << 20;
-    info->reserved = RESERVED_MIB << 20;
-    info->used = used_bytes(gpu);
-    info->free = info->total - info->reserved - info->used;
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetBAR1MemoryInfo(void *handle, memory_v1 *info) {
-    GPU(handle);
-    if (!info)
-        return INVALID_ARGUMENT;
-    /* The structure's order is total, free, used. */
-    info->total = gpu->bar1_mib << 20;
-    info->used = 1ULL << 20;
-    info->free = info->total - info->used;
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
-    GPU(handle);
-    struct lab_holder holders[LAB_MAX_HOLDERS];
-    if (!count)
-        return INVALID_ARGUMENT;
-    unsigned room = into ? *count : 0, seen = 0;
-    int total = lab_holders(holders, LAB_MAX_HOLDERS);
-    for (int i = 0; i < total; i++) {
-        if (strcmp(holders[i].kind, "cuda") || strcmp(holders[i].what, gpu->pci_address))
-            continue;
-        if (seen < room)
-            into[seen] = (process_info){(unsigned)holders[i].pid, holders[i].bytes, ~0u, ~0u};
-        seen++;
-    }
-    *count = seen;
-    return seen > room ? INSUFFICIENT_SIZE : OK;
-}
-
-static int no_processes(void *handle, unsigned *count) {
-    GPU(handle);
-    return number(count, 0);
-}
-
-LAB_API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
-    (void)into;
-    return no_processes(handle, count);
-}
-
-LAB_API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
-    (void)into;
-    return no_processes(handle, count);
-}
-
-/* ---- modes ---------------------------------------------------------------------------------- */
-
-static const char *persistence_path(const struct lab_gpu *gpu, char *buffer, size_t size) {
-    snprintf(buffer, size, "/run/gpustate-lab/state/persistence-%s", gpu->pci_address);
-    return buffer;
-}
-
-LAB_API int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode) {
-    GPU(handle);
-    char path[96], text[16];
-    long got = lab_read(persistence_path(gpu, path, sizeof path), text, sizeof text);
-    return number(mode, got > 0 && text[0] == '1');
-}
-
-LAB_API int nvmlDeviceSetPersistenceMode(void *handle, unsigned mode) {
-    GPU(handle);
-    char path[96];
-    if (mode > 1)
-        return INVALID_ARGUMENT;
-    if (geteuid() != 0)
-        return NO_PERMISSION;
-    return lab_write(persistence_path(gpu, path, sizeof path), mode ? "1\n" : "0\n") < 0 ? UNKNOWN : OK;
-}
-
-LAB_API int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
-    GPU(handle);
-    if (!gpu->max_mig_devices)
-        return NOT_SUPPORTED;
-    number(current, 0);
-    return number(pending, 0);
-}
-
-LAB_API int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { GPU(handle); return number(count, gpu->max_mig_devices); }
-LAB_API int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *answer) { GPU(handle); return number(answer, 0); }
-
-LAB_API int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **into) {
-    GPU(handle);
-    (void)index;
-    (void)into;
-    return gpu->max_mig_devices ? NOT_FOUND : NOT_SUPPORTED;
-}
-
-LAB_API int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending) {
-    GPU(handle);
-    number(current, 1);
-    return number(pending, 1);
-}
-
-LAB_API int nvmlDeviceGetTotalEccErrors(void *handle, unsigned type, unsigned counter, unsigned long long *count) {
-    GPU(handle);
-    if (type > 1 || counter > 1 || !count)
-        return INVALID_ARGUMENT;
-    *count = 0;
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetRemappedRows(void *handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
-    GPU(handle);
-    if (gpu->architecture < 7) /* row remapping came with Ampere */
-        return NOT_SUPPORTED;
-    int index = (int)(gpu - hardware.gpus);
-    int waits = lab_fault_at(&hardware, "remap-pending", index);
-    int broken = lab_fault_at(&hardware, "remap-failure", index);
-    number(correctable, 0);
-    number(uncorrectable, waits || broken);
-    number(pending, (unsigned)waits);
-    return number(failed, (unsigned)broken);
-}
-
-LAB_API int nvmlDeviceGetVirtualizationMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
-LAB_API int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
-
-/* ---- sensors -------------------------------------------------------------------------------- */
-
-static int busy(const struct lab_gpu *gpu) { return used_bytes(gpu) > 0; }
-
-LAB_API int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *temp_c) {
-    GPU(handle);
-    return sensor ? INVALID_ARGUMENT : number(temp_c, busy(gpu) ? 55 : 31);
-}
-
-LAB_API int nvmlDeviceGetPowerUsage(void *handle, unsigned *power_mw) {
-    GPU(handle);
-    return number(power_mw, gpu->power_limit_w * (busy(gpu) ? 600 : 100));
-}
-
-LAB_API int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *power_mw) { GPU(handle); return number(power_mw, gpu->power_limit_w * 1000); }
-LAB_API int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *power_mw) { GPU(handle); return number(power_mw, gpu->power_limit_w * 1000); }
-
-LAB_API int nvmlDeviceGetUtilizationRates(void *handle, utilization *rates) {
-    GPU(handle);
-    if (!rates)
-        return INVALID_ARGUMENT;
-    *rates = busy(gpu) ? (utilization){97, 40} : (utilization){0, 0};
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *reasons) {
-    GPU(handle);
-    if (!reasons)
-        return INVALID_ARGUMENT;
-    *reasons = busy(gpu) ? 0 : 1; /* 1: idle */
-    return OK;
-}
-
-/* ---- fabric --------------------------------------------------------------------------------- */
-
-/* The fabric state is a Hopper thing; an A100 board answers that it has none to report. */
-static int fabric_state(const struct lab_hardware *hardware, const struct lab_gpu *gpu, unsigned char *state) {
-    if (!gpu->has_nvlink_fabric || !hardware->has_board || gpu->architecture < 9)
-        return NOT_SUPPORTED;
-    *state = lab_fabric_ready(hardware) ? 3 : 2; /* completed : in progress */
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetGpuFabricInfo(void *handle, fabric_v1 *info) {
-    GPU(handle);
-    if (!info)
-        return INVALID_ARGUMENT;
-    memset(info, 0, sizeof *info);
-    return fabric_state(&hardware, gpu, &info->state);
-}
-
-LAB_API int nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_v3 *info) {
-    GPU(handle);
-    if (!info)
-        return INVALID_ARGUMENT;
-    unsigned version = info->version;
-    if (version != VERSIONED(fabric_v2, 2) && version != VERSIONED(fabric_v3, 3))
-        return ARGUMENT_VERSION_MISMATCH;
-    unsigned char state = 0;
-    int answer = fabric_state(&hardware, gpu, &state);
-    if (answer != OK)
-        return answer;
-    memset(info, 0, version == VERSIONED(fabric_v3, 3) ? sizeof(fabric_v3) : sizeof(fabric_v2));
-    info->version = version;
-    info->state = state;
-    /* Bandwidth, route recovery, route health and access timeout fine, configuration right. */
-    info->health = 2u | 2u << 2 | 2u << 4 | 2u << 6 | 1u << 8;
-    if (version == VERSIONED(fabric_v3, 3))
-        info->summary = 1;
-    return OK;
-}
-
-LAB_API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
-    GPU(handle);
-    if (!gpu->has_nvlink_fabric)
-        return NOT_SUPPORTED;
-    return link >= 18 ? INVALID_ARGUMENT : number(active, (unsigned)hardware.has_board);
-}

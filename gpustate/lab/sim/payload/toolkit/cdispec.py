@@ -210,7 +210,9 @@ def _after(item: Any, depth: int) -> str:
 
 def _scalar(item: Any) -> str:
     text = str(item)
-    return json.dumps(text) if re.fullmatch(r"[0-9.]+|true|false|null|yes|no|", text) else text
+    plain = re.fullmatch(r"(--?)?[A-Za-z/][\w./=@+:-]*", text, re.ASCII) and not text.endswith(":")
+    word = text.lower() in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+    return text if plain and not word else json.dumps(text)
 
 
 def device_names(path: str) -> list[str]:

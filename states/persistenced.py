@@ -1,0 +1,177 @@
+"""``nvidia-persistenced`` runs at boot and keeps every GPU in persistence mode.
+
+Without it the driver lets go of a GPU when its last client exits: the next program waits a second
+or more for it to come up again, power limits and clocks are forgotten, and a monitoring agent that
+polls wakes every GPU each time. The daemon replaces the older ``nvidia-smi -pm 1``, which does not
+survive a reboot.
+
+Surprising: the packages differ. NVIDIA's start the daemon in persistence mode. Ubuntu's start it
+with ``--no-persistence-mode``, stop it when nothing wants it, and have no ``[Install]``, so that
+``systemctl enable`` cannot help: a drop-in replaces the command line, and ``add-wants`` starts it.
+
+Sources:
+    nvidia-persistenced(1); NVIDIA driver persistence documentation;
+    Ubuntu, nvidia-graphics-drivers: nvidia-persistenced.service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+
+UNIT = "nvidia-persistenced.service"
+UNIT_PATH = f"/lib/systemd/system/{UNIT}"
+DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
+WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
+QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The daemon, and what the GPUs say."""
+
+    drop_in_text: str | None
+    active: bool
+    at_boot: bool
+    persistent: dict[str, bool]  # PCI address: persistence mode is on; GPUs that answer only
+    unit_text: str | None
+    has_gpus: bool
+    systemd: bool
+
+
+class PersistenceMode(State[Observed]):
+    """Persistence mode is on for every GPU, now and after a reboot.
+
+    Args:
+        uvm_persistence: keep the state of nvidia-uvm loaded too. Must be off for GPUs that may ask
+            for the recovery action "Drain P2P".
+
+    Disruption:
+        ``NONE``: the daemon opens GPUs and disturbs nobody.
+    """
+
+    name: ClassVar[str] = "persistenced"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.NONE
+
+    uvm_persistence: bool = False
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        units = node.units(UNIT)
+        unit_text = node.read_text(UNIT_PATH)
+        drop_in = node.read_text(DROP_IN_PATH)
+        wants = node.stats(WANTS_PATH)
+        said = node.shell(f"timeout -k 2 30 {QUERY}")
+        unit = units.get(UNIT)
+        return Observed(
+            drop_in_text=drop_in,
+            active=unit is not None and unit.active,
+            at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
+            persistent=parse_modes(said.stdout),
+            unit_text=unit_text,
+            has_gpus=bool(facts.gpus),
+            systemd=facts.systemd,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen,
+                drop_in_text=None,
+                active=False,
+                at_boot=False,
+                # Set by hand (nvidia-smi -pm 1) it is not this state's to take away.
+                persistent=dict.fromkeys(seen.persistent, False)
+                if seen.active
+                else seen.persistent,
+            )
+        return replace(
+            seen,
+            drop_in_text=drop_in_text(seen.unit_text or "", uvm_persistence=self.uvm_persistence),
+            # Without GPUs (an image) the daemon has nothing to do and ends at once.
+            active=seen.has_gpus or seen.active,
+            at_boot=True,
+            persistent=dict.fromkeys(seen.persistent, True),
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if not seen.systemd and not self.absent:
+            return "there is no systemd to run nvidia-persistenced; leave the state out for this node with only="
+        if seen.unit_text is None and not self.absent:
+            return (
+                f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
+                "policy, or install the package of the driver's version"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        return diff(seen, self.desired(seen), paths={"drop_in_text": DROP_IN_PATH})
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if "drop_in_text" in plan.fields:
+            if wanted.drop_in_text is None:
+                yield ops.RemoveFile(DROP_IN_PATH)
+                yield ops.ForgetOriginal(DROP_IN_PATH)
+            else:
+                yield ops.PutText(DROP_IN_PATH, wanted.drop_in_text, mode=0o644)
+            yield ops.DaemonReload()
+        if self.absent:
+            yield from self._take_away(seen)
+            return
+        if "at_boot" in plan.fields:
+            if re.search(r"^\[Install\]", seen.unit_text or "", re.MULTILINE):
+                yield ops.EnableUnit(UNIT, now=False)
+            else:
+                yield ops.Run(
+                    f"systemctl add-wants multi-user.target {UNIT}\neffect enabled",
+                    "start nvidia-persistenced at boot",
+                    timeout=60,
+                )
+        if plan.fields & {"drop_in_text", "active", "persistent"} and seen.has_gpus:
+            yield ops.RestartUnit(UNIT)
+
+    def _take_away(self, seen: Observed) -> Iterator[Step]:
+        if seen.at_boot or seen.active:
+            yield ops.DisableUnit(UNIT)
+            yield ops.Run(
+                f"[ ! -L {WANTS_PATH} ] || {{ rm -f {WANTS_PATH}; systemd_reload; }}\neffect disabled",
+                "no longer start nvidia-persistenced at boot",
+                timeout=60,
+            )
+
+
+def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
+    """The drop-in a unit needs, ``None`` when the package's own unit is right as it is."""
+    command = re.findall(r"^ExecStart\s*=\s*(\S.*)$", unit_text, re.MULTILINE)
+    words = command[-1].split() if command else []
+    off = "--no-persistence-mode" in words
+    stops = re.search(r"^StopWhenUnneeded\s*=\s*(true|yes|1|on)", unit_text, re.MULTILINE | re.I)
+    add = uvm_persistence and "--uvm-persistence-mode" not in words
+    if not words or not (off or stops or add):
+        return None
+    kept = [word for word in words if word not in ("--no-persistence-mode", "--persistence-mode")]
+    kept.append("--persistence-mode")
+    if add:
+        kept.append("--uvm-persistence-mode")
+    lines = ["# Written by gpustate; changes are overwritten."]
+    if stops:
+        lines += ["[Unit]", "StopWhenUnneeded=false"]
+    lines += ["[Service]", "ExecStart=", f"ExecStart={' '.join(kept)}"]
+    return "\n".join(lines) + "\n"
+
+
+def parse_modes(text: str) -> dict[str, bool]:
+    """Read nvidia-smi's table; a GPU that does not answer is somebody else's finding."""
+    found: dict[str, bool] = {}
+    for line in text.splitlines():
+        address, _, mode = (part.strip() for part in line.partition(","))
+        if mode in ("Enabled", "Disabled"):
+            found[address] = mode == "Enabled"
+    return found

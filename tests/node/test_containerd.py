@@ -1,0 +1,230 @@
+"""The containerd state on real nodes: real containerd 1.6, 1.7 and 2, real systemd.
+
+Looked at with containerd, systemctl, stat and cat, not with the probes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+from tests.node.conftest import LabFactory
+
+CONFIG = "/etc/containerd/config.toml"
+BINARY = "/usr/bin/true"
+POLICY = f"""
+from gpustate import Policy
+from gpustate.states.containerd import ContainerdHandler
+
+policy = Policy(ContainerdHandler(binary="{BINARY}"))
+"""
+#: A containerd that dislikes files with the handler, in one of several ways.
+WRAPPER = """#!/bin/sh
+if grep -q runtimes.nvidia /etc/containerd/config.toml; then
+  case "$*" in
+    '') if [ -e /run/no-start ]; then echo simulated >&2; exit 1; fi ;;
+    *config*)
+      if [ -e /run/hang ]; then exec sleep 60; fi
+      if [ -e /run/no-read ]; then echo 'simulated: cannot load' >&2; exit 1; fi
+      if [ -e /run/changes ]; then
+        /usr/bin/containerd.real "$@" | sed 's/max_container_log_line_size = .*/max_container_log_line_size = 7/'
+        exit
+      fi ;;
+  esac
+fi
+exec /usr/bin/containerd.real "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def containerd2(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), gpus=("none",)))
+
+
+@pytest.fixture
+def wrapped(lab: Lab, node13: Node) -> Node:
+    """A node whose containerd runs behind ``WRAPPER``."""
+    node13.run("mv /usr/bin/containerd /usr/bin/containerd.real")
+    node13.run(["sh", "-c", 'printf %s "$1" >/usr/bin/containerd', "-", WRAPPER])
+    node13.run("chmod 0755 /usr/bin/containerd; systemctl restart containerd")
+    return node13
+
+
+def start(verb: str, lab: Lab, node: Node, folder: Path) -> subprocess.Popen[str]:
+    policy = folder / "policy.py"
+    policy.write_text(POLICY)
+    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
+    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json"]
+    more = ["--yes"] if verb in ("apply", "remove") else []
+    return subprocess.Popen(
+        [sys.executable, "-c", code, verb, str(policy), *target, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def gpustate(verb: str, lab: Lab, node: Node, folder: Path, *, code: int = 0) -> dict[str, Any]:
+    """Run a verb on one node; return the state's part of the document, the summary in it."""
+    process = start(verb, lab, node, folder)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    state: dict[str, Any] = document["nodes"][0]["states"][0]
+    return {**state, "summary": document.get("summary", "")}
+
+
+def dump(node: Node) -> dict[str, Any]:
+    return tomllib.loads(node.run("containerd config dump 2>/dev/null").stdout)
+
+
+def process(node: Node) -> str:
+    """Another one after every restart."""
+    show = "systemctl show -p MainPID -p ActiveEnterTimestampMonotonic -p ActiveState containerd"
+    shown = node.run(show).stdout
+    assert "ActiveState=active" in shown
+    return shown
+
+
+def disk(node: Node) -> str:
+    """Names, bytes, owners and times below /etc/containerd."""
+    return node.run(
+        "cd /etc/containerd && find . -type f | sort | xargs stat -c '%n %a %u:%g %Y' && "
+        "find . -type f | sort | xargs sha256sum; find . -type d"
+    ).stdout
+
+
+def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values by path, without those that say nothing."""
+    rows: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            rows |= flat(value, f"{path}/{key}")
+        elif value not in ("", 0, []):
+            rows[f"{path}/{key}"] = value
+    return rows
+
+
+@pytest.mark.parametrize("which", ["node12", "node13", "containerd2"])
+def test_the_handler_alone_is_added_nothing_happens_twice_and_the_bytes_come_back(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if which == "containerd2":
+        lab: Lab = request.getfixturevalue("containerd2")
+        node = lab.nodes[0]
+    else:
+        lab, node = request.getfixturevalue("lab"), request.getfixturevalue(which)
+    bytes_before, dump_before, first = disk(node), flat(dump(node)), process(node)
+
+    assert gpustate("apply", lab, node, tmp_path)["outcome"] == "changed"
+    second, dump_after = process(node), flat(dump(node))
+    assert second != first
+    added = {path: dump_after[path] for path in dump_after.keys() - dump_before.keys()}
+    own = ("/runtimes/nvidia/", "/imports", "/enable_cdi", "/runtimes/runc/")
+    assert [path for path in added if not any(one in path for one in own)] == []
+    assert [
+        value for path, value in added.items() if path.endswith("nvidia/options/BinaryName")
+    ] == [BINARY]
+    assert {p for p in dump_before if dump_before[p] != dump_after.get(p)} <= {"/imports"}
+    assert " ok " in node.run("ctr plugins ls | grep ' cri '").stdout
+
+    there = disk(node)
+    assert " changed=0 " in gpustate("apply", lab, node, tmp_path)["summary"]
+    assert (process(node), disk(node)) == (second, there)
+
+    assert gpustate("remove", lab, node, tmp_path)["outcome"] == "changed"
+    assert disk(node) == bytes_before
+    assert flat(dump(node)) == dump_before
+    assert process(node) != second
+    assert node.run("ls -A /var/lib/gpustate/originals").stdout == ""
+
+
+def test_a_containerd_that_does_not_come_up_is_rolled_back(
+    lab: Lab, wrapped: Node, tmp_path: Path
+) -> None:
+    before = disk(wrapped)
+    wrapped.run("touch /run/no-start")
+    state = gpustate("apply", lab, wrapped, tmp_path, code=7)
+    assert state["outcome"] == "rolled back"
+    assert "simulated" in state["evidence"]
+    assert disk(wrapped) == before
+    running = process(wrapped)
+    wrapped.run("rm /run/no-start")
+
+    assert gpustate("remove", lab, wrapped, tmp_path)["outcome"] == "unchanged"
+    assert process(wrapped) == running
+    assert gpustate("apply", lab, wrapped, tmp_path)["outcome"] == "changed"
+
+
+@pytest.mark.parametrize("fault", ["no-read", "changes"])
+def test_what_containerd_makes_of_the_files_is_seen_before_anything_restarts(
+    fault: str, lab: Lab, wrapped: Node, tmp_path: Path
+) -> None:
+    before, running = disk(wrapped), process(wrapped)
+    wrapped.run(f"touch /run/{fault}")
+    state = gpustate("apply", lab, wrapped, tmp_path, code=7)
+    expected = {"no-read": "cannot load", "changes": "max_container_log_line_size = 7"}
+    assert expected[fault] in state["reason"]
+    assert (disk(wrapped), process(wrapped)) == (before, running)
+
+
+def test_a_restart_that_a_killed_run_still_owes_is_made_good_for_or_rolled_back(
+    lab: Lab, wrapped: Node, tmp_path: Path
+) -> None:
+    before, running = disk(wrapped), process(wrapped)
+    for outcome, code in (("rolled back", 7), ("changed", 0)):
+        wrapped.run("touch /run/hang")
+        apply = start("apply", lab, wrapped, tmp_path)
+        for _ in range(100):
+            if wrapped.run("pgrep -fx 'sleep 60'", check=False).returncode == 0:
+                break
+            time.sleep(0.1)
+        wrapped.run(
+            "rm /run/hang; pkill -KILL -f '[/]runs/.*/program'; pkill -KILL -f '[/]runs/.*/step'"
+        )
+        wrapped.run("pkill -KILL -fx 'sleep 60'")
+        apply.communicate(timeout=60)
+        assert apply.returncode == 1
+        assert disk(wrapped) != before
+        assert process(wrapped) == running
+
+        plan = gpustate("plan", lab, wrapped, tmp_path)
+        assert [change["field"] for change in plan["changes"]] == ["read"]
+        wrapped.run("touch /run/no-start" if code else "rm /run/no-start")
+        assert gpustate("apply", lab, wrapped, tmp_path, code=code)["outcome"] == outcome
+        assert (disk(wrapped) == before) == bool(code)
+        assert process(wrapped) != running
+        running = process(wrapped)
+    assert " changed=0 " in gpustate("apply", lab, wrapped, tmp_path)["summary"]
+    assert process(wrapped) == running
+
+
+def test_a_handler_that_somebody_registered_without_a_restart_costs_the_restart_only(
+    lab: Lab, node12: Node, tmp_path: Path
+) -> None:
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.%s]\nruntime_type = "io.containerd.runc.v2"\n'
+    options = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\nBinaryName = "%s"\n'
+    theirs = table % "runc" + table % "nvidia" + options % BINARY
+    time.sleep(1.1)
+    node12.run(["sh", "-c", f'printf %s "$1" >>{CONFIG}', "-", theirs])
+    there, running = disk(node12), process(node12)
+    changes = gpustate("apply", lab, node12, tmp_path)["changes"]
+    assert [change["field"] for change in changes] == ["read"]
+    assert disk(node12) == there
+    restarted = process(node12)
+    assert restarted != running
+
+    node12.run(f"echo '# edited' >>{CONFIG}")
+    assert " changed=0 " in gpustate("apply", lab, node12, tmp_path)["summary"]
+    assert process(node12) == restarted
