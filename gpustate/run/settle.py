@@ -48,6 +48,10 @@ def after_steps(
         return become(Outcome.FAILED, why)
     seen = look.seen[state.name]
     remaining = state.verify(seen)
+    refusal = state.refuse(seen) or remaining.refusal
+    if refusal is not None:
+        # A state that refuses may well plan nothing; that is not the same as being settled.
+        return become(Outcome.FAILED, refusal)
     if not remaining:
         return become(Outcome.CHANGED)
     if record.stopped:

@@ -199,7 +199,7 @@ serves() {{
 }}
 cri() {{ # the state of the CRI plugins; fails when containerd does not answer
   c={ctr}; [ -x "$c" ] || c=$(command -v ctr) || {{ [ -S {socket} ]; return; }}
-  a=$(timeout -k 2 10 "$c" -a {socket} plugins ls) || return 1
+  a=$(timeout -k 2 5 "$c" -a {socket} plugins ls) || return 1
   printf '%s\n' "$a" | while read -r y i s; do
     case "$y $i" in 'io.containerd.grpc.v1 cri' | 'io.containerd.cri.v1 '*) s=${{s% }}; echo "$y $i ${{s##* }}" ;; esac
   done

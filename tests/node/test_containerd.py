@@ -228,3 +228,25 @@ def test_a_handler_that_somebody_registered_without_a_restart_costs_the_restart_
     node12.run(f"echo '# edited' >>{CONFIG}")
     assert " changed=0 " in gpustate("apply", lab, node12, tmp_path)["summary"]
     assert process(node12) == restarted
+
+
+def test_a_drop_in_newer_than_its_root_is_healed_and_never_given_back(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    newer = (
+        'version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]\n'
+        f'options = {{ BinaryName = "{BINARY}" }}\n'
+    )
+    write = 'mkdir -p /etc/containerd/conf.d; printf %s "$1" >/etc/containerd/conf.d/99-nvidia.toml'
+    node13.run(["sh", "-c", write, "-", newer])
+    node13.run(
+        f"sed -i '1a imports = [\"conf.d/*.toml\"]' {CONFIG}; systemctl restart containerd || :"
+    )
+    assert node13.run("systemctl is-active containerd", check=False).stdout != "active\n"
+    assert gpustate("apply", lab, node13, tmp_path)["outcome"] == "changed"
+    running, healed = process(node13), disk(node13)
+    assert " changed=0 " in gpustate("apply", lab, node13, tmp_path)["summary"]
+
+    state = gpustate("remove", lab, node13, tmp_path, code=7)
+    assert "unsupported config version" in state["reason"]
+    assert (process(node13), disk(node13)) == (running, healed)

@@ -1,0 +1,26 @@
+"""What all tests share: how hard Hypothesis tries, and ``--update-golden``.
+
+On a developer's machine it looks for something new each time; with ``CI`` set, as in the pipeline,
+it tries the same examples each time, so that a red build is red for everybody.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no reason to fail: what counts is what holds, not how fast.
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile(
+    "ci", parent=settings.get_profile("default"), derandomize=True, database=None
+)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--update-golden`` writes golden files instead of comparing with them; read the diff."""
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")

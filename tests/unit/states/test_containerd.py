@@ -1,0 +1,316 @@
+"""containerd's state on nodes in memory, with dumps of real containerd binaries."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate.model.asks import Answer
+from gpustate.model.policy import build
+from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.containerd.ask import AskContainerd, Found
+from gpustate.states.containerd.scripts import RestartContainerd, Target
+from gpustate.testing import FakeNode, check_contract
+from gpustate.testing.fake import converge
+
+DATA = Path(__file__).parents[2] / "data" / "containerd"
+ROOT = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+BINARY = "/usr/bin/nvidia-container-runtime"
+DEBIAN = (DATA / "inputs" / "debian" / "config.toml").read_text()
+OLD_TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+NEW_TABLE = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"
+
+
+def dump_of(version: str) -> str:
+    return (DATA / "dumps" / version / "debian.toml").read_text()
+
+
+def found(node: FakeNode, version: str, facts: Mapping[str, Any]) -> Found:
+    """What the node would say: its dump follows its files."""
+    text = dump_of(version)
+    files = "".join(text for path, text in node.files.items() if path in (ROOT, DROP_IN))
+    if "runtimes.nvidia" in files:
+        text += (
+            OLD_TABLE if version.startswith("1.") else NEW_TABLE
+        ) + f'BinaryName = "{BINARY}"\n'
+    if "enable_cdi = true" in files:
+        text = text.replace("enable_cdi = false", "enable_cdi = true")
+    restarted = [isinstance(step, ops.RestartUnit) for step in node.done]
+    wrote = [isinstance(step, ops.PutText | ops.RestoreOriginal) for step in node.done]
+    owed = any(wrote) and True not in restarted[wrote.index(True) :]
+    known = {
+        "program": "/usr/bin/containerd",
+        "version": version,
+        "active": "active",
+        "dump": text,
+        "owed": owed,
+    }
+    texts = {path: text for path, text in node.files.items() if path.startswith("/etc/containerd/")}
+    return Found(files=texts, originals=dict(node.originals), **{**known, **facts})
+
+
+def node_with(
+    version: str = "1.7.24", files: Mapping[str, str] | None = None, **facts: Any
+) -> FakeNode:
+    labels = ("look for", "keep what", "have containerd read", "forget what")
+    return FakeNode(
+        files={ROOT: DEBIAN} if files is None else files,
+        units={"containerd.service": "active"},
+        answers={"AskContainerd": lambda node: found(node, version, facts)},
+        runs=dict.fromkeys(labels, lambda node: None),
+    )
+
+
+def plan_of(node: FakeNode, **parameters: Any) -> Any:
+    state = ContainerdHandler(**parameters)
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    return state.plan(seen)
+
+
+@pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0.5", "2.1.9", "2.3.4"])
+@pytest.mark.parametrize("enable_cdi", [True, None])
+def test_it_converges_in_one_round_and_gives_the_bytes_back(
+    version: str, enable_cdi: bool | None
+) -> None:
+    node = node_with(version)
+    state = ContainerdHandler(enable_cdi=enable_cdi)
+    first, last = converge(state, node)
+    assert first.fields == {"files", "lacks"}
+    assert first.disruption is Disruption.RESTART
+    assert not last
+    assert (DROP_IN in node.files) == version.startswith("2.")
+    node.done.clear()
+    gone, rest = converge(ContainerdHandler(ensure="absent"), node)
+    assert gone.fields == {"files"}
+    assert not rest
+    assert node.files == {ROOT: DEBIAN}
+    assert node.originals == {}
+
+
+@pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
+def test_the_contract_holds_before_and_after(version: str) -> None:
+    node = node_with(version)
+    check_contract(ContainerdHandler(), node)
+    list(converge(ContainerdHandler(), node))
+    check_contract(ContainerdHandler(), node)
+
+
+def test_the_binary_is_asked_between_writing_and_restarting() -> None:
+    node = node_with("2.1.9")
+    list(converge(ContainerdHandler(), node))
+    assert [step.label for step in node.done] == [
+        f"look for {BINARY}",
+        "keep what containerd runs with",
+        f"write {DROP_IN}",
+        f"write {ROOT}",
+        "have containerd read its new configuration",
+        "restart containerd.service",
+    ]
+    restart = node.done[-1]
+    assert isinstance(restart, RestartContainerd)
+    assert set(restart.roll_back) == {ROOT, DROP_IN}
+    assert not any(isinstance(step, ops.DaemonReload) for step in node.done)
+    scripts = "\n".join(step.script() for step in node.done)
+    assert "daemon-reload" not in scripts
+    done = subprocess.run(["sh", "-n"], input=scripts, text=True, capture_output=True)
+    assert done.stderr == ""
+
+
+def test_a_node_without_containerd_has_nothing_to_do() -> None:
+    plan = plan_of(node_with(files={}, program="", active=""))
+    assert not plan
+    assert "not installed" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "parameters"), [({"active": "inactive"}, {}), ({}, {"restart": "none"})]
+)
+def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
+    facts: dict[str, Any], parameters: dict[str, Any]
+) -> None:
+    node = node_with(**facts)
+    plan = plan_of(node, **parameters)
+    assert plan.disruption is Disruption.NONE
+    assert "is not restarted" in plan.notes[-1]
+    list(converge(ContainerdHandler(**parameters), node))
+    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
+
+
+@pytest.mark.parametrize(
+    ("facts", "fields"),
+    [
+        ({"newer": (), "owed": False}, set()),
+        ({"newer": (), "owed": True}, {"read"}),
+        ({"newer": (ROOT,), "owed": False}, {"read"}),
+        ({"newer": (ROOT,), "owed": False, "served": True}, set()),
+        ({"newer": ("/etc/containerd/conf.d/mine.toml",), "owed": False}, set()),
+        ({"owed": True, "active": "inactive"}, set()),
+    ],
+)
+def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
+    facts: dict[str, Any], fields: set[str]
+) -> None:
+    node = node_with()
+    list(converge(ContainerdHandler(), node))
+    ours = node_with(files=node.files, **facts)
+    plan = plan_of(ours)
+    assert plan.fields == fields
+    if fields:
+        steps = list(ContainerdHandler().apply(ContainerdHandler().probe(ours), plan))
+        assert isinstance(steps[-1], RestartContainerd)
+        assert not any(isinstance(step, ops.PutText) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "parameters", "reason"),
+    [
+        ({ROOT: "version = \n"}, {}, {}, "not valid TOML"),
+        ({ROOT: DEBIAN + "# \ufffd\n"}, {}, {}, "is not UTF-8"),
+        ({ROOT: 'imports = "x"\n'}, {}, {}, "imports is no list"),
+        ({ROOT: 'imports = ["/etc/$(reboot)"]\n'}, {}, {}, "cannot follow the import"),
+        (None, {"dump": "version = 2\n"}, {}, "no CRI plugin"),
+        (None, {"dump": "", "error": "containerd: no such plugin"}, {}, "no such plugin; repair"),
+        (None, {}, {"config_path": "/etc/other.toml"}, "take config_path out"),
+        (None, {"started_with": "$CONF"}, {}, "an absolute path"),
+        ({ROOT: DEBIAN.replace("version = 2", "")}, {"version": "2.1.9"}, {}, "version 1 file"),
+    ],
+)
+def test_what_cannot_be_edited_safely_is_refused_in_one_line(
+    files: dict[str, str] | None, facts: dict[str, Any], parameters: dict[str, Any], reason: str
+) -> None:
+    state = ContainerdHandler(**parameters)
+    seen = state.probe(node_with(files=files, **facts))
+    refused = state.refuse(seen)
+    assert refused is not None
+    assert reason in refused
+    assert "\n" not in refused
+    assert state.verify(seen), "a look that cannot be judged is no success"
+
+
+def test_files_that_containerd_does_not_follow_are_no_success() -> None:
+    node = node_with()
+    list(converge(ContainerdHandler(), node))
+    seen = ContainerdHandler().probe(node_with(files=node.files, dump=dump_of("1.7.24")))
+    assert seen.lacks[0] == "no runtime nvidia"
+    assert "containerd says: no runtime nvidia" in (ContainerdHandler().refuse(seen) or "")
+    assert ContainerdHandler().verify(seen).fields == {"lacks"}
+
+
+def test_imports_elsewhere_are_read_in_load_order() -> None:
+    root = 'imports = ["/opt/one/*.toml", "conf.d/*.toml", "/opt/two.toml"]\n' + DEBIAN
+    files = {
+        ROOT: root,
+        "/etc/containerd/conf.d/50-x.toml": "version = 2\n",
+        "/opt/one/a.toml": "version = 2\n",
+        "/opt/two.toml": "version = 2\n",
+        "/opt/one/not.conf": "",
+    }
+    node = node_with(files=files)
+    state = ContainerdHandler()
+    seen = state.probe(node)
+    assert list(seen.files) == [ROOT, *list(files)[1:4]]
+    loaded = state._files(seen.files, ROOT)
+    assert list(loaded.imported) == [
+        "/opt/one/a.toml",
+        "/etc/containerd/conf.d/50-x.toml",
+        "/opt/two.toml",
+    ]
+
+
+def test_with_an_import_newer_than_the_root_the_root_alone_is_asked() -> None:
+    newer = {
+        f"/etc/containerd/{path.relative_to(DATA / 'inputs' / 'newer-drop-in')}": path.read_text()
+        for path in (DATA / "inputs" / "newer-drop-in").rglob("*.toml")
+    }
+    node = node_with(files=newer, dump="", error="containerd: drop-in config version 3 higher")
+    node.shells["| base64 -d | timeout"] = (0, dump_of("1.7.24"))
+    state = ContainerdHandler()
+    seen = state.probe(node)
+    assert seen.trapped
+    assert state.refuse(seen) is None
+    assert any("version 3" in note for note in state.plan(seen).notes)
+
+
+def test_passwords_are_shown_in_no_plan() -> None:
+    secret = '[plugins."io.containerd.grpc.v1.cri".registry.configs."r".auth]\n  password = "pw"\n'
+    plan = plan_of(node_with(files={ROOT: DEBIAN + secret}))
+    texts = [change.before + change.after for change in plan.changes if change.field == "files"]
+    assert texts
+    assert all('"pw"' not in text and "(secret)" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"handler": "Nvidia"},
+        {"handler": 'a"b'},
+        {"binary": "nvidia-container-runtime"},
+        {"config_path": "etc/containerd/config.toml"},
+        {"unit": "containerd"},
+        {"restart": "signal"},
+    ],
+)
+def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        build(ContainerdHandler, parameters)
+
+
+def test_the_answer_of_a_node_is_read() -> None:
+    ask = AskContainerd("containerd.service")
+    out = (
+        b"unit=1\nactive=active\nroot=/c.toml\nowed=1\nfile=4 /c.toml\na\r\n\xff\n"
+        b"newer=/c.toml\noriginal=2 /c.toml\nb\n\nmissing=/d.toml\nprogram=/p\nversion=1.7.24\n"
+        b"dump=5 \nx = 1\n"
+    )
+    assert ask.parse(Answer(0, out)) == Found(
+        program="/p",
+        version="1.7.24",
+        active="active",
+        started_with="/c.toml",
+        files={"/c.toml": "a\r\n\ufffd"},
+        originals={"/d.toml": None, "/c.toml": "b\n"},
+        newer=("/c.toml",),
+        owed=True,
+        dump="x = 1",
+    )
+    with pytest.raises(ProbeError, match="torn"):
+        ask.parse(Answer(0, b"file=400 /c.toml\nabc\n"))
+
+
+def in_sh(function: str, text: str, **more: Any) -> tuple[int, str]:
+    """Run one of the functions that steps have, on a dump."""
+    target = Target("/nowhere/containerd", "1.7.24", ROOT, "/s", "nvidia", BINARY, False)
+    script = replace(target, **more).functions() + function
+    done = subprocess.run(["sh", "-ec", script], input=text, text=True, capture_output=True)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(("version", "table"), [("1.7.24", OLD_TABLE), ("2.1.9", NEW_TABLE)])
+def test_the_node_tells_what_is_ours_in_a_dump_from_what_is_not(version: str, table: str) -> None:
+    old = dump_of(version)
+    new = old + table + f'BinaryName = "{BINARY}"\n'
+    assert in_sh("serves", old)[0] == 1
+    assert in_sh("serves", new)[0] == 0
+    assert in_sh("serves", new, binary="/opt/other")[0] == 1
+    assert in_sh("others", new) == in_sh("others", old)
+    cdi = new.replace("enable_cdi = false", "enable_cdi = true")
+    assert in_sh("others", cdi) == in_sh("others", old)
+    assert in_sh("others", new + 'empty = ""\nnone = []\n') == in_sh("others", old)
+    quote = '"' if version.startswith("1.") else "'"
+    default = f"default_runtime_name = {quote}runc"
+    assert default in new
+    moved = new.replace(default, default.replace("runc", "nvidia"))
+    assert in_sh("others", moved) != in_sh("others", old)
+    assert in_sh("others", moved, own_default=True) == in_sh("others", old, own_default=True)
+    size = "max_container_log_line_size = 16384"
+    assert size in new
+    assert in_sh("others", new.replace(size, size + "0")) != in_sh("others", old)
