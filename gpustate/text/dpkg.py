@@ -22,7 +22,9 @@ class Package:
     name: str
     version: str
     arch: str
-    status: str  # "ii" installed, "hi" installed and held, "iF" half-configured, "rc" only conffiles
+    status: (
+        str  # "ii" installed, "hi" installed and held, "iF" half-configured, "rc" only conffiles
+    )
 
     @property
     def installed(self) -> bool:

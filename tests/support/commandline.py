@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gpustate import registry
+import gpustate.remote  # noqa: F401  patches before anything opens a socket
+from gpustate import inventory, policies, registry
+from gpustate.cli import apply, plan
 from gpustate.cli.main import entry
+from gpustate.policies import operator
+from gpustate.run import fleet
+
+#: What every fork would import again.
+IMPORTED = (apply, fleet, inventory, operator, plan, policies)
 
 Cli = Callable[..., "Done"]
 

@@ -1,0 +1,227 @@
+"""Where apt takes packages from: its source entries in both formats, its pins, its file names.
+
+Sources:
+    sources.list(5): one-line and deb822 format; apt_preferences(5);
+    apt-cache(8), ``policy``: the version table with a priority for each version;
+    Debian/apt: ``URItoFileName`` and ``QuoteString`` for the names in /var/lib/apt/lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One enabled binary entry of apt's sources: one URI and one suite.
+
+    Args:
+        file: where it stands.
+        uri: without a slash at the end.
+        suite: a name, or a path ending in ``/`` for a flat repository.
+        components: empty for a flat repository.
+        signed_by: as written, "" when not given.
+        architectures: empty for those of the node.
+        line: number of its first line.
+    """
+
+    file: str
+    uri: str
+    suite: str
+    components: tuple[str, ...] = ()
+    signed_by: str = ""
+    architectures: tuple[str, ...] = ()
+    line: int = 1
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What apt tells two entries apart by: two values of one option for one key are an error."""
+        return self.uri, self.suite.removeprefix("./") or "/"
+
+    @property
+    def host(self) -> str:
+        """Host name of the URI, as ``Pin: origin`` has it; "" for files and cdroms."""
+        return uri_host(self.uri)
+
+
+def uri_host(uri: str) -> str:
+    """The host of a URI without user, password and port."""
+    match = re.match(r"[a-z0-9+]+://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)", uri, re.IGNORECASE)
+    return match.group(1) if match else ""
+
+
+def parse_sources(texts: Mapping[str, str]) -> tuple[Source, ...]:
+    """Read files by name: ``*.sources`` is deb822, anything else has one entry a line."""
+    found: list[Source] = []
+    for path, text in texts.items():
+        found += _deb822(path, text) if path.endswith(".sources") else _one_line(path, text)
+    return tuple(found)
+
+
+_LINE = re.compile(
+    r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>cdrom:\[[^\]]*\]\S*|\S+)\s+(?P<rest>.+)"
+)
+
+
+def _one_line(path: str, text: str) -> list[Source]:
+    found: list[Source] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.match(line.partition("#")[0])
+        if match is None:
+            continue
+        options: dict[str, str] = {}
+        for option in (match.group("options") or "").split():
+            name, _, value = option.partition("=")
+            options[name] = value
+        suite, *components = match.group("rest").split()
+        found.append(
+            Source(
+                path,
+                match.group("uri").rstrip("/"),
+                suite,
+                tuple(components),
+                options.get("signed-by", ""),
+                tuple(options.get("arch", "").replace(",", " ").split()),
+                number,
+            )
+        )
+    return found
+
+
+def _deb822(path: str, text: str) -> list[Source]:
+    found: list[Source] = []
+    for number, fields in _stanzas(text):
+        if fields.get("enabled", "yes").lower() in (
+            "no",
+            "false",
+            "0",
+            "off",
+            "without",
+            "disable",
+        ):
+            continue
+        if "deb" not in fields.get("types", "").split():
+            continue
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                found.append(
+                    Source(
+                        path,
+                        uri.rstrip("/"),
+                        suite,
+                        tuple(fields.get("components", "").split()),
+                        fields.get("signed-by", ""),
+                        tuple(fields.get("architectures", "").split()),
+                        number,
+                    )
+                )
+    return found
+
+
+def _stanzas(text: str) -> list[tuple[int, dict[str, str]]]:
+    stanzas: list[tuple[int, dict[str, str]]] = []
+    fields: dict[str, str] = {}
+    start, last = 1, ""
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if fields:
+                stanzas.append((start, fields))
+            fields, last = {}, ""
+        elif line[0] in " \t" and last:
+            fields[last] += "\n" + line.strip()
+        elif ":" in line:
+            start = start if fields else number
+            name, _, value = line.partition(":")
+            last = name.strip().lower()
+            fields[last] = value.strip()
+    return stanzas
+
+
+def list_name(uri: str) -> str:
+    """What the names of a URI's files in /var/lib/apt/lists begin with."""
+    rest = re.sub(r"^[a-z0-9+]+:(//)?", "", uri, flags=re.IGNORECASE)
+    if "@" in rest.partition("/")[0]:
+        rest = rest.partition("@")[2]
+    quoted = "".join(
+        f"%{ord(c):02x}" if c in '\\|{}[]<>"^~_=!@#$%&*' or not 0x20 < ord(c) < 0x7F else c
+        for c in rest
+    )
+    return quoted.rstrip("/").replace("/", "_")
+
+
+def render_deb822(
+    *,
+    uri: str,
+    suite: str,
+    components: tuple[str, ...] = (),
+    signed_by: str = "",
+    architectures: str = "",
+) -> str:
+    """One stanza of a ``.sources`` file."""
+    lines = ["Types: deb", f"URIs: {uri.rstrip('/')}/", f"Suites: {suite}"]
+    if components:
+        lines.append(f"Components: {' '.join(components)}")
+    if architectures:
+        lines.append(f"Architectures: {architectures}")
+    if "\n" in signed_by:
+        # An embedded key: every line is a continuation, and an empty one is written as a dot.
+        lines.append("Signed-By:")
+        lines += [f" {line}" for line in signed_by.strip().splitlines()]
+    elif signed_by:
+        lines.append(f"Signed-By: {signed_by}")
+    return "\n".join(lines) + "\n"
+
+
+def render_pin(packages: tuple[str, ...], pin: str, priority: int, explanation: str) -> str:
+    """One stanza of a file below /etc/apt/preferences.d."""
+    return f"Explanation: {explanation}\nPackage: {' '.join(packages)}\nPin: {pin}\nPin-Priority: {priority}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One version of a package that apt may install.
+
+    Args:
+        version: Debian version.
+        priority: the highest pin priority of its sources; below zero it is never chosen.
+        origins: address and suite of each source, as apt prints them; empty when it is only installed.
+    """
+
+    version: str
+    priority: int
+    origins: tuple[str, ...] = ()
+
+
+_VERSION = re.compile(r"^ (?:\*\*\*|   ) (?P<version>\S+) (?P<priority>-?\d+)")
+_ORIGIN = re.compile(r"^ {7,}(?P<priority>-?\d+) (?P<origin>\S.*)")
+
+
+def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
+    """Read ``apt-cache policy NAME...``: every version, newest first, with where it comes from.
+
+    Versions that only dpkg's database knows have no origins.
+    """
+    found: dict[str, list[Offer]] = {}
+    name = ""
+    for line in text.splitlines():
+        version, origin = _VERSION.match(line), _ORIGIN.match(line)
+        if line and not line.startswith(" ") and line.endswith(":"):
+            name = line[:-1]
+            found.setdefault(name, [])
+        elif version and name:
+            found[name].append(Offer(version.group("version"), int(version.group("priority"))))
+        elif (
+            origin
+            and name
+            and found[name]
+            and not origin.group("origin").startswith("/var/lib/dpkg/status")
+        ):
+            last = found[name][-1]
+            found[name][-1] = Offer(
+                last.version, last.priority, (*last.origins, origin.group("origin"))
+            )
+    return {key: tuple(offers) for key, offers in found.items() if offers}

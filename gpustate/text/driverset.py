@@ -1,0 +1,317 @@
+"""Which packages make up one NVIDIA driver, by origin, distribution, branch and module type.
+
+The same driver has four naming schemes on Debian and Ubuntu. A set is chosen from what apt really
+offers on the node: the first scheme whose every required package is offered at one version.
+
+Surprising: NVIDIA's Ubuntu packages carried the branch in their names up to 580 and no longer do
+from 590 on; Ubuntu's own still do. Ubuntu's ``-server`` build is the one that the fabric manager is
+locked to. In Debian's archive the open modules and small tools may lag behind the libraries.
+
+Sources:
+    NVIDIA driver installation guide r615 (compute-only sets); NVIDIA/gpu-driver-container,
+    ubuntu24.04 and ubuntu26.04; packages.debian.org and packages.ubuntu.com, nvidia packages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpustate.text.dpkg import upstream_version, version_key
+
+OPEN, PROPRIETARY = "open", "proprietary"
+
+#: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
+#: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
+MEMBER_ERE = (
+    r"^(((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
+    r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(-[^|]*)?\|"
+    r"|linux-(modules|objects|signatures)-nvidia-)"
+)
+_VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
+_KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
+#: Small tools that the distributions build from sources of their own: any version of them fits.
+_TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+_BRANCH_NAME = re.compile(r"-(\d{3})(?=-|$)")
+
+
+def branch_of(version: str) -> int:
+    """The branch of a driver version: 580 of ``580.65.06``."""
+    return int(version.partition(".")[0])
+
+
+def is_member(name: str, version: str) -> bool:
+    """An installed package belongs to the driver: it has a driver's version, or is a built module."""
+    return re.match(MEMBER_ERE, f"{name}|x|{version}|") is not None
+
+
+def any_version_fits(name: str) -> bool:
+    """The package works with any driver of the same set: a tool, or modules named after a kernel."""
+    return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One way to name the packages of a driver. ``{b}`` stands for the branch, ``{o}`` for ``-open``.
+
+    Args:
+        name: what it is called in messages.
+        os_id: distribution it is for.
+        kernel: the package that builds the kernel module, for open and for proprietary modules.
+        compute, full: packages that must be there besides, without and with display libraries.
+        full_open, full_proprietary: metapackages of the full set.
+        wanted: taken along where they are offered.
+        prebuilt: name of the package with modules built for one kernel (``{k}``), "" for none.
+    """
+
+    name: str
+    os_id: str
+    kernel: tuple[str, str]
+    compute: tuple[str, ...]
+    full_open: str
+    full_proprietary: str
+    wanted: tuple[str, ...]
+    prebuilt: str = ""
+
+    @property
+    def by_branch(self) -> bool:
+        """The names carry the branch."""
+        return "{b}" in self.kernel[0]
+
+    def required(
+        self, branch: int, module_type: str, *, full: bool, prebuilt: bool
+    ) -> tuple[str, ...]:
+        """Names of the packages that must be there, all at one version."""
+        is_open = module_type == OPEN
+        names = [] if prebuilt else [self.kernel[0 if is_open else 1]]
+        names += [self.full_open if is_open else self.full_proprietary] if full else self.compute
+        return tuple(self.fill(name, branch, is_open) for name in names)
+
+    def extra(self, branch: int, module_type: str) -> tuple[str, ...]:
+        """Names of the packages to take along where they are offered."""
+        return tuple(self.fill(name, branch, module_type == OPEN) for name in self.wanted)
+
+    @staticmethod
+    def fill(name: str, branch: int, is_open: bool) -> str:
+        """A name with branch and module type in their places."""
+        return name.replace("{b}", str(branch)).replace("{o}", "-open" if is_open else "")
+
+
+SCHEMES = (
+    Scheme(
+        "NVIDIA's repository for Debian",
+        "debian",
+        ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms"),
+        ("nvidia-driver-cuda",),
+        "nvidia-open",
+        "cuda-drivers",
+        ("nvidia-persistenced", "nvidia-modprobe"),
+    ),
+    Scheme(
+        "Debian's archive",
+        "debian",
+        ("nvidia-open-kernel-dkms", "nvidia-kernel-dkms"),
+        ("nvidia-smi", "libcuda1", "libnvidia-ml1"),
+        "nvidia-driver",
+        "nvidia-driver",
+        ("nvidia-persistenced", "nvidia-modprobe", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps"),
+    ),
+    Scheme(
+        "Ubuntu's archive",
+        "ubuntu",
+        ("nvidia-dkms-{b}-server-open", "nvidia-dkms-{b}-server"),
+        ("nvidia-headless-no-dkms-{b}-server{o}", "nvidia-utils-{b}-server"),
+        "nvidia-driver-{b}-server-open",
+        "nvidia-driver-{b}-server",
+        ("nvidia-compute-utils-{b}-server", "nvidia-modprobe"),
+        prebuilt="linux-modules-nvidia-{b}-server{o}-{k}",
+    ),
+    Scheme(
+        "NVIDIA's repository for Ubuntu",
+        "ubuntu",
+        ("nvidia-dkms-open", "nvidia-dkms"),
+        ("nvidia-headless-no-dkms{o}", "nvidia-utils"),
+        "nvidia-open",
+        "cuda-drivers",
+        ("nvidia-compute-utils", "nvidia-persistenced", "nvidia-modprobe"),
+    ),
+    Scheme(
+        "NVIDIA's repository for Ubuntu, up to 580",
+        "ubuntu",
+        ("nvidia-dkms-{b}-open", "nvidia-dkms-{b}"),
+        ("nvidia-headless-no-dkms-{b}{o}", "nvidia-utils-{b}"),
+        "nvidia-open-{b}",
+        "cuda-drivers-{b}",
+        ("nvidia-compute-utils-{b}", "nvidia-persistenced", "nvidia-modprobe"),
+    ),
+)
+
+
+def names_to_ask(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
+    """Every package name of every scheme of a distribution, in the branches of interest."""
+    names: dict[str, None] = {}
+    for scheme in SCHEMES:
+        if scheme.os_id != os_id:
+            continue
+        for branch in branches if scheme.by_branch else (0,):
+            for module_type in (OPEN, PROPRIETARY):
+                for full in (False, True):
+                    names.update(
+                        dict.fromkeys(
+                            scheme.required(branch, module_type, full=full, prebuilt=False)
+                        )
+                    )
+                names.update(dict.fromkeys(scheme.extra(branch, module_type)))
+    return tuple(names)
+
+
+Versions = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The set of packages to be had.
+
+    Args:
+        scheme: whose names they are.
+        version: driver version, the same in all of them.
+        module_type: open or proprietary.
+        packages: name to Debian version, everything that is there afterwards.
+        remove: installed packages of the driver that must go: another branch or module type.
+    """
+
+    scheme: str
+    version: str
+    module_type: str
+    packages: dict[str, str]
+    remove: tuple[str, ...] = ()
+
+
+def at_version(versions: tuple[str, ...], version: str) -> str | None:
+    """The newest build of a driver version among Debian versions."""
+    fitting = [one for one in versions if upstream_version(one) == version]
+    return max(fitting, key=version_key, default=None)
+
+
+def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
+    """Driver versions at which every one of the packages is to be had."""
+    found: set[str] | None = None
+    for name in names:
+        have = {upstream_version(one) for one in available.get(name, ())}
+        found = have if found is None else found & have
+    return {version for version in found or () if _VERSION.match(version)}
+
+
+def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
+    """Scheme, version and module type of the set that is installed as a whole; ``None`` for none."""
+    single = {name: (version,) for name, version in installed.items()}
+    branches = {
+        branch_of(upstream_version(v))
+        for n, v in installed.items()
+        if is_member(n, v) and not any_version_fits(n)
+    }
+    for scheme in SCHEMES:
+        if scheme.os_id != os_id:
+            continue
+        for branch in sorted(branches):
+            for module_type in (OPEN, PROPRIETARY):
+                for full in (False, True):
+                    names = scheme.required(branch, module_type, full=full, prebuilt=False)
+                    found = versions_of(names, single)
+                    if found:
+                        return scheme, found.pop(), module_type
+    return None
+
+
+def choices(
+    os_id: str, available: Versions, *, full: bool, prebuilt: bool = False
+) -> list[tuple[Scheme, str, str]]:
+    """Scheme, version and module type of every set to be had, newest first."""
+    found: list[tuple[Scheme, str, str]] = []
+    branches = {
+        int(match.group(1)) for name in available for match in [_BRANCH_NAME.search(name)] if match
+    } | {0}
+    for scheme in SCHEMES:
+        if scheme.os_id != os_id or (prebuilt and not scheme.prebuilt):
+            continue
+        for branch in branches if scheme.by_branch else {0}:
+            for module_type in (OPEN, PROPRIETARY):
+                names = scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
+                found += [
+                    (scheme, version, module_type) for version in versions_of(names, available)
+                ]
+    return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
+
+
+def target(
+    scheme: Scheme,
+    version: str,
+    module_type: str,
+    *,
+    full: bool,
+    installed: Mapping[str, str],
+    available: Versions,
+    prebuilt: tuple[str, ...] = (),
+    use_prebuilt: bool = False,
+) -> Target:
+    """The set for one choice: what is required and wanted, and everything installed moved along.
+
+    Args:
+        installed: packages of the driver that are installed, with their Debian versions.
+        available: Debian versions that may be installed, the installed ones among them.
+        prebuilt: kernel releases that want a package with built modules.
+        use_prebuilt: take those instead of building.
+    """
+    branch = branch_of(version)
+    required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
+    complete = all(upstream_version(installed.get(name, "")) == version for name in required)
+    packages: dict[str, str] = {}
+    for name in (*required, *scheme.extra(branch, module_type), *installed):
+        fitting = at_version(available.get(name, ()), version)
+        mine = installed.get(name)
+        if complete and mine is not None and upstream_version(mine) == version:
+            packages[name] = mine
+        elif fitting is not None:
+            packages[name] = fitting
+        elif mine is not None and any_version_fits(name):
+            packages[name] = mine
+        elif mine is not None:
+            packages.update(_renamed(name, version, available))
+    for kernel in prebuilt if use_prebuilt else ():
+        name = Scheme.fill(scheme.prebuilt, branch, module_type == OPEN).replace("{k}", kernel)
+        offers = available.get(name, ())
+        if offers:
+            packages[name] = installed.get(name) or max(offers, key=version_key)
+    for name in _other_type(scheme, branch, module_type, use_prebuilt):
+        packages.pop(name, None)
+    ordered = dict(sorted(packages.items()))
+    gone = tuple(sorted(name for name in installed if name not in packages))
+    return Target(scheme.name, version, module_type, ordered, gone)
+
+
+def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
+    """The fabric manager and its like lost the branch in their names with 580."""
+    stem = _BRANCH_NAME.sub("", name) if _BRANCH_NAME.search(name) else name
+    for new in (stem, f"{stem}-{branch_of(version)}"):
+        fitting = at_version(available.get(new, ()), version)
+        if new != name and fitting is not None:
+            return {new: fitting}
+    return {}
+
+
+def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool) -> set[str]:
+    other = PROPRIETARY if module_type == OPEN else OPEN
+    names = {
+        name
+        for full in (False, True)
+        for name in scheme.required(branch, other, full=full, prebuilt=False)
+    }
+    if use_prebuilt:
+        names |= {Scheme.fill(name, branch, True) for name in scheme.kernel}
+    ours = {
+        n
+        for full in (False, True)
+        for n in scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
+    }
+    return names - ours

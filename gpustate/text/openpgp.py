@@ -1,0 +1,97 @@
+"""Fingerprints of the keys in an armored OpenPGP public key block.
+
+Read without GnuPG, which a controller need not have and a minimal node does not. Only the framing
+and the public key packets are read; no signature is checked: the fingerprint is what pins a key.
+
+Sources: RFC 4880 (packets, armor, section 12.2 for fingerprints of version 4 keys), RFC 9580 (version 6).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+
+BEGIN = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+END = "-----END PGP PUBLIC KEY BLOCK-----"
+_PUBLIC_KEY = 6
+
+
+def fingerprints(text: str) -> tuple[str, ...]:
+    """Fingerprints of the primary keys, upper-case hexadecimal, in the order of the text.
+
+    Raises:
+        ValueError: no armored public key block, or one whose bytes make no sense.
+    """
+    found: list[str] = []
+    for data in _blocks(text):
+        for tag, body in _packets(data):
+            if tag == _PUBLIC_KEY:
+                found.append(_fingerprint(body))
+    if not found:
+        raise ValueError(f"no public key in it ({BEGIN!r} is wanted)")
+    return tuple(dict.fromkeys(found))
+
+
+def _blocks(text: str) -> list[bytes]:
+    blocks: list[bytes] = []
+    rest = text
+    while BEGIN in rest:
+        block, end, rest = rest.partition(BEGIN)[2].partition(END)
+        if not end:
+            raise ValueError(f"a key block has no {END!r}")
+        lines = [line.strip() for line in block.splitlines()]
+        # Armor headers ("Version: GnuPG v1") end at the first empty line; the first line is the
+        # rest of the BEGIN line.
+        if "" in lines[1:]:
+            lines = lines[lines.index("", 1) :]
+        body = "".join(line for line in lines if line and not line.startswith("="))
+        try:
+            blocks.append(base64.b64decode(body, validate=True))
+        except binascii.Error as error:
+            raise ValueError(f"the key block is no base64 ({error})") from None
+    return blocks
+
+
+def _packets(data: bytes) -> list[tuple[int, bytes]]:
+    packets: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(data):
+        head = data[at]
+        if not head & 0x80:
+            raise ValueError("the key block does not hold OpenPGP packets")
+        if head & 0x40:
+            tag = head & 0x3F
+            length, start = _new_length(data, at + 1)
+        else:
+            tag = head >> 2 & 0x0F
+            size = (1, 2, 4, 0)[head & 3]
+            start = at + 1 + size
+            length = int.from_bytes(data[at + 1 : start], "big") if size else len(data) - start
+        body = data[start : start + length]
+        if len(body) < length:
+            raise ValueError("the key block is cut short")
+        packets.append((tag, body))
+        at = start + length
+    return packets
+
+
+def _new_length(data: bytes, at: int) -> tuple[int, int]:
+    first = data[at] if at < len(data) else 0
+    if first < 192:
+        return first, at + 1
+    if first < 224:
+        second = data[at + 1] if at + 1 < len(data) else 0
+        return (first - 192 << 8) + second + 192, at + 2
+    if first == 255:
+        return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
+    raise ValueError("a key packet of unknown length")
+
+
+def _fingerprint(body: bytes) -> str:
+    version = body[0] if body else 0
+    if version == 4:
+        return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
+    if version == 6:
+        return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+    raise ValueError(f"a key of version {version}, which is not supported")

@@ -1,0 +1,404 @@
+"""One matched NVIDIA driver: modules, libraries and tools at one version, held, built and loaded.
+
+The packages are installed in one apt transaction, at exact versions, and everything that belongs
+to the driver is held afterwards, as dpkg knows it then. A pin of the same version stands behind
+the hold, so that what a package pulls in later cannot be newer. A module is built for every kernel
+that can boot before anything is reloaded or rebooted: the node that boots its next kernel without
+a module is the one nobody looks at.
+
+Surprising: a successful package installation does not prove that a module exists (without headers
+nothing is built); a module on disk is not the one that is loaded; and the library must match the
+loaded one, not the one on disk. So four versions are read, and each may differ.
+
+Sources:
+    NVIDIA driver installation guide r615 and r620; NVIDIA/gpu-driver-container (load and unload
+    order); NVIDIA/k8s-driver-manager (what holds the modules); dkms(8), apt-mark(8), mokutil(1).
+    pando85/homelab#4110, NVIDIA/gpu-operator#367, #504, #1726.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.states.driver import files, refusals, scripts
+from gpustate.states.driver.choice import Wanted, choose
+from gpustate.states.driver.observed import AskApt, AskHolders, Holder, Observed, plain_value
+from gpustate.states.driver.probing import MODULES, observe
+from gpustate.text import drivernames, driverset
+
+_LOADING = frozenset({"loaded", "parameters", "modules"})
+_PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
+
+
+class DriverInstalled(State[Observed]):
+    """The NVIDIA driver is installed, held, built for every kernel, and loaded (Debian, Ubuntu).
+
+    Args:
+        version: exact driver version, as ``580.65.06``; decides when given.
+        branch: driver branch, as ``580``: the newest version of it that apt offers. With neither,
+            what is installed stays, and a fresh node gets the newest that drives its GPUs.
+        module_type: ``open``, ``proprietary``, or ``auto``: by GPU and branch.
+        packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
+            that are there already move along in either case.
+        headers: ``install`` headers for kernels that lack them, or ``require`` that they are there.
+        hold: hold everything that belongs to the driver.
+        parameters: module parameters, ``NVreg_...`` of nvidia, or ``nvidia-uvm.NAME`` for others.
+        load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
+        in_use: when a process that is no known service has a GPU open and the modules must be
+            unloaded: ``refuse`` the node, or ``reboot`` it.
+        precompiled: use Ubuntu's signed modules instead of building them.
+        secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
+        reboot_timeout_s: how long the node may take to come back, in seconds.
+
+    Disruption:
+        ``DRAIN`` where a loaded driver is replaced or gets other parameters; ``REBOOT`` where
+        nouveau or something unknown holds the modules; ``NONE`` otherwise.
+    """
+
+    name: ClassVar[str] = "driver"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "driver-repository")
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository",)
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+    stable: ClassVar[tuple[str, ...] | None] = (
+        "packages",
+        "held",
+        "broken",
+        "headers",
+        "built",
+        "loaded",
+        "modules",
+        "library",
+        "pin_text",
+        "options_text",
+        "autoload_text",
+        "parameters",
+        "running",
+        "default_kernel",
+    )
+
+    version: str | None = None
+    branch: Annotated[int, Field(ge=400, le=999)] | None = None
+    module_type: Literal["auto", "open", "proprietary"] = "auto"
+    packages: Literal["compute", "full"] = "compute"
+    headers: Literal["install", "require"] = "install"
+    hold: bool = True
+    parameters: Mapping[str, int | str] = Field(default_factory=dict[str, int | str])
+    load: bool = True
+    in_use: Literal["refuse", "reboot"] = "refuse"
+    precompiled: bool = False
+    secure_boot: Literal["check", "ignore"] = "check"
+    reboot_timeout_s: Annotated[int, Field(ge=30)] = 900
+
+    @field_validator("version")
+    @classmethod
+    def _version(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\d{3}\.\d+(\.\d+)?", value):
+            raise ValueError("must be a driver version such as '580.65.06'")
+        return value
+
+    @field_validator("parameters")
+    @classmethod
+    def _names(cls, value: Mapping[str, int | str]) -> Mapping[str, int | str]:
+        for name, setting in value.items():
+            if not _PARAMETER.match(name):
+                raise ValueError(f"{name!r} is neither NVreg_NAME nor nvidia-MODULE.NAME")
+            if isinstance(setting, str) and not re.fullmatch(r"[^\s\"'\\]+", setting):
+                raise ValueError(f"{name}: {setting!r} has blanks or quotes in it")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DriverInstalled:
+        if self.version and self.branch and driverset.branch_of(self.version) != self.branch:
+            raise ValueError(
+                f"version {self.version} is not of branch {self.branch}; give only one"
+            )
+        return self
+
+    # --- probe ---------------------------------------------------------------------------
+
+    def probe(self, node: Node) -> Observed:
+        seen = observe(
+            node, AskApt(self._names_to_ask(), self._per_kernel()), tuple(self.parameters)
+        )
+        if self._reloads(seen):
+            seen = replace(seen, holders=node.ask(AskHolders()))
+        return seen
+
+    def _names_to_ask(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        branches = self._branches()
+        return tuple(
+            (os_id, driverset.names_to_ask(os_id, branches)) for os_id in ("debian", "ubuntu")
+        )
+
+    def _branches(self) -> tuple[int, ...]:
+        if self.version is not None:
+            return (driverset.branch_of(self.version),)
+        return drivernames.KNOWN_BRANCHES if self.branch is None else (self.branch,)
+
+    def _per_kernel(self) -> tuple[str, ...]:
+        if not self.precompiled:
+            return ()
+        branches = self._branches()
+        return tuple(
+            f"linux-modules-nvidia-{branch}-server{kind}-{{k}}"
+            for branch in branches
+            for kind in ("-open", "")
+        )
+
+    # --- desired, plan -------------------------------------------------------------------
+
+    def _choose(self, seen: Observed) -> tuple[driverset.Target, None] | tuple[None, str]:
+        return choose(
+            Wanted(
+                self.version,
+                self.branch,
+                self.module_type,
+                self.packages == "full",
+                self.precompiled,
+            ),
+            seen,
+        )
+
+    def _loads(self, seen: Observed) -> bool:
+        """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
+        return self.load and bool(seen.gpus)
+
+    def _can_build(self, seen: Observed, kernel: str) -> bool:
+        return seen.headers[kernel] or (
+            self.headers == "install" and bool(seen.offers.get(f"linux-headers-{kernel}"))
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen,
+                packages={},
+                held=(),
+                broken=(),
+                built=dict.fromkeys(seen.built),
+                loaded=None,
+                modules=(),
+                library=None,
+                pin_text=None,
+                options_text=None,
+                autoload_text=None,
+                parameters=dict.fromkeys(seen.parameters),
+                stopped=(),
+            )
+        target, _ = self._choose(seen)
+        if target is None:
+            return seen
+        want = f"{target.version} {target.module_type}"
+        buildable = [k for k in seen.built if self.precompiled or self._can_build(seen, k)]
+        loads = self._loads(seen)
+        return replace(
+            seen,
+            packages=target.packages,
+            held=tuple(sorted(target.packages)) if self.hold else seen.held,
+            broken=(),
+            headers={
+                k: have or (not self.precompiled and self._can_build(seen, k))
+                for k, have in seen.headers.items()
+            },
+            built={k: want if k in buildable else have for k, have in seen.built.items()},
+            loaded=want if loads else seen.loaded,
+            modules=MODULES if loads else seen.modules,
+            library=target.version,
+            pin_text=files.pin_text(target.version, seen.os_id),
+            options_text=files.options_text(self.parameters),
+            autoload_text=files.AUTOLOAD_TEXT if self.load else None,
+            parameters=self._wanted_parameters(seen) if loads else seen.parameters,
+            stopped=(),
+        )
+
+    def _wanted_parameters(self, seen: Observed) -> dict[str, str | None]:
+        # What the loaded driver does not list cannot be compared.
+        unlisted = refusals.unlisted(seen, tuple(self.parameters))
+        return {n: None if n in unlisted else plain_value(v) for n, v in self.parameters.items()}
+
+    def _reloads(self, seen: Observed) -> bool:
+        """A loaded driver must be unloaded for what is wanted."""
+        if seen.loaded is None:
+            return False
+        wanted = self.desired(seen)
+        return wanted.loaded != seen.loaded or wanted.parameters != seen.parameters
+
+    def _strangers(self, seen: Observed) -> list[Holder]:
+        return [holder for holder in seen.holders if holder.unit not in scripts.SERVICES]
+
+    def _load_cost(self, seen: Observed) -> tuple[Disruption, str]:
+        if seen.in_use:
+            return Disruption.REBOOT, seen.in_use
+        if not self._reloads(seen):
+            return Disruption.NONE, ""
+        strangers = self._strangers(seen)
+        if strangers and self.in_use == "reboot":
+            return Disruption.REBOOT, f"{strangers[0].text} holds a GPU"
+        return Disruption.DRAIN, "the loaded modules are unloaded and loaded again"
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        cost, because = self._load_cost(seen)
+        moved = any(
+            wanted.packages.get(name, "") != version for name, version in seen.packages.items()
+        )
+        swap = Disruption.DRAIN if seen.loaded and moved else Disruption.NONE
+        errors = [
+            f"{k}: {seen.build_errors[k]}"
+            for k in seen.built
+            if k in seen.build_errors and wanted.built[k] != seen.built[k]
+        ]
+        plan = diff(
+            seen,
+            wanted,
+            costs={"loaded": cost, "parameters": cost, "packages": swap, "library": swap}
+            | ({"modules": cost} if seen.in_use else {}),
+            why={
+                "loaded": because,
+                "parameters": because,
+                "packages": "libraries change below running programs" if swap else "",
+                "built": "; ".join(errors),
+                "stopped": "a reload was interrupted",
+            },
+            paths=files.PATHS,
+        )
+        return Plan(plan.changes, tuple(self._notes(seen, wanted)))
+
+    def _notes(self, seen: Observed, wanted: Observed) -> Iterator[str]:
+        for holder in seen.holders:
+            yield f"has a GPU open: {holder.text}"
+        if not self.absent:
+            if self.load and not seen.gpus:
+                yield "no NVIDIA GPU on PCI: installed, not loaded"
+            yield from refusals.notes(seen, wanted, tuple(self.parameters))
+
+    # --- refuse --------------------------------------------------------------------------
+
+    def refuse(self, seen: Observed) -> str | None:
+        if not seen.apt or seen.os_id not in ("debian", "ubuntu"):
+            return (
+                f"the driver is installed with apt on Debian and Ubuntu only, this is {seen.os_id or 'unknown'}; "
+                "leave the state out for it with only="
+            )
+        if seen.operator:
+            return "the GPU Operator's driver container runs here (/run/nvidia/nvidia-driver.pid); set driver.enabled=false there first"
+        if not self.absent:
+            why = self._refuse_present(seen)
+            if why:
+                return why
+        strangers = self._strangers(seen)
+        if strangers and self.in_use == "refuse":
+            return (
+                f"the GPUs are in use by {', '.join(holder.text for holder in strangers)}, and the driver must be "
+                "unloaded; stop that, or set in_use = 'reboot'"
+            )
+        return None
+
+    def _refuse_present(self, seen: Observed) -> str | None:
+        if seen.installer:
+            return "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first"
+        target, problem = self._choose(seen)
+        if target is None:
+            return problem
+        wanted = self.desired(seen)
+        if not self.precompiled:
+            lacking = [kernel for kernel in seen.headers if not self._can_build(seen, kernel)]
+            why = refusals.headers(seen, wanted, lacking, require=self.headers == "require")
+            if why:
+                return why
+            if self.secure_boot == "check" and self._loads(seen):
+                why = refusals.unsigned(seen, wanted)
+                if why:
+                    return why
+        return refusals.parameters(seen, tuple(self.parameters))
+
+    # --- apply ---------------------------------------------------------------------------
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        for field, path in files.PATHS.items():
+            text = getattr(wanted, field)
+            if field in plan.fields:
+                yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
+        if "headers" in plan.fields:
+            lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
+            yield ops.AptInstall(tuple((f"linux-headers-{k}", "") for k in lacking))
+        if plan.fields & {"packages", "library"}:
+            remove = tuple(sorted(set(seen.packages) - set(wanted.packages)))
+            yield scripts.check_transaction(wanted.packages, remove)
+            if self._reloads(seen):
+                yield scripts.note_services()
+            # The packages may be right and only a file of theirs be wrong.
+            again = "packages" not in plan.fields
+            yield scripts.install(wanted.packages, remove, again=again)
+        elif "broken" in plan.fields:
+            yield scripts.settle()
+        if plan.fields & {"held", "packages", "library"} and self.hold:
+            yield scripts.hold_all()
+        first = (seen.default_kernel, seen.running)
+        yield from self._build_steps(seen, plan, wanted, [k for k in wanted.built if k in first])
+        yield from self._load_steps(seen, plan, wanted)
+        # A kernel that is left over from last year must not keep a working node from its driver.
+        yield from self._build_steps(
+            seen, plan, wanted, [k for k in wanted.built if k not in first]
+        )
+        if plan.fields & _LOADING and self._load_cost(seen)[0] is Disruption.REBOOT:
+            yield ops.Reboot(self._load_cost(seen)[1], self.reboot_timeout_s)
+
+    def _build_steps(
+        self, seen: Observed, plan: Plan, wanted: Observed, kernels: list[str]
+    ) -> Iterator[Step]:
+        # A package's own scripts remove the modules of all kernels and build for the running one.
+        again = bool(plan.fields & {"packages", "library", "broken"})
+        for kernel in () if self.precompiled else kernels:
+            want = wanted.built[kernel]
+            if want is not None and (again or want != seen.built[kernel]):
+                yield scripts.build(kernel, want)
+
+    def _load_steps(self, seen: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
+        cost, _ = self._load_cost(seen)
+        if plan.fields & _LOADING and wanted.loaded is not None:
+            if seen.loaded is None or not self._reloads(seen):
+                # Whoever holds the GPUs may be gone by now, and then no reboot is needed.
+                yield ops.LoadModules(scripts.LOAD_ORDER, optional=cost is Disruption.REBOOT)
+            elif cost is not Disruption.REBOOT:
+                yield scripts.reload(wanted.loaded)
+        if "stopped" in plan.fields:
+            yield scripts.restart_stopped()
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if plan.fields & {"loaded", "modules"} and not seen.in_use:
+            yield scripts.unload()
+        if seen.packages:
+            if seen.held:
+                yield ops.AptHold(seen.held, hold=False)
+            yield ops.AptRemove(tuple(sorted(seen.packages)))
+        for field, path in files.PATHS.items():
+            if field in plan.fields:
+                yield ops.RemoveFile(path)
+                yield ops.ForgetOriginal(path)
+        if "stopped" in plan.fields and not plan.fields & {"loaded", "modules"}:
+            yield scripts.restart_stopped()
+        if plan.fields & {"loaded", "modules"} and seen.in_use:
+            yield ops.Reboot(seen.in_use, self.reboot_timeout_s)
+
+    def reboot_blocker(self, seen: Observed) -> str | None:
+        if self.absent or not seen.apt:
+            return None
+        target, problem = self._choose(seen)
+        if target is None:
+            kernel = seen.default_kernel or seen.running
+            return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
+        return refusals.reboot(seen, f"{target.version} {target.module_type}")
+
+
+__all__ = ["DriverInstalled", "Observed"]

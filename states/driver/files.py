@@ -1,0 +1,43 @@
+"""The three files that the driver's state writes, all wholly its own.
+
+Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpustate.states.driver.scripts import LOAD_ORDER
+from gpustate.text import aptsources, drivernames
+
+#: Field of the observation to path. The pin's name sorts before that of the repository's pins, for
+#: the first one that fits a version decides.
+PATHS = {
+    "pin_text": "/etc/apt/preferences.d/gpustate-driver",
+    "options_text": "/etc/modprobe.d/gpustate-nvidia.conf",
+    "autoload_text": "/etc/modules-load.d/gpustate-nvidia.conf",
+}
+_WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
+
+
+def pin_text(version: str, os_id: str) -> str:
+    """Pins that make whatever the packages pull in fit them."""
+    return _WRITTEN + aptsources.render_pin(
+        drivernames.pin_names(os_id),
+        f"version {version}*",
+        1000,
+        "what packages of the driver pull in fits it",
+    )
+
+
+def options_text(parameters: Mapping[str, int | str]) -> str | None:
+    """Module options; no file for none."""
+    lines: list[str] = []
+    for name, value in sorted(parameters.items()):
+        module, _, parameter = name.rpartition(".")
+        lines.append(f"options {module or 'nvidia'} {parameter}={value}\n")
+        if not module:
+            # Debian's own packages call the module nvidia-current.
+            lines.append(f"options nvidia-current {parameter}={value}\n")
+    return _WRITTEN + "".join(lines) if lines else None

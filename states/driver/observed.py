@@ -1,0 +1,271 @@
+"""What a node says about its driver, and the fragments that ask for it.
+
+Four facts are kept apart, for they differ in the field: the version of the packages, of the module
+on disk for each kernel, of the module that is loaded, and of the library that programs get. After
+an unattended upgrade the last two differ and every CUDA program fails, while dpkg is content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpustate import PciGpu
+from gpustate.model.asks import Answer, Ask
+from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
+
+STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
+IN_USE_PATH = "/run/gpustate/driver-in-use"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a GPU's device file open."""
+
+    pid: int
+    command: str
+    unit: str  # the systemd unit, or the last part of the cgroup
+
+    @property
+    def text(self) -> str:
+        """As a person finds it."""
+        return f"pid {self.pid} {self.command}" + (f" ({self.unit})" if self.unit else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SecureBoot:
+    """Secure Boot as the firmware says, and the key that DKMS signs with."""
+
+    on: bool = False
+    key: str = ""  # path of the certificate; "" when there is none yet
+    enrolled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The driver of one node. The fields from ``apt`` on are facts that decide, not things to change."""
+
+    packages: dict[str, str]  # everything installed that belongs to the driver
+    held: tuple[str, ...]
+    broken: tuple[str, ...]  # unpacked or half-configured: dpkg was interrupted
+    headers: dict[str, bool]  # kernel release: modules can be built for it
+    built: dict[str, str | None]  # kernel release: "580.65.06 open" of its nvidia module on disk
+    loaded: str | None  # "580.65.06 open" of the loaded module
+    modules: tuple[str, ...]  # loaded, of those that CUDA needs
+    library: str | None  # version of libnvidia-ml
+    pin_text: str | None
+    options_text: str | None
+    autoload_text: str | None
+    parameters: dict[str, str | None]  # those of the policy, as the loaded module has them
+    stopped: tuple[str, ...]  # services that a reload stopped and did not start again
+    apt: bool
+    os_id: str
+    running: str
+    default_kernel: str | None
+    gpus: tuple[PciGpu, ...]
+    offers: dict[str, tuple[str, ...]]  # name: versions that apt may install
+    holders: tuple[Holder, ...]
+    in_use: str | None  # why the modules cannot be unloaded in this boot
+    secure_boot: SecureBoot
+    signers: dict[str, str | None]
+    build_errors: dict[str, str]  # kernel release: first line of the compiler's complaint
+    known_parameters: tuple[str, ...]  # names that the loaded module knows
+    installer: bool  # NVIDIA's .run installer put a driver here
+    operator: bool  # the GPU Operator's driver container runs here
+
+
+@dataclass(frozen=True, slots=True)
+class Apt:
+    """Packages of the driver, and what apt offers."""
+
+    packages: dict[str, dpkg.Package]
+    offers: dict[str, tuple[aptsources.Offer, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class AskApt(Ask[Apt]):
+    """Installed packages of the driver, and offers for them, for other names and for kernel headers.
+
+    Args:
+        names: package names to ask for, by the distribution's ``ID``.
+        per_kernel: names with ``{k}``, asked for every kernel; kernel headers are always asked for.
+    """
+
+    names: tuple[tuple[str, tuple[str, ...]], ...]
+    per_kernel: tuple[str, ...] = ()
+
+    def script(self) -> str:
+        cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
+        more = "".join(f' n="$n {name.replace("{k}", "$k")}";' for name in self.per_kernel)
+        return (
+            f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
+            f"m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null | grep -E '{driverset.MEMBER_ERE}')\n"
+            'for i in /boot/vmlinuz-* "/boot/vmlinuz-$(uname -r)"; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n'
+            f'  [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k";{more} done\n'
+            'printf "%s\\n=offers\\n" "$m"\n'
+            # A package with the branch in its name may have another name in the next branch.
+            'for p in $m; do case $p in *\\|*\\|*\\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac\n'
+            f'  case $p in *-[0-9][0-9][0-9]) p=${{p%-*}}; n="$n $p";; esac; for b in {" ".join(map(str, drivernames.KNOWN_BRANCHES))}; do\n'
+            '    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done\n'
+            "apt-cache policy $n 2>/dev/null || :"
+        )
+
+    def parse(self, answer: Answer) -> Apt:
+        listed, _, offers = answer.text.partition("=offers\n")
+        return Apt(dpkg.parse_query(listed), aptsources.parse_policy(offers))
+
+    def stand_in(self) -> Apt:
+        return Apt({}, {})
+
+
+# One key=value a line; read by Live.
+_LIVE = r"""
+v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null && echo "loaded=$v"
+t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null && echo "nvrm=$t"
+for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
+  [ -e "$f" ] || continue; f=$(readlink -f "$f"); echo "library=${f##*/}"; break
+done
+[ -x /usr/bin/nvidia-uninstall ] && echo installer=1
+[ -e /run/nvidia/nvidia-driver.pid ] && echo operator=1
+for b in "$SYS"/bus/pci/drivers/nouveau "$SYS"/bus/pci/drivers/nova-core "$SYS"/bus/pci/drivers/nova_core; do
+  for d in "$b"/*:*; do [ -e "$d" ] && echo "in_use=${b##*/} drives ${d##*/}"; done
+done
+n=; { read -r n <"$SYS/module/nvidia_drm/refcnt"; } 2>/dev/null && [ "$n" != 0 ] && echo "drm=$n"
+n=; { read -r n </run/gpustate/driver-in-use; } 2>/dev/null && echo "in_use=$n"
+if [ -r /var/lib/gpustate/driver.stopped ]; then while read -r n; do echo "stopped=$n"; done </var/lib/gpustate/driver.stopped; fi
+for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
+  [ -e "$f" ] || continue
+  [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] || continue
+  echo secure_boot=1
+  for k in /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
+    [ -e "$k" ] || continue; echo "key=$k"
+    case $(mokutil --test-key "$k" 2>&1) in *"already enrolled"*) echo enrolled=1;; esac; break
+  done
+done
+for f in /var/lib/dkms/nvidia*/*/build/make.log; do
+  [ -f "$f" ] || continue; echo log=; grep -m 40 -E 'INTERESTING' "$f" | cut -c 1-400
+done
+:
+""".replace("INTERESTING", dkms.INTERESTING_ERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is loaded now, and what stands in the way of changing that."""
+
+    loaded: str | None = None
+    library: str | None = None
+    installer: bool = False
+    operator: bool = False
+    in_use: str | None = None
+    drm_in_use: bool = False
+    stopped: tuple[str, ...] = ()
+    secure_boot: SecureBoot = SecureBoot()
+    build_errors: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLive(Ask[Live]):
+    """Everything :class:`Live` holds, in one fragment."""
+
+    def script(self) -> str:
+        return _LIVE
+
+    def parse(self, answer: Answer) -> Live:
+        head, *logs = answer.text.split("log=\n")
+        keys: dict[str, list[str]] = {}
+        for line in head.splitlines():
+            key, _, value = line.partition("=")
+            keys.setdefault(key, []).append(value)
+        library = re.search(r"\.so\.([0-9.]+)$", _first(keys, "library"))
+        loaded = _first(keys, "loaded")
+        if loaded:
+            loaded += " open" if "Open Kernel Module" in _first(keys, "nvrm") else " proprietary"
+        errors = {dkms.log_kernel(log) or "": dkms.first_error(log) or "" for log in logs}
+        return Live(
+            loaded=loaded or None,
+            library=library.group(1) if library else None,
+            installer="installer" in keys,
+            operator="operator" in keys,
+            in_use=_first(keys, "in_use") or None,
+            drm_in_use="drm" in keys,
+            stopped=tuple(keys.get("stopped", [])),
+            secure_boot=SecureBoot("secure_boot" in keys, _first(keys, "key"), "enrolled" in keys),
+            build_errors={kernel: error for kernel, error in errors.items() if kernel and error},
+        )
+
+    def stand_in(self) -> Live:
+        return Live()
+
+
+def _first(keys: Mapping[str, list[str]], key: str) -> str:
+    return keys.get(key, [""])[0]
+
+
+#: Processes with a GPU's device file open, in the real /proc: ``pid|command|cgroup``.
+HOLDERS = r"""holders() {
+  for p in $(find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' 2>/dev/null | sort -u); do
+    p=${p%/fd}; c=; { read -r c <"$p/comm"; } 2>/dev/null || continue
+    g=; while read -r l; do g=$l; done <"$p/cgroup"
+    printf '%s|%s|%s\n' "${p#/proc/}" "$c" "${g##*/}"
+  done
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskHolders(Ask[tuple[Holder, ...]]):
+    """Who has a GPU open; only worth asking when the module is to be unloaded."""
+
+    def script(self) -> str:
+        return HOLDERS + "holders"
+
+    def parse(self, answer: Answer) -> tuple[Holder, ...]:
+        found: list[Holder] = []
+        for line in answer.text.splitlines():
+            pid, _, rest = line.partition("|")
+            command, _, unit = rest.partition("|")
+            if pid.isdigit():
+                found.append(Holder(int(pid), command, unit))
+        return tuple(sorted(found, key=lambda holder: holder.pid))
+
+    def stand_in(self) -> tuple[Holder, ...]:
+        return ()
+
+
+#: Parameters that the file shows under another name than modprobe takes (nv-reg.h).
+_SHOWN_AS = {"RmProfilingAdminOnly": "RestrictProfilingToAdminUsers"}
+
+
+#: Parameters whose line in /proc/driver/nvidia/params has another name than the option.
+_RENAMED = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
+
+
+def shown_as(name: str) -> str:
+    """The line of /proc/driver/nvidia/params that shows an ``NVreg_`` option."""
+    stem = name.removeprefix("NVreg_")
+    return _RENAMED.get(stem, stem)
+
+
+def parse_params(text: str | None) -> dict[str, str]:
+    """Read /proc/driver/nvidia/params; strings lose their quotes."""
+    found: dict[str, str] = {}
+    for line in (text or "").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found[name.strip()] = value.strip().strip('"')
+    return found
+
+
+def plain_value(value: int | str) -> str:
+    """A parameter's value as the driver shows it: decimal, unsigned; 0666 and 0x1b6 are 438."""
+    text = str(value).strip()
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    try:
+        base = (
+            16 if digits[:2].lower() == "0x" else 8 if digits[:1] == "0" and digits != "0" else 10
+        )
+        return str(int(sign + digits, base) % 2**32)
+    except ValueError:
+        return {"Y": "1", "N": "0"}.get(text, text)

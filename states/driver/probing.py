@@ -1,0 +1,95 @@
+"""Reads a node into the driver's observation, in one round of asks."""
+
+from __future__ import annotations
+
+from gpustate import Node
+from gpustate.model.kernels import Kernel, Kernels, default_kernel
+from gpustate.states.driver import files, scripts
+from gpustate.states.driver.observed import (
+    AskApt,
+    AskLive,
+    Live,
+    Observed,
+    parse_params,
+    plain_value,
+    shown_as,
+)
+from gpustate.text import driverset
+
+MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
+
+
+def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
+    """Everything but the holders, which matter only when something is to be unloaded."""
+    facts = node.facts()
+    kernels = node.ask(Kernels())
+    apt = node.ask(ask)
+    live = node.ask(AskLive())
+    params = parse_params(node.read_text("/proc/driver/nvidia/params"))
+    modules = node.modules()
+    pin, options = (node.read_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
+    autoload = node.read_text(files.PATHS["autoload_text"])
+    others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
+    default = default_kernel(kernels)
+    members = {
+        n: p
+        for n, p in apt.packages.items()
+        if driverset.is_member(n, p.version) and p.status[1:2] != "c"
+    }
+    return Observed(
+        packages={name: package.version for name, package in members.items()},
+        held=tuple(sorted(name for name, package in members.items() if package.held)),
+        broken=tuple(sorted(name for name, package in members.items() if package.broken)),
+        headers={k.release: k.headers for k in kernels if k.bootable or k.running},
+        built={k.release: _built(k) for k in kernels if k.bootable or k.running},
+        loaded=live.loaded if "nvidia" in modules else None,
+        modules=tuple(module for module in MODULES if module in modules),
+        library=live.library,
+        pin_text=pin,
+        options_text=options,
+        autoload_text=autoload,
+        parameters={name: _live(name, params, others) for name in parameters},
+        stopped=live.stopped,
+        apt=facts.package_manager == "apt",
+        os_id=facts.os_id,
+        running=facts.kernel,
+        default_kernel=default.release if default else None,
+        gpus=facts.gpus,
+        offers={
+            name: tuple(o.version for o in offers if o.priority >= 0 and o.origins)
+            for name, offers in apt.offers.items()
+        },
+        holders=(),
+        in_use=_in_use(live, "nvidia_drm" in modules),
+        secure_boot=live.secure_boot,
+        signers={k.release: k.nvidia_signer for k in kernels},
+        build_errors=dict(live.build_errors or {}),
+        known_parameters=tuple(sorted(params)),
+        installer=live.installer,
+        operator=live.operator,
+    )
+
+
+def _built(kernel: Kernel) -> str | None:
+    if kernel.nvidia_version is None:
+        return None
+    return (
+        f"{kernel.nvidia_version} {driverset.OPEN if kernel.nvidia_open else driverset.PROPRIETARY}"
+    )
+
+
+def _sysfs(name: str) -> str:
+    module, _, parameter = name.partition(".")
+    return f"/sys/module/{module.replace('-', '_')}/parameters/{parameter}"
+
+
+def _live(name: str, params: dict[str, str], others: dict[str, str | None]) -> str | None:
+    value = params.get(shown_as(name)) if "." not in name else others.get(name)
+    return None if value is None else plain_value(value)
+
+
+def _in_use(live: Live, drm_loaded: bool) -> str | None:
+    if live.in_use:
+        return live.in_use
+    # A console or a display server; unloading it under them crashes machines.
+    return "nvidia_drm drives a display" if drm_loaded and live.drm_in_use else None

@@ -1,0 +1,87 @@
+"""Why a node must not get its driver now, each with the next move."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from gpustate.states.driver.observed import Observed, shown_as
+
+
+def headers(seen: Observed, wanted: Observed, lacking: list[str], *, require: bool) -> str | None:
+    """Kernels that no module can be built for, as far as they matter.
+
+    Args:
+        lacking: kernels without headers that no repository offers headers for either.
+        require: headers must be there already.
+    """
+    must = [k for k in lacking if require or k in (seen.running, seen.default_kernel)]
+    must = [k for k in must if (seen.built[k] or "").partition(" ")[0] != wanted.library]
+    if not must:
+        return None
+    kernels, first = ", ".join(must), must[0]
+    if require:
+        return f"no kernel headers for {kernels}; install linux-headers-{first} or set headers = 'install'"
+    return (
+        f"no kernel headers for {kernels} (looked in /lib/modules/{first}/build), and no repository "
+        f"offers linux-headers-{first}; boot a kernel that the repositories have headers for"
+    )
+
+
+def unsigned(seen: Observed, wanted: Observed) -> str | None:
+    """A module built here would not load: the firmware does not know the key it is signed with."""
+    boot = seen.secure_boot
+    if not boot.on or boot.enrolled or seen.loaded == wanted.loaded:
+        return None
+    enrol = (
+        f"mokutil --import {boot.key}"
+        if boot.key
+        else "dkms generate_mok, then mokutil --import /var/lib/dkms/mok.pub"
+    )
+    return (
+        "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
+        f"{enrol} and confirm at the console at the next boot, or turn Secure Boot off"
+        + (", or set precompiled = True" if seen.os_id == "ubuntu" else "")
+    )
+
+
+def unlisted(seen: Observed, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Parameters of the nvidia module that the loaded driver does not show."""
+    if not seen.known_parameters:
+        return ()
+    known = set(seen.known_parameters)
+    return tuple(name for name in names if "." not in name and shown_as(name) not in known)
+
+
+def parameters(seen: Observed, names: tuple[str, ...]) -> str | None:
+    """A parameter that looks like a slip of the pen."""
+    for name in unlisted(seen, names):
+        near = difflib.get_close_matches(shown_as(name), seen.known_parameters, 1, 0.9)
+        if near:
+            return f"driver {seen.loaded} has no parameter {name}; did you mean NVreg_{near[0]}"
+    return None
+
+
+def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[str]:
+    """What a person should know though nothing is wrong."""
+    for name in unlisted(seen, names):
+        yield f"the loaded driver does not show {name}: it is set, and cannot be compared"
+    for kernel, have in wanted.built.items():
+        if have is None or have.partition(" ")[0] != wanted.library:
+            yield (
+                f"kernel {kernel} can boot, and no repository offers linux-headers-{kernel}: "
+                "it will have no nvidia module; remove that kernel"
+            )
+
+
+def reboot(seen: Observed, want: str) -> str | None:
+    """The kernel that boots next has no module, or one that does not fit the libraries."""
+    kernel = seen.default_kernel or seen.running
+    have = seen.built.get(kernel)
+    if have == want:
+        return None
+    error = seen.build_errors.get(kernel)
+    return (
+        f"kernel {kernel}, which boots next, has {'nvidia module ' + have if have else 'no nvidia module'}, "
+        f"wanted {want}{f' ({error})' if error else ''}; build it first, or the node comes back without GPUs"
+    )

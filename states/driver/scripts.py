@@ -1,0 +1,232 @@
+"""What the driver's steps run on a node, as sh.
+
+Each fragment may be killed anywhere and run again.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from gpustate import Step, ops
+from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH
+from gpustate.text import dkms, dpkg, driverset
+
+LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+#: Whatever is loaded of these goes, dependents first.
+UNLOAD_ORDER = (
+    "gdrdrv",
+    "nvidia_fs",
+    "nv_peer_mem",
+    "nvidia_peermem",
+    "nvidia_vgpu_vfio",
+    "nvidia_uvm",
+    "nvidia_drm",
+    "nvidia_modeset",
+    "nvidia",
+)
+#: Services that hold a GPU and may be stopped for a reload, in this order; started in reverse.
+SERVICES = (
+    "nvidia-dcgm-exporter.service",
+    "dcgm-exporter.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",
+    "nvsm.service",
+    "nvidia-gridd.service",
+    "nvidia-topologyd.service",
+    "nvidia-mps.service",
+    "nvidia-persistenced.service",
+    "nvidia-imex.service",
+    "nvidia-fabricmanager.service",
+)
+
+_HAVE = (
+    "have() { # kernel: version and type of its nvidia module\n"
+    "  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*)?\\.ko(\\.[a-z0-9]+)?:' \"/lib/modules/$1/modules.dep\" 2>/dev/null) || return 0\n"
+    '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; [ -e "$p" ] || return 0\n'
+    '  case $(modinfo -F license "$p") in *GPL*) t=open;; *) t=proprietary;; esac\n'
+    '  printf \'%s %s\' "$(modinfo -F version "$p")" "$t"\n'
+    "}\n"
+)
+
+# The first word the compiler said, where the journal and a person look for it.
+_COMPLAIN = (
+    "complain() { # make.log\n"
+    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
+    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
+    '  echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $1)"\n'
+    "}\n"
+)
+
+# A transaction that takes a package with it which is no part of the driver is not started.
+_FOREIGN = (
+    'foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue\n'
+    f"  dpkg-query -W -f '{dpkg.QUERY_FORMAT}' \"$n\" | grep -qE '{driverset.MEMBER_ERE}' || echo \"$n\"; done; }}\n"
+)
+
+
+def _words(install: dict[str, str], remove: tuple[str, ...]) -> str:
+    words = [shlex.quote(f"{name}={version}") for name, version in install.items()]
+    return " ".join([*words, *(shlex.quote(f"{name}-") for name in remove)])
+
+
+def check_transaction(install: dict[str, str], remove: tuple[str, ...]) -> Step:
+    """Ask apt what the transaction would remove, and stop when that is somebody else's."""
+    return ops.Run(
+        # What an interrupted run left half-configured may be just what this replaces.
+        "dpkg_settle || :\n" + _FOREIGN + "said=$(apt install -s --allow-downgrades "
+        f"--allow-change-held-packages {_words(install, remove)} 2>&1) "
+        '|| { printf "%s\\n" "$said" | tail -n 25; exit 1; }\n'
+        'gone=$(printf "%s\\n" "$said" | foreign)\n'
+        '[ -z "$gone" ] || fail "this would also remove" $gone "which is no part of the driver; '
+        'remove it yourself first or choose another package set"',
+        "check what the installation would remove",
+        timeout=600,
+    )
+
+
+def install(install: dict[str, str], remove: tuple[str, ...], *, again: bool = False) -> Step:
+    """The whole set in one transaction; a failed build says the compiler's first complaint.
+
+    Args:
+        install: name to version.
+        remove: packages that leave in the same transaction.
+        again: put the files back even where the version is right.
+    """
+    reinstall = " --reinstall" if again else ""
+    return ops.Run(
+        _COMPLAIN
+        # An interrupted run may have left what cannot be configured any more, only replaced.
+        + 'dpkg_settle || :\n: >"$R/dkms.start"\n'
+        f"if apt install{reinstall} --allow-downgrades --allow-change-held-packages {_words(install, remove)} "
+        '>"$R/apt.log" 2>&1; then effect installed; exit 0; fi\n'
+        'for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done\n'
+        'tail -c 3000 "$R/apt.log"; exit 1',
+        f"install the driver's {len(install)} packages",
+        timeout=3600,
+    )
+
+
+def hold_all() -> Step:
+    """Hold every installed package that belongs to the driver, as dpkg knows them now."""
+    return ops.Run(
+        f"set -- $(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' "
+        "| grep -vE '\\|(.c|.n).?$' | cut -d '|' -f 1 | sort -u)\n"
+        '[ $# = 0 ] || apt-mark hold "$@"\neffect held',
+        "hold the driver's packages",
+        timeout=120,
+    )
+
+
+def settle() -> Step:
+    """Finish what an interrupted dpkg left."""
+    return ops.Run(
+        "dpkg_settle || :\napt install -f\neffect configured",
+        "finish the interrupted package installation",
+        timeout=3600,
+    )
+
+
+def build(kernel: str, want: str) -> Step:
+    """Build and install the module for one kernel with DKMS; say the compiler's first complaint."""
+    version = want.partition(" ")[0]
+    k, v = shlex.quote(kernel), shlex.quote(version)
+    return ops.Run(
+        _HAVE + _COMPLAIN + f"k={k}; v={v}; want={shlex.quote(want)}\n"
+        'depmod "$k"; [ "$(have "$k")" != "$want" ] || exit 0\n'
+        'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
+        '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
+        'if ! dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; then\n'
+        '  complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1\n'
+        "fi\n"
+        'depmod "$k"\n'
+        # DKMS may believe it is installed while the file is gone.
+        'if [ "$(have "$k")" != "$want" ]; then dkms remove "$n/$v" -k "$k" || :; dkms install --force "$n/$v" -k "$k"; depmod "$k"; fi\n'
+        'got=$(have "$k"); [ "$got" = "$want" ] || fail "kernel $k has nvidia module ${got:-none} after the build, wanted $want"\n'
+        "effect built",
+        f"build the nvidia module for {kernel}",
+        timeout=3600,
+    )
+
+
+def note_services() -> Step:
+    """Write down which services hold the GPUs, before new libraries break them."""
+    return ops.Run(
+        f"if [ -d /run/systemd/system ]; then\n{_NOTE}fi\neffect noted",
+        "note the services that use the driver",
+        timeout=60,
+    )
+
+
+def start_services() -> str:
+    """Start what was stopped, and forget about it."""
+    return (
+        f"if [ -r {STOPPED_PATH} ]; then\n"
+        '  while read -r u; do systemctl reset-failed "$u" 2>/dev/null || :; systemctl start "$u" || echo "$u does not start"; done <'
+        f"{STOPPED_PATH}\n"
+        f"  rm -f {STOPPED_PATH}\n"
+        "fi\n"
+    )
+
+
+# Written down before anything stops, in the order they are to start: whoever comes after a kill
+# starts them.
+_NOTE = (
+    f'[ -e {STOPPED_PATH} ] || {{ l=; for u in {" ".join(SERVICES)}; do systemctl is-active -q "$u" && l="$u\n$l"; done\n'
+    f'  printf "%s" "$l" >{STOPPED_PATH}.new; sync {STOPPED_PATH}.new; mv -f {STOPPED_PATH}.new {STOPPED_PATH}; }}\n'
+)
+
+
+def _stop_services() -> str:
+    return (
+        f"if [ -d /run/systemd/system ]; then\n{_NOTE}"
+        f'for u in {" ".join(SERVICES)}; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done\n'
+        "fi\n"
+    )
+
+
+def _unload() -> str:
+    return (
+        HOLDERS
+        + 'busy() { mkdir -p /run/gpustate; echo "$1" >'
+        + f'{IN_USE_PATH}; start_again; fail "$1"; }}\n'
+        + "start_again() {\n"
+        + start_services()
+        + ":\n}\n"
+        + _stop_services()
+        + 'h=$(holders); [ -z "$h" ] || { start_again; fail "the GPUs are in use by" $h; }\n'
+        + f"for m in {' '.join(UNLOAD_ORDER)}; do\n"
+        '  module_loaded "$m" || continue; was="$was $m"\n'
+        '  rmmod "$m" || busy "$m cannot be unloaded though no process holds a GPU"\n'
+        "done\n"
+    )
+
+
+def reload(want: str) -> Step:
+    """Unload every NVIDIA module and load the ones on disk, with the known services stopped."""
+    load = "\n".join(f"modprobe {module}" for module in LOAD_ORDER)
+    return ops.Run(
+        _HAVE + f'want={shlex.quote(want)}; k=$(uname -r); was=; got=$(have "$k")\n'
+        '[ "$got" = "$want" ] || fail "the running kernel $k has nvidia module ${got:-none} on disk, wanted $want; not unloading"\n'
+        + _unload()
+        + load
+        + '\nfor m in $was; do case $m in nvidia|nvidia_uvm|nvidia_modeset) ;; *) modprobe "$m" || echo "$m does not load again";; esac; done\n'
+        "start_again\neffect reloaded",
+        "unload and load the nvidia modules",
+        timeout=600,
+    )
+
+
+def unload() -> Step:
+    """Unload every NVIDIA module; the services that held it stay stopped, for their driver goes."""
+    return ops.Run(
+        "was=\n" + _unload() + f"rm -f {STOPPED_PATH}\neffect unloaded",
+        "unload the nvidia modules",
+        timeout=600,
+    )
+
+
+def restart_stopped() -> Step:
+    """Start the services that an interrupted reload left stopped."""
+    return ops.Run(
+        start_services() + "effect started", "start the services that were stopped", timeout=300
+    )

@@ -1,0 +1,95 @@
+"""NVIDIA packages come from exactly one place, with a key that is pinned to it.
+
+Two states: ``driver-repository`` (the driver and everything that must have its version) and
+``toolkit-repository`` (the container toolkit). Each writes one deb822 source file, a key file of
+its own that ``Signed-By`` points to (never the keyring that all repositories share), and pins: the
+packages in question come from this repository's host, and no other host may offer them at all.
+NVIDIA's repository and the distributions name the same driver's packages differently, so a set put
+together from both never fits.
+
+Surprising: entries of others are never edited. A second source of NVIDIA packages is refused with
+its file named, or, with ``exclusive``, left where it is and pinned away. Pins tell hosts apart, not
+paths. The same address in another file with another ``Signed-By`` breaks apt as a whole and is
+always refused. Only this repository's package lists are read, and only when the files changed;
+those of others where there are none at all, as in a cloud image, so that headers can be found.
+
+Sources:
+    sources.list(5): deb822, flat repositories; ``Signed-By`` takes a key file together with a
+    fingerprint; apt_preferences(5): the first specific-form record that fits a version decides.
+    NVIDIA driver installation guide: addresses and keys of the CUDA repository;
+    NVIDIA container toolkit installation guide: address and key of libnvidia-container.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from gpustate import NodeFacts
+from gpustate.states.repository.base import Observed, RepositoryState
+from gpustate.states.repository.where import Repository, cuda_repository, toolkit_repository
+from gpustate.text import aptsources, drivernames
+
+
+class DriverRepository(RepositoryState):
+    """The driver's packages come from one repository only, and its package lists are read.
+
+    Args:
+        origin: ``vendor`` is NVIDIA's CUDA repository; ``distribution`` is the archive of Debian
+            (non-free) or Ubuntu (restricted), with the missing components added; ``mirror`` is
+            ``url`` with ``key``.
+        url, suite, components, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+
+    Disruption:
+        ``NONE``: nothing is installed.
+    """
+
+    name: ClassVar[str] = "driver-repository"
+    origin: Literal["vendor", "distribution", "mirror"] = "vendor"
+
+    @property
+    def source(self) -> str:
+        return self.origin
+
+    def vendor(self, facts: NodeFacts) -> Repository:
+        return cuda_repository(facts)
+
+    def packages(self, os_id: str) -> tuple[str, ...]:
+        return drivernames.pin_names(os_id)
+
+    def _same_packages(self, source: aptsources.Source) -> bool:
+        # The toolkit's repository has no driver in it.
+        return "nvidia.github.io" not in source.uri and "libnvidia-container" not in source.uri
+
+
+class ToolkitRepository(RepositoryState):
+    """The container toolkit's packages come from one repository only, and its lists are read.
+
+    Args:
+        origin: ``vendor`` is NVIDIA's libnvidia-container repository, ``mirror`` is ``url`` with
+            ``key``. The distributions do not have the toolkit.
+        url, suite, components, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+
+    Disruption:
+        ``NONE``: nothing is installed.
+    """
+
+    name: ClassVar[str] = "toolkit-repository"
+    origin: Literal["vendor", "mirror"] = "vendor"
+
+    @property
+    def source(self) -> str:
+        return self.origin
+
+    def vendor(self, facts: NodeFacts) -> Repository:
+        return toolkit_repository(facts)
+
+    def packages(self, os_id: str) -> tuple[str, ...]:
+        return drivernames.TOOLKIT_NAMES
+
+    def _same_packages(self, source: aptsources.Source) -> bool:
+        # The CUDA repository carries the toolkit too, and the driver's state wants it: it is pinned
+        # away here without a word.
+        return "/cuda/" not in source.uri and "graphics-drivers" not in source.uri
+
+
+__all__ = ["DriverRepository", "Observed", "ToolkitRepository"]

@@ -1,0 +1,395 @@
+"""What the driver's and the toolkit's repository have in common: files, key, pins, package lists."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from gpustate import Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate.states.repository.where import (
+    FOREIGN,
+    Repository,
+    archive,
+    archive_lists,
+    fingerprints,
+    hosts,
+    pin_text,
+    place,
+    read_if_possible,
+    sources_text,
+    unread,
+)
+from gpustate.text import aptsources, openpgp
+
+SOURCE_PATTERNS = (
+    "/etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources"
+)
+#: Names only: which lists are there. The shell expands the pattern itself, nothing is started.
+LISTS = "printf '%s\\n' /var/lib/apt/lists/*_Packages*"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The files of one repository, and what else on the node offers the same packages."""
+
+    sources_text: str | None
+    key_text: str | None
+    fingerprints: tuple[str, ...]  # primary keys in the key file
+    pin_text: str | None
+    lists_read: bool  # this repository's package lists are there, read with these files
+    foreign: tuple[str, ...]  # other sources of NVIDIA packages: file:line: address
+    conflicts: tuple[str, ...]  # entries for the same address with another key
+    cdroms: tuple[str, ...]  # enabled cdrom entries: apt may ask for a disc
+    unread: tuple[str, ...]  # files of others whose repositories have no package lists here
+    apt: bool
+    where: Repository
+
+
+class RepositoryState(State[Observed]):
+    """What both repositories share.
+
+    Args:
+        origin: ``vendor`` is NVIDIA's own, ``mirror`` an address of yours.
+        url: address of the mirror, up to the folder that holds ``InRelease`` (flat) or ``dists``.
+        suite: ``/`` for a flat repository (NVIDIA's are), else a name such as ``stable``.
+        components: of a repository with suites.
+        key: the repository's armored public key: its text, an absolute path on the controller (read
+            when the policy is built, so that a saved plan carries the key itself), or an http(s)
+            address which the node reads; the last one wants ``fingerprint``.
+        fingerprint: fingerprint of the key, 40 hexadecimal digits; checked before the key is used.
+        exclusive: leave other sources of NVIDIA packages where they are and pin them away; without
+            it such a node is refused.
+        pin_priority: apt priority of this repository for its packages.
+        refresh_days: read the package lists again when they are older; never, when not given.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    stable: ClassVar[tuple[str, ...] | None] = (
+        "sources_text",
+        "fingerprints",
+        "pin_text",
+        "lists_read",
+        "foreign",
+        "conflicts",
+    )
+    url: str | None = None
+    suite: str = "/"
+    components: tuple[str, ...] = ()
+    key: str | None = None
+    fingerprint: str | None = None
+    exclusive: bool = False
+    pin_priority: Annotated[int, Field(ge=1, le=1000)] = 700
+    refresh_days: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """``vendor``, ``distribution`` or ``mirror``."""
+
+    @abstractmethod
+    def vendor(self, facts: NodeFacts) -> Repository:
+        """NVIDIA's repository for a node."""
+
+    @abstractmethod
+    def packages(self, os_id: str) -> tuple[str, ...]:
+        """Names of the packages that come from here and nowhere else."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"(https?|file|mirror)(://|:/)\S+$", value):
+            raise ValueError("must be an http, https or file address")
+        return value
+
+    @field_validator("fingerprint")
+    @classmethod
+    def _digits(cls, value: str | None) -> str | None:
+        plain = None if value is None else re.sub(r"[\s:]", "", value).upper()
+        if plain is not None and not re.fullmatch(r"[0-9A-F]{40}|[0-9A-F]{64}", plain):
+            raise ValueError("must have 40 hexadecimal digits; a short key id does not pin a key")
+        return plain
+
+    @field_validator("key")
+    @classmethod
+    def _key_text(cls, value: str | None) -> str | None:
+        if value is None or re.match(r"https?://\S+$", value):
+            return value
+        if value.startswith("/"):
+            try:
+                with open(value, encoding="utf-8") as file:
+                    value = file.read()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"the key file cannot be read ({error})") from None
+        openpgp.fingerprints(value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RepositoryState:
+        if self.source == "mirror" and (not self.url or not self.key):
+            raise ValueError("origin 'mirror' wants url and key")
+        if self.source != "mirror" and self.url:
+            raise ValueError(f"url belongs to origin 'mirror', this is {self.source!r}")
+        if self.source == "distribution" and self.key:
+            raise ValueError("the distribution's own key is used; leave key away")
+        if self.key and self.key.startswith("http") and not self.fingerprint:
+            raise ValueError("a key that the node fetches wants fingerprint")
+        if self.key and self.fingerprint and not self.key.startswith("http"):
+            have = openpgp.fingerprints(self.key)
+            if self.fingerprint not in have:
+                raise ValueError(
+                    f"the key has fingerprint {', '.join(have)}, not {self.fingerprint}"
+                )
+        if self.suite.endswith("/") and self.components:
+            raise ValueError("a flat repository (suite ending in '/') has no components")
+        if not self.suite.endswith("/") and not self.components:
+            raise ValueError(f"suite {self.suite!r} wants components, as ['main']")
+        return self
+
+    @property
+    def sources_path(self) -> str:
+        """The source file."""
+        return f"/etc/apt/sources.list.d/gpustate-{self.name}.sources"
+
+    @property
+    def key_path(self) -> str:
+        """The key file."""
+        return f"/etc/apt/keyrings/gpustate-{self.name}.asc"
+
+    @property
+    def pin_path(self) -> str:
+        """The pins."""
+        return f"/etc/apt/preferences.d/gpustate-{self.name}"
+
+    @property
+    def stamp_path(self) -> str:
+        """What the package lists were last read with."""
+        return f"/var/lib/gpustate/{self.name}.read"
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        texts = node.read_texts(SOURCE_PATTERNS)
+        key = node.read_text(self.key_path)
+        pin = node.read_text(self.pin_path)
+        stamp = node.read_text(self.stamp_path)
+        lists = node.shell(LISTS).stdout.split()
+        age_s = 0
+        if self.refresh_days is not None:
+            said = node.shell(
+                f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
+            )
+            age_s = int(said.stdout.strip() or 0)
+        sources = aptsources.parse_sources(texts)
+        where = replace(self._where(facts, sources), os_id=facts.os_id)
+        ours, others = (
+            texts.get(self.sources_path),
+            [s for s in sources if s.file != self.sources_path],
+        )
+        wanted_lists = (
+            {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)
+        )
+        present = all(
+            any(one.startswith(f"/var/lib/apt/lists/{base}_") for one in lists)
+            for base in wanted_lists
+        )
+        return Observed(
+            sources_text=ours,
+            key_text=key,
+            fingerprints=fingerprints(key),
+            pin_text=pin,
+            lists_read=present
+            and stamp == self._stamp(where)
+            and age_s < (self.refresh_days or 1) * 86400,
+            foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
+            conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
+            cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
+            unread=unread(others, lists),
+            apt=facts.package_manager == "apt",
+            where=where,
+        )
+
+    def _where(self, facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> Repository:
+        if self.source == "distribution":
+            return archive(facts, sources, self.sources_path)
+        if self.source == "vendor":
+            found = self.vendor(facts)
+            key_url = found.key_url if self.key is None else self.key
+            found = replace(
+                found, key_url=key_url, fingerprint=self.fingerprint or found.fingerprint
+            )
+        else:
+            found = Repository(
+                uri=(self.url or "").rstrip("/"),
+                suite=self.suite,
+                components=self.components,
+                hosts=(aptsources.uri_host(self.url or ""),),
+                key_url=self.key,
+                fingerprint=self.fingerprint,
+            )
+        if found.key_url is None or not found.key_url.startswith("http"):
+            return replace(found, key_url=None, signed_by=self.key_path)
+        return replace(found, signed_by=f"{self.key_path} {found.fingerprint}")
+
+    def _is_foreign(self, source: aptsources.Source, where: Repository) -> bool:
+        return (
+            bool(FOREIGN.search(source.uri))
+            and source.uri != where.uri
+            and self._same_packages(source)
+        )
+
+    def _same_packages(self, source: aptsources.Source) -> bool:
+        return True
+
+    def _clashes(self, source: aptsources.Source, where: Repository) -> bool:
+        mine = (where.uri, where.suite.removeprefix("./") or "/")
+        return (
+            bool(where.uri)
+            and source.key == mine
+            and source.signed_by.split() != where.signed_by.split()
+        )
+
+    def _stamp(self, where: Repository) -> str:
+        parts = (
+            sources_text(where),
+            where.fingerprint or "",
+            self.key or "",
+            where.uri or "",
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest() + "\n"
+
+    def desired(self, seen: Observed) -> Observed:
+        where = seen.where
+        if self.absent:
+            return replace(
+                seen,
+                sources_text=None,
+                key_text=None,
+                fingerprints=(),
+                pin_text=None,
+                lists_read=False,
+            )
+        if where.uri is None:
+            return replace(
+                seen,
+                sources_text=None,
+                key_text=None,
+                fingerprints=(),
+                pin_text=pin_text(where, self.packages(where.os_id), self.pin_priority),
+                lists_read=True,
+            )
+        return replace(
+            seen,
+            sources_text=sources_text(where),
+            key_text=self.key if where.key_url is None and where.signed_by else _kept_key(seen),
+            fingerprints=self._wanted_fingerprints(seen),
+            pin_text=pin_text(where, self.packages(where.os_id), self.pin_priority),
+            lists_read=True,
+        )
+
+    def _wanted_fingerprints(self, seen: Observed) -> tuple[str, ...]:
+        where = seen.where
+        if where.key_url is None:
+            return fingerprints(self.key) if where.signed_by else ()
+        wanted = where.fingerprint or ""
+        # A key file may hold more keys; Signed-By names the one that counts.
+        return seen.fingerprints if wanted in seen.fingerprints else (wanted,)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if not seen.apt:
+            return "packages are managed with apt here, and this node has no apt; leave the state out for it with only="
+        if self.absent:
+            return None
+        if seen.where.problem:
+            return seen.where.problem
+        if seen.conflicts:
+            return (
+                f"{seen.conflicts[0]} is the same repository with another Signed-By, and apt refuses to work "
+                "with both; remove that entry, or the package that brings it (cuda-keyring)"
+            )
+        if seen.foreign and not self.exclusive:
+            return (
+                f"NVIDIA packages also come from {', '.join(seen.foreign)}; remove the entry, or set "
+                "exclusive = True to leave it there and pin it away"
+            )
+        if set(hosts(seen.foreign)) & set(seen.where.hosts):
+            return (
+                f"{seen.foreign[0]} is on the same host as the repository wanted, and pins cannot tell them "
+                "apart; remove that entry"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        plan = diff(
+            seen,
+            self.desired(seen),
+            paths={
+                "sources_text": self.sources_path,
+                "key_text": self.key_path,
+                "pin_text": self.pin_path,
+            },
+            why={
+                "lists_read": "the package lists are read once with these files",
+                "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
+            },
+        )
+        notes = [f"pinned away: {place}" for place in seen.foreign] if self.exclusive else []
+        notes += [f"{place}: apt may ask for a disc; remove the entry" for place in seen.cdroms]
+        return Plan(plan.changes, tuple(notes))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
+            yield self._key_step(seen.where)
+        for field, path in (("sources_text", self.sources_path), ("pin_text", self.pin_path)):
+            text = getattr(wanted, field)
+            if field in plan.fields:
+                yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
+        if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
+            yield ops.RemoveFile(self.key_path)
+        if "lists_read" in plan.fields:
+            for file in seen.unread:
+                yield read_if_possible(file)
+            yield ops.AptUpdate(self.sources_path if wanted.sources_text else None)
+            yield ops.PutText(self.stamp_path, self._stamp(seen.where), mode=0o600)
+
+    def _key_step(self, where: Repository) -> Step:
+        if where.key_url is None:
+            return ops.PutText(self.key_path, self.key or "", mode=0o644)
+        return ops.Run(
+            f't=$R/key.{self.name}; rm -f "$t"\n'
+            f"/usr/lib/apt/apt-helper -o Acquire::Retries=2 download-file '{where.key_url}' \"$t\"\n"
+            f'put {self.key_path} 0644 root:root <"$t"; rm -f "$t"',
+            f"fetch the repository key {where.key_url}",
+            timeout=180,
+        )
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        for field, path in (
+            ("sources_text", self.sources_path),
+            ("key_text", self.key_path),
+            ("pin_text", self.pin_path),
+        ):
+            if field in plan.fields:
+                yield ops.RemoveFile(path)
+                yield ops.ForgetOriginal(path)
+        base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
+        lists = f"; rm -f /var/lib/apt/lists/'{base}'_*" if base else ""
+        yield ops.ForgetOriginal(self.stamp_path)
+        yield ops.Run(
+            f"rm -f {self.stamp_path}{lists}",
+            f"forget the package lists of {self.name}",
+            timeout=30,
+        )
+
+
+def _kept_key(seen: Observed) -> str | None:
+    """A fetched key is judged by its fingerprint; its bytes are the repository's business."""
+    return seen.key_text if seen.where.signed_by else None

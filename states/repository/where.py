@@ -1,0 +1,185 @@
+"""Where a repository is on one node: what parameters, distribution and the archive's entries come to.
+
+Sources:
+    NVIDIA driver installation guide: addresses and keys of the CUDA repository;
+    NVIDIA container toolkit installation guide: address and key of libnvidia-container.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from gpustate import NodeFacts, Step, ops
+from gpustate.text import aptsources, openpgp
+
+_WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+FOREIGN = re.compile(
+    r"developer\.download\.nvidia\.|/compute/cuda/repos/|nvidia\.github\.io|graphics-drivers|"
+    r"libnvidia-container|nvidia-docker|nvidia-container-runtime"
+)
+_ARCHIVE_COMPONENTS = {
+    "debian": ("contrib", "non-free", "non-free-firmware"),
+    "ubuntu": ("restricted", "multiverse"),
+}
+_CUDA_KEYS = {"debian13": ("8793F200.pub", "02182E60104FCDC26EAE1B8597A5D4CB8793F200")}
+_CUDA_KEY = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Where the packages come from on one node; what parameters and facts come to.
+
+    Args:
+        uri, suite, components: as apt wants them; no uri: the archive's own entries suffice.
+        hosts: hosts that may offer the packages; "" for files.
+        key_url: where the node fetches the key; ``None`` when the policy carries it.
+        signed_by: value of ``Signed-By``; "" for the keys of the distribution.
+        problem: why there is no such repository.
+        os_id: the distribution, which the names of the packages depend on.
+    """
+
+    uri: str | None = None
+    suite: str = "/"
+    components: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    key_url: str | None = None
+    fingerprint: str | None = None
+    signed_by: str = ""
+    problem: str | None = None
+    os_id: str = ""
+
+
+def cuda_repository(facts: NodeFacts) -> Repository:
+    """NVIDIA's CUDA repository, which has the driver."""
+    machine = {"x86_64": "x86_64", "aarch64": "sbsa"}.get(facts.machine)
+    if machine is None or facts.os_id not in ("debian", "ubuntu"):
+        return Repository(
+            problem=f"NVIDIA has no apt repository for {facts.distribution} on {facts.machine}; "
+            "set origin = 'mirror' with a url"
+        )
+    uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{facts.distribution}/{machine}"
+    file, fingerprint = _CUDA_KEYS.get(facts.distribution, _CUDA_KEY)
+    return Repository(
+        uri=uri,
+        hosts=(aptsources.uri_host(uri),),
+        key_url=f"{uri}/{file}",
+        fingerprint=fingerprint,
+    )
+
+
+def toolkit_repository(facts: NodeFacts) -> Repository:
+    """NVIDIA's repository of the container toolkit."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(facts.machine)
+    if machine is None:
+        return Repository(
+            problem=f"NVIDIA has no container toolkit for {facts.machine}; "
+            "set origin = 'mirror' with a url"
+        )
+    base = "https://nvidia.github.io/libnvidia-container"
+    return Repository(
+        uri=f"{base}/stable/deb/{machine}",
+        hosts=("nvidia.github.io",),
+        key_url=f"{base}/gpgkey",
+        fingerprint="C95B321B61E88C1809C4F759DDCAE044F796ECB0",
+    )
+
+
+def _archive_entries(
+    facts: NodeFacts, sources: tuple[aptsources.Source, ...]
+) -> list[aptsources.Source]:
+    """Entries of the distribution's own archive, main suite only."""
+    return [
+        source
+        for source in sources
+        if source.suite == facts.os_codename
+        and "main" in source.components
+        and not FOREIGN.search(source.uri)
+    ]
+
+
+def archive_lists(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> set[str]:
+    return {aptsources.list_name(source.uri) for source in _archive_entries(facts, sources)}
+
+
+def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str) -> Repository:
+    """The distribution's archive, as the node has it, with the components that the driver is in."""
+    entries = [s for s in _archive_entries(facts, sources) if s.file != ours]
+    needed = _ARCHIVE_COMPONENTS.get(facts.os_id)
+    if not entries or needed is None:
+        return Repository(
+            problem=f"no enabled source for {facts.os_codename or facts.os_id} main in /etc/apt; "
+            "set origin = 'mirror' with a url, or repair the node's sources"
+        )
+    hosts = tuple(dict.fromkeys(entry.host for entry in entries))
+    have = {
+        component
+        for s in sources
+        if s.file != ours and s.suite == facts.os_codename
+        for component in s.components
+    }
+    missing = tuple(component for component in needed if component not in have)
+    if not missing:
+        return Repository(hosts=hosts)
+    # The same address must carry the same Signed-By everywhere.
+    first = entries[0]
+    return Repository(
+        uri=first.uri, suite=first.suite, components=missing, hosts=hosts, signed_by=first.signed_by
+    )
+
+
+def fingerprints(key: str | None) -> tuple[str, ...]:
+    try:
+        return openpgp.fingerprints(key) if key else ()
+    except ValueError:
+        return ()
+
+
+def place(source: aptsources.Source) -> str:
+    return f"{source.file}:{source.line}: {source.uri}"
+
+
+def hosts(places: tuple[str, ...]) -> list[str]:
+    return [aptsources.uri_host(place.rsplit(": ", 1)[1]) for place in places]
+
+
+def sources_text(where: Repository) -> str:
+    """The source file; empty when none is needed."""
+    if where.uri is None:
+        return ""
+    return _WRITTEN + aptsources.render_deb822(
+        uri=where.uri, suite=where.suite, components=where.components, signed_by=where.signed_by
+    )
+
+
+def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
+    """Pins that let the packages come from the repository's hosts, and from nowhere else."""
+    stanzas = [
+        aptsources.render_pin(packages, f'origin "{host}"', priority, "the repository in use")
+        for host in where.hosts
+    ]
+    stanzas.append(aptsources.render_pin(packages, "release *", -1, "never from anywhere else"))
+    return "\n".join([_WRITTEN, *stanzas])
+
+
+def unread(sources: list[aptsources.Source], lists: list[str]) -> tuple[str, ...]:
+    """Cloud images come without any package lists; compiler and headers are in those of others."""
+    files: dict[str, None] = {}
+    for source in sources:
+        base = f"/var/lib/apt/lists/{aptsources.list_name(source.uri)}_"
+        if not source.uri.startswith("cdrom:") and not any(one.startswith(base) for one in lists):
+            files[source.file] = None
+    return tuple(files)
+
+
+def read_if_possible(file: str) -> Step:
+    """Read the package lists of one source file, as far as they can be had."""
+    # Best effort: where only the mirror is reachable, the rest is the driver's to find missing.
+    options = "-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=0"
+    return ops.Run(
+        f"apt update -o Dir::Etc::sourcelist={shlex.quote(file)} -o Dir::Etc::sourceparts=- "
+        f"-o APT::Get::List-Cleanup=0 {options} || echo 'not all could be read'",
+        f"read the package lists of {file}, where there are none",
+        timeout=600,
+    )

@@ -1,0 +1,63 @@
+"""Kernels as the fragment reports them; the fragment itself runs here too, over folders of ours."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from gpustate import ProbeError
+from gpustate.model.asks import Answer
+from gpustate.model.kernels import Kernel, Kernels, default_kernel
+
+OUT = """\
+kernel|6.1.0-18-amd64|/boot/vmlinuz-6.1.0-18-amd64|/boot/initrd.img-6.1.0-18-amd64|1|1|1
+module: /lib/modules/6.1.0-18-amd64/updates/dkms/nvidia-current.ko
+version:        580.65.06
+license:        Dual MIT/GPL
+signer:         DKMS module signing key
+kernel|6.1.0-9-amd64|/boot/vmlinuz-6.1.0-9-amd64||||
+"""
+
+
+def test_kernels_are_listed_oldest_first_with_their_modules() -> None:
+    old, new = Kernels().parse(Answer(0, OUT.encode()))
+    assert old == Kernel("6.1.0-9-amd64", image="/boot/vmlinuz-6.1.0-9-amd64")
+    assert new == Kernel(
+        "6.1.0-18-amd64",
+        image="/boot/vmlinuz-6.1.0-18-amd64",
+        initrd="/boot/initrd.img-6.1.0-18-amd64",
+        running=True,
+        bootable=True,
+        headers=True,
+        nvidia_version="580.65.06",
+        nvidia_license="Dual MIT/GPL",
+        nvidia_signer="DKMS module signing key",
+        module_path="/lib/modules/6.1.0-18-amd64/updates/dkms/nvidia-current.ko",
+    )
+    assert new.nvidia_open
+    assert old.nvidia_open is None
+
+
+def test_the_newest_kernel_that_can_boot_is_the_default() -> None:
+    assert default_kernel(
+        (
+            Kernel("6.1.0-9", image="/boot/x", bootable=True),
+            Kernel("6.1.0-18", image="/boot/y", bootable=True),
+            Kernel("6.1.0-20", image="/boot/z"),
+        )
+    ) == Kernel("6.1.0-18", image="/boot/y", bootable=True)
+    assert default_kernel((Kernel("6.1.0-9", running=True),)) is None
+
+
+@pytest.mark.parametrize("out", ["", "kernel|torn\n", "kernel|6.1|/boot/x|||1|1\n"])
+def test_an_answer_without_the_running_kernel_is_an_error(out: str) -> None:
+    with pytest.raises(ProbeError):
+        Kernels().parse(Answer(0, out.encode()))
+
+
+def test_the_fragment_finds_the_running_kernel_of_this_machine() -> None:
+    done = subprocess.run(["sh", "-c", Kernels().script()], capture_output=True, check=True)
+    kernels = Kernels().parse(Answer(done.returncode, done.stdout))
+    running = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True)
+    assert [k.release for k in kernels if k.running] == [running.stdout.strip()]

@@ -1,0 +1,664 @@
+"""The driver over a node in memory: what is planned, what it costs, what is refused, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
+from gpustate.model.asks import Answer
+from gpustate.model.kernels import Kernel
+from gpustate.model.policy import build
+from gpustate.states.driver import DriverInstalled, Observed
+from gpustate.states.driver.files import PATHS
+from gpustate.states.driver.gpus import module_type
+from gpustate.states.driver.observed import (
+    Apt,
+    AskApt,
+    AskHolders,
+    AskLive,
+    Holder,
+    Live,
+    SecureBoot,
+    plain_value,
+    shown_as,
+)
+from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.text import dpkg
+from gpustate.text.aptsources import Offer
+
+OLD, NEW = "6.1.0-9-amd64", "6.1.0-18-amd64"
+VERSIONS = ("595.91.07-1", "580.178.04-1", "580.65.06-1", "570.211.01-1")
+NAMES = (
+    "nvidia-driver-cuda",
+    "nvidia-kernel-open-dkms",
+    "nvidia-kernel-dkms",
+    "nvidia-persistenced",
+    "libcuda1",
+    "libnvidia-ml1",
+    "nvidia-open",
+    "cuda-drivers",
+)
+LIBRARIES = ("libcuda1", "libnvidia-ml1")
+
+
+def gpu(device: str = "2330", number: int = 0, driver: str | None = None) -> PciGpu:
+    return PciGpu(f"0000:{number:02x}:00.0", device, "030200", driver)
+
+
+class World(FakeNode):
+    """A Debian node on which packages, modules and kernels hang together as on a real one."""
+
+    def __init__(self, *gpus: PciGpu, versions: tuple[str, ...] = VERSIONS, **facts: Any) -> None:
+        given = {
+            "os_id": "debian",
+            "package_manager": "apt",
+            "kernel": NEW,
+            "systemd": True,
+            **facts,
+        }
+        super().__init__(
+            facts=NodeFacts(pci=gpus, **given),
+            answers={
+                "Kernels": lambda _: tuple(self.kernels.values()),
+                "AskApt": lambda _: self.apt(),
+                "AskLive": lambda _: self.live(),
+                "AskHolders": lambda _: self.holders,
+            },
+            runs={
+                "check what": lambda _: None,
+                "note the services": lambda _: None,
+                "install the driver's": lambda _: self.transaction(),
+                "finish the interrupted": lambda _: self.broken.clear(),
+                "hold the driver's": lambda _: self.held.update(self.installed),
+                f"build the nvidia module for {NEW}": lambda _: self.build(NEW),
+                f"build the nvidia module for {OLD}": lambda _: self.build(OLD),
+                "unload and load": lambda _: self.load(),
+                "unload the nvidia": lambda _: self.unload(),
+                "start the services": lambda _: None,
+            },
+        )
+        self.kernels = {
+            k: Kernel(
+                k, image=f"/boot/vmlinuz-{k}", bootable=True, running=k == NEW, headers=k == NEW
+            )
+            for k in (OLD, NEW)
+        }
+        self.packages_offered: dict[str, tuple[str, ...]] = dict.fromkeys(NAMES, versions)
+        self.packages_offered[f"linux-headers-{OLD}"] = ("1.0",)
+        self.broken: set[str] = set()
+        self.holders: tuple[Holder, ...] = ()
+        self.more = Live()
+        self.running: str | None = None
+        self.parameters: dict[str, str] = {}
+        self.failing: set[str] = set()
+        self.goal: DriverInstalled = DriverInstalled()
+
+    def apt(self) -> Apt:
+        return Apt(
+            {
+                name: dpkg.Package(
+                    name,
+                    version,
+                    "amd64",
+                    ("h" if name in self.held else "i") + ("F" if name in self.broken else "i"),
+                )
+                for name, version in self.installed.items()
+            },
+            {
+                name: tuple(Offer(version, 500, ("http://x  Packages",)) for version in versions)
+                for name, versions in self.packages_offered.items()
+            },
+        )
+
+    def kind(self) -> str:
+        return "open" if "nvidia-kernel-open-dkms" in self.installed else "proprietary"
+
+    def live(self) -> Live:
+        library = self.installed.get("libnvidia-ml1")
+        return replace(
+            self.more,
+            loaded=self.running,
+            library=dpkg.upstream_version(library) if library else None,
+            build_errors=dict.fromkeys(self.failing, "x.c:1: error: no member"),
+        )
+
+    def transaction(self) -> None:
+        wanted = self.goal.desired(self.goal.probe(self)).packages
+        version = wanted["nvidia-driver-cuda"]
+        self.installed = {**wanted, **dict.fromkeys(LIBRARIES, version)}
+        self.broken.clear()
+        for kernel in self.kernels:
+            self.kernels[kernel] = replace(
+                self.kernels[kernel], nvidia_version=None, nvidia_license=None
+            )
+
+    def build(self, kernel: str) -> None:
+        if kernel in self.failing:
+            return
+        self.kernels[kernel] = replace(
+            self.kernels[kernel],
+            nvidia_version=dpkg.upstream_version(self.installed["nvidia-driver-cuda"]),
+            nvidia_license="Dual MIT/GPL" if self.kind() == "open" else "NVIDIA",
+        )
+
+    def load(self) -> None:
+        kernel = self.kernels[NEW]
+        self.loaded |= {"nvidia", "nvidia_uvm", "nvidia_modeset"}
+        self.running = f"{kernel.nvidia_version} {'open' if kernel.nvidia_open else 'proprietary'}"
+        self.parameters = {"RmProfilingAdminOnly": "1", "DeviceFileMode": "438"}
+        for line in (self.files.get(PATHS["options_text"]) or "").splitlines():
+            if "NVreg_" in line:
+                name, _, value = line.partition("NVreg_")[2].partition("=")
+                if shown_as(name) in self.parameters:
+                    self.parameters[shown_as(name)] = plain_value(value)
+        self.files["/proc/driver/nvidia/params"] = "".join(
+            f"{name}: {value}\n" for name, value in self.parameters.items()
+        )
+
+    def unload(self) -> None:
+        self.loaded = set()
+        self.running = None
+        self.files.pop("/proc/driver/nvidia/params", None)
+
+    def carry_out(self, step: Any) -> None:
+        super().carry_out(step)
+        match step:
+            case ops.AptInstall(packages=packages):
+                for name, _ in packages:
+                    kernel = name.removeprefix("linux-headers-")
+                    self.kernels[kernel] = replace(self.kernels[kernel], headers=True)
+                    self.installed.pop(name)
+            case ops.LoadModules():
+                self.load()
+            case ops.AptRemove():
+                for kernel in self.kernels:
+                    self.kernels[kernel] = replace(
+                        self.kernels[kernel], nvidia_version=None, nvidia_license=None
+                    )
+            case _:
+                pass
+
+    def reach(self, state: DriverInstalled) -> tuple[Any, Any]:
+        """One round of apply; the plan before and the plan after."""
+        self.goal = state
+        before, after = converge(state, self)
+        return before, after
+
+
+def labels(node: FakeNode) -> list[str]:
+    return [step.label for step in node.done]
+
+
+def cost(plan: Any, field: str) -> Disruption:
+    return next(change.disruption for change in plan.changes if change.field == field)
+
+
+def refusal(state: DriverInstalled, node: World) -> str:
+    why = state.refuse(state.probe(node))
+    assert why is not None
+    return why
+
+
+# --- install, upgrade, downgrade, switch -----------------------------------------------------
+
+
+def test_a_fresh_node_gets_one_matched_set_held_built_and_loaded() -> None:
+    node = World(gpu())
+    before, after = node.reach(DriverInstalled(version="580.65.06"))
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert set(node.installed.values()) == {"580.65.06-1"}
+    assert node.held == set(node.installed)
+    assert node.running == "580.65.06 open"
+    assert all(kernel.nvidia_version == "580.65.06" for kernel in node.kernels.values())
+
+
+def test_headers_come_first_and_a_kernel_left_over_is_built_last() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled())
+    done = labels(node)
+    order = [
+        f"install linux-headers-{OLD}",
+        "check what the installation would remove",
+        "install the driver's 3 packages",
+        "hold the driver's packages",
+        f"build the nvidia module for {NEW}",
+        "load nvidia, nvidia-uvm, nvidia-modeset",
+        f"build the nvidia module for {OLD}",
+    ]
+    assert [label for label in done if not label.startswith("write")] == order
+
+
+@pytest.mark.parametrize(
+    ("state", "version"),
+    [
+        (DriverInstalled(), "595.91.07"),
+        (DriverInstalled(branch=580), "580.178.04"),
+        (DriverInstalled(branch=570), "570.211.01"),
+        (DriverInstalled(version="580.65.06"), "580.65.06"),
+    ],
+)
+def test_the_version_is_the_policys_or_the_newest_of_the_branch(
+    state: DriverInstalled, version: str
+) -> None:
+    seen = state.probe(World(gpu()))
+    assert state.desired(seen).library == version
+
+
+def test_with_neither_what_is_installed_stays() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(version="570.211.01"))
+    assert not DriverInstalled().plan(DriverInstalled().probe(node))
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        DriverInstalled(branch=595),
+        DriverInstalled(branch=570),
+        DriverInstalled(version="580.65.06", module_type="proprietary"),
+    ],
+    ids=["upgrade", "downgrade", "switch"],
+)
+def test_a_loaded_driver_is_replaced_at_the_cost_of_a_drain(then: DriverInstalled) -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(version="580.65.06"))
+    before, after = node.reach(then)
+    assert before.disruption is Disruption.DRAIN
+    assert not after
+    assert "unload and load the nvidia modules" in labels(node)
+    kernels = set(node.installed) & {"nvidia-kernel-dkms", "nvidia-kernel-open-dkms"}
+    assert len(kernels) == 1
+
+
+def test_a_library_that_moved_alone_is_seen_beside_the_packages() -> None:
+    node = World(gpu())
+    state = DriverInstalled(version="580.65.06")
+    node.reach(state)
+    node.installed["libnvidia-ml1"] = "580.178.04-1"
+    plan = state.plan(state.probe(node))
+    assert plan.fields == {"packages", "library"}
+
+
+def test_a_lost_hold_costs_nothing_and_is_put_back() -> None:
+    node = World(gpu())
+    state = DriverInstalled(version="580.65.06")
+    node.reach(state)
+    node.held.discard("libcuda1")
+    before, after = node.reach(state)
+    assert before.fields == {"held"}
+    assert before.disruption is Disruption.NONE
+    assert not after
+
+
+def test_hold_false_leaves_the_marks_as_they_are() -> None:
+    node = World(gpu())
+    _, after = node.reach(DriverInstalled(hold=False))
+    assert not after
+    assert not node.held
+
+
+def test_a_half_configured_package_is_finished_before_anything_else() -> None:
+    node = World(gpu())
+    state = DriverInstalled(version="580.65.06")
+    node.reach(state)
+    node.broken.add("nvidia-kernel-open-dkms")
+    before, after = node.reach(state)
+    assert before.fields == {"broken"}
+    assert not after
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+
+def test_a_new_kernel_without_a_module_blocks_a_reboot_until_it_is_built() -> None:
+    node = World(gpu())
+    state = DriverInstalled(version="580.65.06")
+    node.reach(state)
+    newest = "6.1.0-20-amd64"
+    node.kernels[newest] = Kernel(newest, image="/boot/x", bootable=True)
+    node.failing.add(newest)
+    blocker = state.reboot_blocker(state.probe(node))
+    assert blocker is not None
+    assert newest in blocker
+    assert "error: no member" in blocker
+    node.kernels[newest] = replace(node.kernels[NEW], release=newest, running=False)
+    assert state.reboot_blocker(state.probe(node)) is None
+
+
+def test_a_failed_build_names_the_compilers_first_complaint() -> None:
+    node = World(gpu())
+    node.failing.add(NEW)
+    _, after = node.reach(DriverInstalled(version="580.65.06"))
+    (built,) = (change for change in after.changes if change.field == "built")
+    assert built.why == f"{NEW}: x.c:1: error: no member"
+
+
+def test_a_kernel_that_nothing_can_be_built_for_is_noted_and_does_not_block() -> None:
+    node = World(gpu())
+    del node.packages_offered[f"linux-headers-{OLD}"]
+    before, after = node.reach(DriverInstalled(version="580.65.06"))
+    assert not after
+    assert any(f"linux-headers-{OLD}" in note for note in before.notes)
+
+
+def test_the_kernel_that_boots_next_must_have_headers() -> None:
+    node = World(gpu())
+    node.kernels[NEW] = replace(node.kernels[NEW], headers=False)
+    assert f"no kernel headers for {NEW}" in refusal(DriverInstalled(), node)
+    node.packages_offered[f"linux-headers-{NEW}"] = ("1.0",)
+    assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
+
+
+def test_require_wants_the_headers_of_every_kernel_there_already() -> None:
+    why = refusal(DriverInstalled(headers="require"), World(gpu()))
+    assert why == (
+        f"no kernel headers for {OLD}; install linux-headers-{OLD} or set headers = 'install'"
+    )
+
+
+# --- loading ---------------------------------------------------------------------------------
+
+
+def test_an_image_without_gpus_is_prepared_and_not_loaded() -> None:
+    node = World()
+    before, after = node.reach(DriverInstalled())
+    assert not after
+    assert node.running is None
+    assert node.files[PATHS["autoload_text"]].endswith("nvidia\nnvidia-uvm\nnvidia-modeset\n")
+    assert "no NVIDIA GPU on PCI: installed, not loaded" in before.notes
+
+
+def test_nouveau_on_a_gpu_costs_a_reboot_and_loading_is_tried_first() -> None:
+    node = World(gpu(driver="nouveau"))
+    node.more = Live(in_use="nouveau drives 0000:00:00.0")
+    state = DriverInstalled()
+    plan = state.plan(state.probe(node))
+    assert cost(plan, "loaded") is Disruption.REBOOT
+    steps = list(state.apply(state.probe(node), plan))
+    assert any(isinstance(step, ops.LoadModules) and step.optional for step in steps)
+    assert isinstance(steps[-1], ops.Reboot)
+
+
+def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.more = Live(in_use="nvidia_uvm cannot be unloaded though no process holds a GPU")
+    state = DriverInstalled(branch=580)
+    plan = state.plan(state.probe(node))
+    assert cost(plan, "loaded") is Disruption.REBOOT
+    assert "unload and load" not in " ".join(s.label for s in state.apply(state.probe(node), plan))
+
+
+TRAINING = Holder(4711, "python3", "session-3.scope")
+DAEMON = Holder(99, "nvidia-persiste", "nvidia-persistenced.service")
+
+
+def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.holders = (DAEMON, TRAINING)
+    state = DriverInstalled(branch=580)
+    why = refusal(state, node)
+    assert "pid 4711 python3 (session-3.scope)" in why
+    assert "persiste" not in why
+    notes = state.plan(state.probe(node)).notes
+    assert "has a GPU open: pid 99 nvidia-persiste (nvidia-persistenced.service)" in notes
+
+
+def test_a_known_service_is_stopped_and_started_again() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.holders = (DAEMON,)
+    state = DriverInstalled(branch=580)
+    assert state.refuse(state.probe(node)) is None
+    _, after = node.reach(state)
+    assert not after
+
+
+def test_in_use_reboot_turns_the_refusal_into_a_reboot() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=570))
+    node.holders = (TRAINING,)
+    state = DriverInstalled(branch=580, in_use="reboot")
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    assert cost(state.plan(seen), "loaded") is Disruption.REBOOT
+
+
+def test_a_converged_node_is_not_asked_for_holders() -> None:
+    node = World(gpu())
+    state = DriverInstalled(branch=580)
+    node.reach(state)
+    node.asked.clear()
+    assert not state.plan(state.probe(node))
+    assert AskHolders() not in node.asked
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+PROFILING = {"NVreg_RestrictProfilingToAdminUsers": 0}
+
+
+def test_parameters_are_compared_with_the_loaded_module_not_with_the_file() -> None:
+    node = World(gpu())
+    state = DriverInstalled(branch=580, parameters=PROFILING)
+    _, after = node.reach(state)
+    assert not after
+    node.files["/proc/driver/nvidia/params"] = "RmProfilingAdminOnly: 1\n"
+    plan = state.plan(state.probe(node))
+    assert plan.fields == {"parameters"}
+    assert cost(plan, "parameters") is Disruption.DRAIN
+
+
+def test_a_slip_in_a_parameters_name_is_refused_with_the_nearest() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=580))
+    wrong = DriverInstalled(branch=580, parameters={"NVreg_DeviceFilesMode": 0})
+    assert "did you mean NVreg_DeviceFileMode" in refusal(wrong, node)
+
+
+def test_a_parameter_that_the_driver_does_not_show_is_set_and_noted() -> None:
+    node = World(gpu())
+    state = DriverInstalled(branch=580, parameters={"NVreg_SomethingElse": 1})
+    _, after = node.reach(state)
+    assert not after
+    assert "options nvidia NVreg_SomethingElse=1" in node.files[PATHS["options_text"]]
+    assert any("does not show NVreg_SomethingElse" in note for note in after.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (438, "438"),
+        ("0666", "438"),
+        ("0x1b6", "438"),
+        (-1, "4294967295"),
+        ("driver", "driver"),
+        ("Y", "1"),
+        (0, "0"),
+    ],
+)
+def test_values_are_compared_as_the_driver_shows_them(given: int | str, shown: str) -> None:
+    assert plain_value(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"version": "580"}, "must be a driver version"),
+        ({"version": "580.65.06", "branch": 570}, "is not of branch 570"),
+        ({"parameters": {"modeset": 1}}, "neither NVreg_NAME"),
+        ({"parameters": {"NVreg_X": "a b"}}, "blanks or quotes"),
+        ({"module_type": "closed"}, "module_type"),
+        ({"branches": 1}, "did you mean 'branch'"),
+    ],
+)
+def test_wrong_parameters_of_the_state_are_policy_errors(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyError, match=says):
+        build(DriverInstalled, given)
+
+
+# --- GPUs and module types -------------------------------------------------------------------
+
+V100, A100, H100, GH200, B200, K80 = "1db6", "20b0", "2330", "2342", "2901", "102d"
+
+
+@pytest.mark.parametrize(
+    ("devices", "branch", "wanted", "result"),
+    [
+        ((H100,), 580, "auto", "open"),
+        ((H100,), 550, "auto", "proprietary"),
+        ((H100,), 535, "open", "open"),
+        ((A100,), 595, "proprietary", "proprietary"),
+        ((V100,), 580, "auto", "proprietary"),
+        ((V100, H100), 580, "auto", "proprietary"),
+        ((GH200,), 550, "auto", "open"),
+        ((B200,), 580, "auto", "open"),
+        ((), 595, "auto", "open"),
+        (("ffff",), 595, "auto", "open"),
+        ((V100,), 590, "auto", "set branch = 580"),
+        ((V100,), 580, "open", "set module_type = 'proprietary'"),
+        ((B200,), 580, "proprietary", "set module_type = 'open'"),
+        ((V100, B200), 580, "auto", "no driver serves both"),
+        ((K80,), 535, "auto", "470 and older"),
+        ((H100,), 620, "proprietary", "no proprietary modules any more"),
+        ((H100,), 470, "open", "begin with 515"),
+    ],
+)
+def test_the_module_type_follows_from_gpus_and_branch(
+    devices: tuple[str, ...], branch: int, wanted: str, result: str
+) -> None:
+    gpus = tuple(gpu(device, number) for number, device in enumerate(devices))
+    kind, why = module_type(gpus, branch, wanted)
+    assert result == kind or (why is not None and result in why)
+
+
+def test_a_fresh_node_with_an_old_gpu_gets_the_newest_branch_that_drives_it() -> None:
+    state = DriverInstalled()
+    wanted = state.desired(state.probe(World(gpu(V100))))
+    assert wanted.loaded == "580.178.04 proprietary"
+
+
+def test_gpus_that_exclude_each_other_are_named() -> None:
+    why = refusal(DriverInstalled(branch=580), World(gpu(V100), gpu(B200, 1)))
+    assert "0000:00:00.0 (volta, 10de:1db6)" in why
+    assert "0000:01:00.0 (blackwell, 10de:2901)" in why
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_a_version_that_is_not_offered_is_refused_with_those_that_are() -> None:
+    why = refusal(DriverInstalled(version="580.99.01"), World(gpu()))
+    assert why == (
+        "apt does not offer driver 580.99.01 as a whole set; it offers 595.91.07, 580.178.04, "
+        "580.65.06, 570.211.01"
+    )
+
+
+def test_a_node_without_a_repository_is_sent_to_the_state_that_adds_one() -> None:
+    assert "add driver-repository" in refusal(DriverInstalled(), World(gpu(), versions=()))
+
+
+def test_secure_boot_without_an_enrolled_key_is_refused_until_it_is() -> None:
+    node = World(gpu())
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub"))
+    assert "mokutil --import /var/lib/dkms/mok.pub" in refusal(DriverInstalled(), node)
+    for fine in (DriverInstalled(secure_boot="ignore"), DriverInstalled(load=False)):
+        assert fine.refuse(fine.probe(node)) is None
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
+    assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
+
+
+@pytest.mark.parametrize(
+    ("live", "facts", "says"),
+    [
+        (Live(installer=True), {}, "nvidia-uninstall"),
+        (Live(operator=True), {}, "driver.enabled=false"),
+        (Live(), {"os_id": "rhel", "package_manager": "dnf"}, "Debian and Ubuntu only"),
+    ],
+)
+def test_a_driver_of_somebody_else_is_left_alone(
+    live: Live, facts: dict[str, Any], says: str
+) -> None:
+    node = World(gpu(), **facts)
+    node.more = live
+    assert says in refusal(DriverInstalled(), node)
+
+
+# --- absent ----------------------------------------------------------------------------------
+
+
+def test_absent_unloads_purges_and_leaves_no_file() -> None:
+    node = World(gpu())
+    node.reach(DriverInstalled(branch=580, parameters=PROFILING))
+    gone = DriverInstalled(branch=580, parameters=PROFILING, ensure="absent")
+    before, after = node.reach(gone)
+    assert before.disruption is Disruption.DRAIN
+    assert not after
+    assert not node.installed
+    assert not node.held
+    assert node.running is None
+    assert not node.files
+
+
+def test_desired_is_a_fixed_point_from_every_start() -> None:
+    node = World(gpu())
+    goals = (
+        DriverInstalled(branch=580, parameters=PROFILING),
+        DriverInstalled(module_type="proprietary"),
+        DriverInstalled(ensure="absent"),
+        DriverInstalled(load=False),
+    )
+    for goal in goals:
+        for start in goals:
+            node.reach(start)
+            wanted: Observed = goal.desired(goal.probe(node))
+            assert goal.desired(wanted) == wanted
+            assert not goal.plan(wanted)
+
+
+# --- what a node prints ----------------------------------------------------------------------
+
+
+def test_the_live_answer_tells_open_from_proprietary_and_finds_the_builds_error() -> None:
+    out = (
+        "loaded=580.65.06\n"
+        "nvrm=NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
+        "library=libnvidia-ml.so.580.65.06\n"
+        "secure_boot=1\nkey=/var/lib/dkms/mok.pub\nenrolled=1\n"
+        "stopped=nvidia-persistenced.service\n"
+        "log=\nDKMS make.log for nvidia-580.65.06 for kernel 6.1.0-9-amd64 (x86_64)\n"
+        "x.c:1:2: error: no\n"
+    )
+    assert AskLive().parse(Answer(0, out.encode())) == Live(
+        loaded="580.65.06 open",
+        library="580.65.06",
+        stopped=("nvidia-persistenced.service",),
+        secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True),
+        build_errors={"6.1.0-9-amd64": "x.c:1:2: error: no"},
+    )
+
+
+def test_holders_are_read_with_their_unit() -> None:
+    out = "4711|python3|session-3.scope\n99|nvidia-persiste|nvidia-persistenced.service\n"
+    assert AskHolders().parse(Answer(0, out.encode())) == (DAEMON, TRAINING)
+
+
+def test_apt_answers_with_packages_and_offers_in_one() -> None:
+    out = (
+        "libcuda1|amd64|580.65.06-1|hi \n=offers\n"
+        "libcuda1:\n  Installed: 580.65.06-1\n  Version table:\n"
+        " *** 580.65.06-1 700\n        500 http://x  Packages\n        100 /var/lib/dpkg/status\n"
+    )
+    apt = AskApt(()).parse(Answer(0, out.encode()))
+    assert apt.packages["libcuda1"].held
+    assert apt.offers["libcuda1"] == (Offer("580.65.06-1", 700, ("http://x  Packages",)),)
+
+
+def test_the_state_keeps_its_contract_on_a_fresh_node() -> None:
+    check_contract(DriverInstalled(branch=580, parameters=PROFILING), World(gpu()))

@@ -1,0 +1,123 @@
+"""Persistence mode under both ways that the daemon is packaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate import NodeFacts, PciGpu
+from gpustate.states.persistenced import (
+    DROP_IN_PATH,
+    UNIT,
+    UNIT_PATH,
+    WANTS_PATH,
+    PersistenceMode,
+    drop_in_text,
+    parse_modes,
+)
+from gpustate.testing import FakeNode, converge
+
+NVIDIA = """[Service]
+Type=forking
+ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --verbose
+
+[Install]
+WantedBy=multi-user.target
+"""
+UBUNTU = """[Unit]
+StopWhenUnneeded=true
+[Service]
+ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose
+"""
+GPU = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
+
+
+def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
+    """A node whose GPUs are in persistence mode while the daemon runs in it."""
+
+    def modes(fake: FakeNode) -> tuple[int, str]:
+        text = fake.files.get(DROP_IN_PATH) or fake.files.get(UNIT_PATH, "")
+        on = fake.unit_states.get(UNIT) == "active" and "--no-persistence-mode" not in text
+        return (
+            0,
+            f"00000000:1B:00.0, {'Enabled' if on else 'Disabled'}\n" if gpus else "No devices\n",
+        )
+
+    return FakeNode(
+        facts=NodeFacts(systemd=True, pci=gpus),
+        files={UNIT_PATH: unit} if unit else {},
+        units={UNIT: "inactive"} if unit else {},
+        shell={"nvidia-smi": modes},
+        runs={
+            "no longer start": lambda fake: fake.files.pop(WANTS_PATH, None) and None,
+            "start nvidia-persistenced at boot": lambda fake: fake.files.update({WANTS_PATH: ""}),
+        },
+    )
+
+
+def test_nvidias_unit_is_enabled_and_started_as_it_is() -> None:
+    fake = node(NVIDIA)
+    first, last = converge(PersistenceMode(), fake)
+    assert first.fields == {"active", "at_boot", "persistent"}
+    assert not last
+    assert DROP_IN_PATH not in fake.files
+    assert UNIT in fake.enabled
+
+
+def test_ubuntus_unit_gets_a_drop_in_and_is_wanted_at_boot() -> None:
+    fake = node(UBUNTU)
+    *_, last = converge(PersistenceMode(), fake)
+    assert not last
+    assert "StopWhenUnneeded=false" in fake.files[DROP_IN_PATH]
+    assert WANTS_PATH in fake.files
+    assert UNIT not in fake.enabled, "it cannot be enabled"
+
+
+@pytest.mark.parametrize("unit", [NVIDIA, UBUNTU])
+def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
+    fake = node(unit)
+    list(converge(PersistenceMode(), fake))
+    *_, last = converge(PersistenceMode(ensure="absent"), fake)
+    assert not last
+    assert fake.files == {UNIT_PATH: unit}
+    assert fake.unit_states[UNIT] == "inactive"
+
+
+def test_a_gpu_that_fell_back_gets_a_restart() -> None:
+    fake = node(NVIDIA)
+    list(converge(PersistenceMode(), fake))
+    fake.shells["nvidia-smi"] = (0, "00000000:1B:00.0, Disabled\n")
+    state = PersistenceMode()
+    assert state.plan(state.probe(fake)).fields == {"persistent"}
+
+
+def test_a_drop_in_is_written_only_where_the_unit_is_wrong() -> None:
+    assert drop_in_text(NVIDIA, uvm_persistence=False) is None
+    assert drop_in_text("", uvm_persistence=True) is None
+    added = drop_in_text(NVIDIA, uvm_persistence=True)
+    assert added is not None
+    assert added.endswith(
+        "ExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --verbose"
+        " --persistence-mode --uvm-persistence-mode\n"
+    )
+    replaced = drop_in_text(UBUNTU, uvm_persistence=False)
+    assert replaced is not None
+    assert "--no-persistence-mode" not in replaced
+
+
+def test_gpus_that_do_not_answer_are_left_to_the_validator() -> None:
+    said = "00000000:1B:00.0, Enabled\n00000000:43:00.0, [GPU is lost]\nUnable to determine\n"
+    assert parse_modes(said) == {"00000000:1B:00.0": True}
+
+
+def test_an_image_without_gpus_only_enables_it() -> None:
+    fake = node(NVIDIA, gpus=())
+    first, last = converge(PersistenceMode(), fake)
+    assert first.fields == {"at_boot"}
+    assert not last
+
+
+def test_a_missing_daemon_is_refused_with_the_next_move() -> None:
+    state = PersistenceMode()
+    why = state.refuse(state.probe(node(None)))
+    assert why is not None
+    assert "add the state driver" in why

@@ -1,0 +1,246 @@
+"""One repository, one key, one set of pins; other sources are seen and never edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate import NodeFacts, PolicyError, ops
+from gpustate.model.policy import build, parameters
+from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.text import aptsources
+
+DATA = Path(__file__).parents[2] / "data/openpgp"
+ONE = "A3FB3B055795FE15146BA362F42952F29AD30799"
+KEY = (DATA / "one.asc").read_text()
+URL = "http://mirror.example.com/nvidia/debian12"
+ARCHIVE = "deb http://archive.example.com/debian bookworm main\n"
+LIST = "/etc/apt/sources.list"
+ARCHIVE_LISTS = "/var/lib/apt/lists/archive.example.com_debian_dists_bookworm_main_Packages\n"
+FACTS: dict[str, Any] = {
+    "os_id": "debian",
+    "os_version": "12",
+    "os_codename": "bookworm",
+    "machine": "x86_64",
+    "package_manager": "apt",
+}
+
+
+def node(files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
+    """A node whose lists are there for whatever its sources name, once they were read."""
+
+    def lists(fake: FakeNode) -> tuple[int, str]:
+        ours = [path for path in fake.files if path.endswith(".sources")]
+        known = aptsources.parse_sources({path: fake.files[path] for path in ours})
+        names = [f"/var/lib/apt/lists/{aptsources.list_name(s.uri)}_Packages" for s in known]
+        return 0, ARCHIVE_LISTS + "\n".join(names) + "\n"
+
+    fake = FakeNode(
+        files={LIST: ARCHIVE, **(files or {})},
+        facts=NodeFacts(**{**FACTS, **facts}),
+        shell={"/var/lib/apt/lists/": lists},
+        runs={
+            "fetch the repository key": lambda fake: fake.files.update(
+                {DriverRepository(**MIRROR).key_path: KEY}
+            ),
+            "forget the package lists": lambda fake: (
+                fake.files.pop(DriverRepository(**MIRROR).stamp_path, None) and None
+            ),
+            "read the package lists": lambda fake: None,
+        },
+    )
+    return fake
+
+
+MIRROR: dict[str, Any] = {"origin": "mirror", "url": URL, "key": KEY}
+
+
+def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    first, last = converge(state, fake)
+    assert first.fields == {"sources_text", "key_text", "fingerprints", "pin_text", "lists_read"}
+    assert not last
+    assert fake.files[state.key_path] == KEY
+    (source,) = aptsources.parse_sources({state.sources_path: fake.files[state.sources_path]})
+    assert (source.uri, source.suite, source.signed_by) == (URL, "/", state.key_path)
+    assert ops.AptUpdate(state.sources_path) in fake.done
+    assert fake.files[LIST] == ARCHIVE
+
+
+def test_the_pins_let_one_host_in_and_keep_the_others_out() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    list(converge(state, fake))
+    allow, deny = fake.files[state.pin_path].split("\n\n")[1:]
+    assert 'Pin: origin "mirror.example.com"\nPin-Priority: 700' in allow
+    assert "Pin: release *\nPin-Priority: -1" in deny
+    assert " libcuda1 " in allow
+    assert " libcuda1 " in deny
+    assert "nvidia-container-toolkit" not in allow + deny
+
+
+def test_a_vendor_key_is_fetched_by_the_node_and_pinned_by_its_fingerprint() -> None:
+    state = DriverRepository(fingerprint=ONE)
+    fake = node()
+    first, last = converge(state, fake)
+    assert "fingerprints" in first.fields
+    assert not last
+    source = fake.files[state.sources_path]
+    assert "/compute/cuda/repos/debian12/x86_64/" in source
+    assert f"Signed-By: {state.key_path} {ONE}" in source
+
+
+def test_a_fetched_key_with_another_fingerprint_never_counts_as_right() -> None:
+    *_, last = converge(DriverRepository(), node())
+    assert last.fields == {"fingerprints"}
+
+
+def test_the_lists_are_read_again_when_they_or_the_source_changed() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    list(converge(state, fake))
+    fake.shells["/var/lib/apt/lists/"] = (0, ARCHIVE_LISTS)
+    assert state.plan(state.probe(fake)).fields == {"lists_read"}
+    moved = DriverRepository(**{**MIRROR, "url": URL + "-new"})
+    assert {"sources_text", "lists_read"} <= moved.plan(moved.probe(fake)).fields
+
+
+def test_a_cloud_image_without_any_lists_gets_those_of_its_archive_too() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    fake.shells["/var/lib/apt/lists/"] = (0, "/var/lib/apt/lists/*_Packages*\n")
+    list(converge(state, fake))
+    labels = [step.label for step in fake.done]
+    assert f"read the package lists of {LIST}, where there are none" in labels
+
+
+def test_the_archive_gets_the_components_that_it_lacks() -> None:
+    state, fake = DriverRepository(origin="distribution"), node()
+    *_, last = converge(state, fake)
+    assert not last
+    assert "Components: contrib non-free non-free-firmware" in fake.files[state.sources_path]
+    assert 'Pin: origin "archive.example.com"' in fake.files[state.pin_path]
+    assert state.key_path not in fake.files
+
+
+def test_an_archive_that_has_them_needs_no_source_of_ours() -> None:
+    whole = (
+        "deb http://archive.example.com/debian bookworm main contrib non-free non-free-firmware\n"
+    )
+    state, fake = DriverRepository(origin="distribution"), node({LIST: whole})
+    *_, last = converge(state, fake)
+    assert not last
+    assert state.sources_path not in fake.files
+
+
+CUDA = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
+CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
+
+
+def test_another_source_of_the_driver_is_refused_with_its_file() -> None:
+    state = DriverRepository(**MIRROR)
+    fake = node({CUDA: f"deb [signed-by=/usr/share/keyrings/x.gpg] {CUDA_URL}/ /\n"})
+    why = state.refuse(state.probe(fake))
+    assert why is not None
+    assert why.startswith(f"NVIDIA packages also come from {CUDA}:1: {CUDA_URL};")
+    assert "exclusive" in why
+
+
+def test_exclusive_leaves_it_there_and_pins_it_away() -> None:
+    state = DriverRepository(**MIRROR, exclusive=True)
+    text = f"deb [signed-by=/usr/share/keyrings/x.gpg] {CUDA_URL}/ /\n"
+    fake = node({CUDA: text})
+    seen = state.probe(fake)
+    assert state.refuse(seen) is None
+    assert state.plan(seen).notes == (f"pinned away: {CUDA}:1: {CUDA_URL}",)
+    list(converge(state, fake))
+    assert fake.files[CUDA] == text
+
+
+def test_the_same_address_with_another_key_is_refused_even_then() -> None:
+    state = DriverRepository(exclusive=True)
+    fake = node({CUDA: f"deb [signed-by=/usr/share/keyrings/x.gpg] {CUDA_URL}/ /\n"})
+    why = state.refuse(state.probe(fake))
+    assert why is not None
+    assert "cuda-keyring" in why
+
+
+def test_the_same_host_cannot_be_pinned_apart() -> None:
+    other = f"deb {URL}/graphics-drivers/x/ /\n"
+    state = DriverRepository(**MIRROR, exclusive=True)
+    why = state.refuse(state.probe(node({CUDA: other})))
+    assert why is not None
+    assert "same host" in why
+
+
+def test_the_toolkits_repository_and_the_drivers_do_not_mind_each_other() -> None:
+    cuda = node({CUDA: f"deb {CUDA_URL}/ /\n"})
+    toolkit = ToolkitRepository(**MIRROR)
+    assert toolkit.refuse(toolkit.probe(cuda)) is None
+    other = node({CUDA: "deb https://nvidia.github.io/libnvidia-container/stable/deb/amd64 /\n"})
+    driver = DriverRepository(**MIRROR)
+    assert driver.refuse(driver.probe(other)) is None
+
+
+def test_a_cdrom_is_named_and_left_alone() -> None:
+    fake = node({LIST: "deb cdrom:[Debian]/ bookworm main\n" + ARCHIVE})
+    state = DriverRepository(**MIRROR)
+    assert any("apt may ask for a disc" in note for note in state.plan(state.probe(fake)).notes)
+
+
+def test_absent_takes_every_file_away_again() -> None:
+    fake = node()
+    before = dict(fake.files)
+    list(converge(DriverRepository(**MIRROR), fake))
+    gone = DriverRepository(**MIRROR, ensure="absent")
+    *_, last = converge(gone, fake)
+    assert not last
+    assert fake.files == before
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"package_manager": "dnf", "os_id": "rhel"}, "no apt"),
+        ({"machine": "riscv64"}, "set origin = 'mirror'"),
+    ],
+)
+def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> None:
+    state = DriverRepository()
+    why = state.refuse(state.probe(node(**facts)))
+    assert why is not None
+    assert says in why
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"origin": "mirror"}, "wants url and key"),
+        ({"url": URL}, "belongs to origin 'mirror'"),
+        ({"origin": "distribution", "key": KEY}, "leave key away"),
+        ({**MIRROR, "key": "/no/such/key.asc"}, "cannot be read"),
+        ({**MIRROR, "key": "nonsense"}, "no public key"),
+        ({**MIRROR, "key": "http://mirror.example.com/key.asc"}, "wants fingerprint"),
+        ({**MIRROR, "fingerprint": "0" * 40}, f"has fingerprint {ONE}"),
+        ({**MIRROR, "fingerprint": "9AD30799"}, "short key id"),
+        ({**MIRROR, "suite": "stable"}, "wants components"),
+        ({**MIRROR, "components": ["main"]}, "has no components"),
+        ({**MIRROR, "url": "mirror.example.com"}, "http, https or file"),
+        ({**MIRROR, "pin_priority": 0}, "greater than or equal"),
+    ],
+)
+def test_wrong_parameters_are_refused_before_any_node_is_reached(
+    given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(PolicyError, match=says):
+        build(DriverRepository, given)
+
+
+def test_a_key_file_is_read_at_once_so_that_a_plan_carries_the_key() -> None:
+    state = build(DriverRepository, {**MIRROR, "key": str(DATA / "one.asc")})
+    assert parameters(state)["key"] == KEY
+
+
+@pytest.mark.parametrize("cls", [DriverRepository, ToolkitRepository])
+def test_the_states_keep_their_contract(cls: type[DriverRepository]) -> None:
+    check_contract(cls(**MIRROR), node())
