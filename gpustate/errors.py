@@ -12,7 +12,6 @@
     ├── ConnectionFailed     the node could not be reached, or the connection broke
     ├── ProbeError           the node answered, and the answer makes no sense
     ├── StepFailed           a step of an apply went wrong on the node
-    ├── VerifyFailed         the steps ran, and the node still is not as desired
     └── LabError             the throw-away nodes could not be made
 
 Each carries the exit code that ``design.md`` section 8 gives it. Which code wins when several
@@ -124,10 +123,6 @@ class ProbeError(GpustateError):
 
 class StepFailed(GpustateError):
     """A step of an apply went wrong on the node."""
-
-
-class VerifyFailed(GpustateError):
-    """The steps ran, and the node still is not as desired."""
 
 
 class LabError(GpustateError):

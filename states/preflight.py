@@ -292,4 +292,6 @@ def _room(row: str) -> tuple[str, str, int] | None:
 
 
 def _date(seconds: int) -> str:
+    # A clock that is far off may be beyond what datetime can hold.
+    seconds = max(0, min(seconds, 253_402_300_799))
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d")

@@ -135,7 +135,7 @@ def carry_plan_on(path: str, options: dict[str, Any]) -> None:
 def _read_json(path: str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(
             f"cannot be read as a plan ({error})", place=path, fix="plan again"
         ) from error
@@ -188,7 +188,9 @@ def carry_out(
         serial=options["serial"].split(",") if options["serial"] else (),
         run=fleet.new_run_id(),
     )
-    fleet.resolve_all(request)  # errors of the user's text come before anything is recorded
+    # Errors of the user's text come before anything is recorded.
+    fleet.resolve_all(request)
+    fleet.batches((), request.serial)
     record = records.begin(request.run, verb, source, options)
     result = common.run(request, verb=verb, quiet=options["output"] == "json")
     records.end(record, interrupted=result.interrupted or bool(result.skipped))

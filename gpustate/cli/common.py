@@ -82,6 +82,10 @@ def load_inventory(options: dict[str, Any]) -> Inventory:
     if not source:
         raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
     loaded = inventory.load(source, limit=options.get("limit"), exclude=options.get("exclude"))
+    for note in loaded.notes:
+        click.echo(f"gpustate: note: {note}", err=True)
+    if options.get("private_key"):
+        _check_key(os.path.expanduser(options["private_key"]))
     password = None
     if options.get("ask_become_pass"):
         password = click.prompt("sudo password", hide_input=True, err=True)
@@ -103,10 +107,25 @@ def load_inventory(options: dict[str, Any]) -> Inventory:
     return replace(loaded, nodes=tuple(nodes))
 
 
+def _check_key(path: str) -> None:
+    """Say that a key cannot be read once, instead of once a node."""
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise UsageError(
+            f"the key cannot be read ({error.strerror})",
+            place=path,
+            fix="give a private key's file with --private-key",
+        ) from error
+
+
 def load_policy(source: str) -> Policy:
     """Read the policy that the command line names."""
     from gpustate import policies
 
+    if not source:
+        raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     return policies.load(source)
 
 
@@ -168,6 +187,14 @@ def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     stop.arm()
     with progress:
         return fleet.run(request, progress.event, stop)
+
+
+def check_out(path: str) -> None:
+    """Say before a run that its result could not be written."""
+    folder = Path(path).parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        why = "is not writable" if folder.is_dir() else "is no folder"
+        raise UsageError(f"{folder} {why}", place=path, fix="name another file with --out")
 
 
 def write_out(text: str, path: str | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError
+from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageError
 
 #: Verb, module below ``gpustate.cli``, attribute, one line of help.
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -65,7 +65,7 @@ class _Verbs(click.Group):
 
             near = difflib.get_close_matches(args[0], VERBS, 1)
             hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}")
+            raise UsageError(f"no verb {args[0]!r}", fix=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -98,6 +98,12 @@ def entry() -> NoReturn:
     except click.Abort:
         _complain("interrupted")
         sys.exit(EXIT_INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    except click.UsageError as error:
+        _complain(_with_place(error))
+        sys.exit(EXIT_ERROR)
     except click.ClickException as error:
         _complain(error.format_message())
         sys.exit(EXIT_ERROR)
@@ -114,5 +120,15 @@ def entry() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _with_place(error: click.UsageError) -> str:
+    """What click says, with the verb before it and the way to its help behind it."""
+    said = error.format_message().removesuffix(".")
+    if error.ctx is None:
+        return said
+    path = error.ctx.command_path
+    verb = path.removeprefix("gpustate").strip()
+    return f"{verb + ': ' if verb else ''}{said}; see: {path} --help"
+
+
 def _complain(text: str) -> None:
-    print(f"gpustate: {text}", file=sys.stderr)
+    print(f"gpustate: {' '.join(text.splitlines())}", file=sys.stderr)

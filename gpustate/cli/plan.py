@@ -61,6 +61,8 @@ def make_plan(
     from gpustate.plan import document, render
     from gpustate.run.fleet import Request
 
+    if out is not None:
+        common.check_out(out)
     policy = common.load_policy(source)
     if ensure is not None:
         policy = policy.with_ensure(ensure)

@@ -14,7 +14,8 @@ _COLOURS = {"green": "green", "yellow": "yellow", "red": "red", "cyan": "cyan"}
 
 def coloured() -> bool:
     """Standard output is a terminal, and nobody asked for none (https://no-color.org)."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not unwanted
 
 
 def show(page: Page) -> None:

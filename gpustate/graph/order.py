@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 
 from gpustate.errors import GraphError
 from gpustate.graph.build import Graph
@@ -45,7 +46,7 @@ def _cycle(graph: Graph, done: set[str]) -> str:
     loop = [*path[path.index(name) :], name]
     loop.reverse()
     words = [loop[0]]
-    for first, then in zip(loop, loop[1:], strict=False):
+    for first, then in pairwise(loop):
         why = next(e.why for e in graph.edges if e.first == first and e.then == then)
         said = f"({then} {why} {first})" if why != "before" else f"({first} before {then})"
         words.append(f"-> {then} {said}")

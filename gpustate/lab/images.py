@@ -97,7 +97,7 @@ def prepare(images: Sequence[str], say: Say) -> Prepared:
     wanted = sorted(set(images))
     for image in wanted:
         recipe_of(image)
-    repository = simulation.build_repository(paths.cache_dir() / "repository", say)
+    repository = simulation.build_repository(paths.repository_dir(), say)
     with ThreadPoolExecutor(max_workers=max(1, min(len(wanted), os.cpu_count() or 1))) as pool:
         try:
             stacks = pool.map(lambda image: _stack(image, repository, say), wanted)

@@ -155,6 +155,8 @@ class Node:
         if not filled.exists():
             setup.fill(self.root, self.directory, self.lab_directory, self.spec.name, self.sources)
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
+            for fault in self.faults:
+                simulation.switch_fault(self.root, fault, True)
             filled.touch()
 
     # --- looking -------------------------------------------------------------------------------
@@ -232,8 +234,14 @@ class Node:
             raise LabError("its disk is not mounted", place=self.name, fix="gpustate lab up")
         others = [fault for fault in self.faults if fault != text]
         faults = [*others, text] if on else others
+        try:
+            changed_units = simulation.switch_fault(self.root, text, on)
+        except LabError as error:
+            raise LabError(error.message, place=self.name, fix=error.fix) from error
         simulation.write_hardware(self.root, self.name, self.gpus, faults)
         write_text(self.directory / "faults.json", json.dumps(faults))
+        if changed_units and self.running:
+            self.run(["systemctl", "daemon-reload"])
 
     # --- inner ---------------------------------------------------------------------------------
 

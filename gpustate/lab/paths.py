@@ -27,6 +27,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or "/var/cache/gpustate-lab")
 
 
+def repository_dir() -> Path:
+    """The simulated packages, which every lab's server gives out."""
+    return cache_dir() / "repository"
+
+
 @contextmanager
 def locked(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
     """Hold an exclusive lock on ``path``; the kernel lets go of it when the process dies."""

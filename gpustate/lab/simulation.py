@@ -1,7 +1,8 @@
 """The seam to :mod:`gpustate.lab.sim`: which of its parts a lab uses, and when.
 
-Three moments: the packages are built into a repository on the controller, the nodes' own part of
-them is installed into the image, and each node's GPUs and faults are written into its root.
+Four moments: the packages are built into a repository on the controller, the nodes' own part of
+them is installed into the image, each node's GPUs and faults are written into its root, and a fault
+that is a file of the node is put there or taken away.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpustate.lab import paths
-from gpustate.lab.sim import hardware, models
+from gpustate.lab.sim import hardware, models, node_faults
 from gpustate.lab.sim import repository as sim_repository
 from gpustate.lab.sim.repository import Repository
 from gpustate.lab.spec import NO_GPUS
@@ -29,6 +30,7 @@ __all__ = [
     "install_script",
     "parse_gpus",
     "sources",
+    "switch_fault",
     "write_hardware",
 ]
 
@@ -57,10 +59,11 @@ def parse_gpus(text: str) -> list[models.GpuModel]:
 
 
 def check(gpus: str, faults: Iterable[str]) -> None:
-    """Raise a LabError for a GPU model or a fault that does not exist."""
+    """Raise a LabError for a GPU model or a fault that a new node cannot have."""
     count = len(parse_gpus(gpus))
     for fault in faults:
         hardware.check_fault(fault, count)
+        node_faults.check_first_boot(fault)
 
 
 def sources(repository: Repository, distribution: str, base_url: str) -> dict[str, str]:
@@ -87,3 +90,14 @@ def install_script(repository: Repository, distribution: str) -> str:
 def write_hardware(root: Path, node: str, gpus: str, faults: Iterable[str]) -> None:
     """Write a node's GPUs and faults into its root; on a running node most take effect at once."""
     hardware.write(root, node, parse_gpus(gpus), set(faults))
+
+
+def switch_fault(root: Path, fault: str, on: bool) -> bool:
+    """Put a fault that is a file of the node there, or take it away; others change nothing here.
+
+    Returns:
+        Whether the node's systemd has to read its units anew.
+    """
+    # NVIDIA's packages are the same files for every suite.
+    packages = paths.repository_dir() / f"cuda/repos/{sim_repository.SUITES[0]}/x86_64"
+    return node_faults.switch(root, fault, on, packages)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
 DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
 
 

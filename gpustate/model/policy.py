@@ -75,6 +75,8 @@ def build(cls: type[AnyState], values: Mapping[str, Any], *, place: str | None =
         return cls.model_validate_json(text)
     except ValidationError as error:
         raise PolicyError(f"{cls.name}: {explain(error, cls)}", place=place) from None
+    except PolicyError as error:
+        raise PolicyError(f"{cls.name}: {error.message}", place=place, fix=error.fix) from None
 
 
 def explain(error: ValidationError, cls: type[AnyState]) -> str:

@@ -36,37 +36,59 @@ class Condition:
         return Condition(f"~{self.text}", lambda v: not self.test(v))
 
 
+def _quoted(value: object) -> str:
+    """A value as it stands in a condition's text."""
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    raise PolicyError(
+        f"a condition compares with text, whole numbers, True, False or None, not {value!r}"
+    )
+
+
+def _unquoted(word: str) -> object:
+    """The value of a word that is none of the names."""
+    if word[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL)
+    constants: dict[str, object] = {"True": True, "False": False, "None": None}
+    return constants[word] if word in constants else int(word)
+
+
 def group(name: str) -> Condition:
     """The node is in this inventory group; shell patterns are allowed."""
     return Condition(
-        f"group({name!r})", lambda v: any(fnmatchcase(g, name) for g in (*v.groups, "all"))
+        f"group({_quoted(name)})", lambda v: any(fnmatchcase(g, name) for g in (*v.groups, "all"))
     )
 
 
 def node(name: str) -> Condition:
     """The node's inventory name matches this shell pattern."""
-    return Condition(f"node({name!r})", lambda v: fnmatchcase(v.name, name))
+    return Condition(f"node({_quoted(name)})", lambda v: fnmatchcase(v.name, name))
 
 
 def var(name: str, value: object = True) -> Condition:
     """An inventory variable has this value."""
-    return Condition(f"var({name!r}, {value!r})", lambda v: v.vars.get(name) == value)
+    return Condition(f"var({_quoted(name)}, {_quoted(value)})", lambda v: v.vars.get(name) == value)
 
 
 def distribution(code: str) -> Condition:
     """NVIDIA's distribution code matches this shell pattern: ``debian12``, ``ubuntu*``."""
-    return Condition(f"distribution({code!r})", lambda v: fnmatchcase(v.facts.distribution, code))
+    return Condition(
+        f"distribution({_quoted(code)})", lambda v: fnmatchcase(v.facts.distribution, code)
+    )
 
 
 def runtime(name: str) -> Condition:
     """This container runtime is installed: containerd, crio, docker, k3s, podman."""
-    return Condition(f"runtime({name!r})", lambda v: name in v.facts.runtimes)
+    return Condition(f"runtime({_quoted(name)})", lambda v: name in v.facts.runtimes)
 
 
 def architecture(name: str) -> Condition:
     """Some GPU is of this architecture: ampere, ada, hopper, blackwell ..."""
     return Condition(
-        f"architecture({name!r})", lambda v: any(g.architecture == name for g in v.facts.gpus)
+        f"architecture({_quoted(name)})",
+        lambda v: any(g.architecture == name for g in v.facts.gpus),
     )
 
 
@@ -84,8 +106,12 @@ _CALLS: dict[str, Callable[..., Condition]] = {
 }
 _NAMES = {"gpu": gpu, "mig_capable": mig_capable, "nvswitch": nvswitch}
 _TOKEN = re.compile(
-    r"\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)|(?P<word>'[^']*'|\"[^\"]*\"|True|False|\d+))"
+    r"""\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)
+    |(?P<word>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|True|False|None|-?[0-9]{1,18}))""",
+    re.VERBOSE | re.DOTALL,
 )
+#: More than anybody writes; less than what Python could not nest.
+_MOST_TOKENS = 150
 
 
 def parse(text: str) -> Condition:
@@ -98,6 +124,8 @@ def parse(text: str) -> Condition:
             raise PolicyError(f"condition {text!r} is not understood at {text[position:]!r}")
         tokens.append((match.lastgroup or "", match.group(match.lastgroup or "op")))
         position = match.end()
+        if len(tokens) > _MOST_TOKENS:
+            raise PolicyError(f"condition {text[:40]!r}... is too long", fix="use fewer groups")
     condition = _either(tokens, text)
     if tokens:
         raise PolicyError(f"condition {text!r} goes on with {tokens[0][1]!r} after its end")
@@ -151,16 +179,15 @@ def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
         kind, word = _next(tokens, text)
         if kind != "word":
             raise PolicyError(f"condition {text!r}: {word!r} is no value")
-        arguments.append(
-            {"True": True, "False": False}.get(word, word[1:-1] if word[0] in "'\"" else word)
-        )
-        if isinstance(arguments[-1], str) and arguments[-1].isdigit() and word[0] not in "'\"":
-            arguments[-1] = int(word)
+        arguments.append(_unquoted(word))
         kind, word = _next(tokens, text)
         if (kind, word) == ("op", ")"):
             break
         if (kind, word) != ("op", ","):
             raise PolicyError(f"condition {text!r}: expected a comma or a closing parenthesis")
+    if not all(isinstance(argument, str) for argument in arguments[: 1 if name == "var" else None]):
+        what = "a name" if name == "var" else "its value"
+        raise PolicyError(f"condition {text!r}: {name} wants {what} in quotes")
     try:
         return _CALLS[name](*arguments)
     except TypeError:

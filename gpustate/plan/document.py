@@ -161,6 +161,8 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
             )
         if fingerprint(row.get("observed")) != row.get("fingerprint"):
             raise PolicyError(f"the plan was altered: {row['name']}", place=place, fix="plan again")
+    if fingerprint([policy, nodes]) != data.get("id"):
+        raise PolicyError("the plan was altered after it was made", place=place, fix="plan again")
     return data
 
 

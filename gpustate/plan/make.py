@@ -86,27 +86,6 @@ def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, .
     return tuple(found)
 
 
-def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:
-    """States whose changes can be made now: nothing that comes before them is still to be planned.
-
-    Args:
-        states: in graph order.
-        results: what :func:`make` made of them.
-    """
-    later = {n for n, result in results.items() if result.outcome is Outcome.KNOWN_AFTER}
-    now: list[AnyState] = []
-    for state in states:
-        if results[state.name].outcome is not Outcome.PENDING:
-            continue
-        first = {*state.needs, *state.known_after, *state.after}
-        first.update(other.name for other in states if state.name in other.before)
-        if first & later:
-            later.add(state.name)
-        else:
-            now.append(state)
-    return now
-
-
 def _one(
     state: AnyState, look: Look, results: Mapping[str, StateResult], first: tuple[str, ...]
 ) -> StateResult:

@@ -47,14 +47,24 @@ class Unit:
     @property
     def enabled(self) -> bool:
         """Started at boot; static and generated units count, for nothing more can be done."""
-        return self.unit_file_state in ("enabled", "enabled-runtime", "static", "generated", "alias")
+        return self.unit_file_state in (
+            "enabled",
+            "enabled-runtime",
+            "static",
+            "generated",
+            "alias",
+        )
 
 
 def parse_show(text: str) -> dict[str, Unit]:
     """Read blocks of ``Key=value`` separated by empty lines, one block a unit."""
     units: dict[str, Unit] = {}
     for block in text.split("\n\n"):
-        keys = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        keys: dict[str, str] = {}
+        for line in block.splitlines():
+            key, equals, value = line.partition("=")
+            if equals:
+                keys[key] = value
         name = keys.get("Id")
         if not name:
             continue

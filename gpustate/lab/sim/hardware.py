@@ -40,6 +40,8 @@ FAULTS: dict[str, str] = {
     "remap-pending:<index>": "a row remapping waits for a reset of the GPU",
     "remap-failure:<index>": "a row remapping has failed on the GPU",
     "rm-init-failed": "the nvidia module finds no GPU it can bring up: No such device",
+    "library-mismatch": "the driver's libraries are of another version than the loaded module",
+    "containerd": "containerd does not start with NVIDIA's runtime in its configuration",
 }
 
 # Bus numbers of an HGX H100 board; the cards of a smaller node take the first ones.

@@ -42,6 +42,7 @@ def test_without_root_up_and_down_are_one_clear_error(
         (LabSpec(gpus=("8xNOPE",)), "NOPE"),
         (LabSpec.parse(faults=["no-such-fault@gpu1"]), "no-such-fault"),
         (LabSpec.parse(faults=["gpu-off-bus:9@gpu1"]), "gpu-off-bus"),
+        (LabSpec.parse(faults=["library-mismatch@gpu1"]), "needs an installed driver"),
     ],
 )
 def test_what_does_not_exist_is_refused_before_anything_is_made(

@@ -48,7 +48,9 @@ def statuses(journal: list[dict[str, object]]) -> list[object]:
     return [entry["rc"] for entry in journal if entry["e"] == "result"]
 
 
-def test_a_new_file_is_written_with_its_mode_and_no_temporary_file_is_left(place: Place, tmp_path: Path) -> None:
+def test_a_new_file_is_written_with_its_mode_and_no_temporary_file_is_left(
+    place: Place, tmp_path: Path
+) -> None:
     path = tmp_path / "deep" / "er" / "a.conf"
     place.run(one(ops.PutText(str(path), "a\nb", mode=0o600)))
     assert path.read_bytes() == b"a\nb"
@@ -88,13 +90,17 @@ def test_a_symbolic_link_is_refused_not_followed(place: Place, tmp_path: Path) -
     assert (tmp_path / "link").is_symlink()
 
 
-def test_content_with_quotes_and_no_final_newline_arrives_byte_for_byte(place: Place, tmp_path: Path) -> None:
+def test_content_with_quotes_and_no_final_newline_arrives_byte_for_byte(
+    place: Place, tmp_path: Path
+) -> None:
     text = "a'b\"c $HOME `id` \\n\tä€\nEND\nEOF"
     place.run(one(ops.PutText(str(tmp_path / "a b'c"), text)))
     assert (tmp_path / "a b'c").read_bytes() == text.encode()
 
 
-def test_the_original_comes_back_after_two_runs_with_bytes_mode_and_time(place: Place, tmp_path: Path) -> None:
+def test_the_original_comes_back_after_two_runs_with_bytes_mode_and_time(
+    place: Place, tmp_path: Path
+) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"first\r\nno newline")
     path.chmod(0o604)
@@ -107,25 +113,35 @@ def test_the_original_comes_back_after_two_runs_with_bytes_mode_and_time(place: 
     assert path.stat().st_mtime == 1000
 
 
-def test_a_file_that_was_not_there_is_gone_again_after_restoring(place: Place, tmp_path: Path) -> None:
+def test_a_file_that_was_not_there_is_gone_again_after_restoring(
+    place: Place, tmp_path: Path
+) -> None:
     path = tmp_path / "a"
     place.run(one(ops.PutText(str(path), "x")))
     place.run(one(ops.RestoreOriginal(str(path))))
     assert not path.exists()
 
 
-def test_roll_back_puts_files_back_as_they_were_before_this_run(place: Place, tmp_path: Path) -> None:
+def test_roll_back_puts_files_back_as_they_were_before_this_run(
+    place: Place, tmp_path: Path
+) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("before")
     journal = place.run(
-        one(ops.PutText(str(old), "after"), ops.PutText(str(new), "x"), ops.Run(f"roll_back {old} {new}; exit 1", "fail"))
+        one(
+            ops.PutText(str(old), "after"),
+            ops.PutText(str(new), "x"),
+            ops.Run(f"roll_back {old} {new}; exit 1", "fail"),
+        )
     )
     assert old.read_text() == "before"
     assert not new.exists()
     assert {"e": "effect", "i": 3, "did": "rolled-back"} in journal
 
 
-def test_a_failed_step_skips_the_rest_of_its_state_and_the_states_that_need_it(place: Place, tmp_path: Path) -> None:
+def test_a_failed_step_skips_the_rest_of_its_state_and_the_states_that_need_it(
+    place: Place, tmp_path: Path
+) -> None:
     journal = place.run(
         ops.Block("a", (), (ops.Run("false", "bad"), ops.Run(f"touch {tmp_path}/never", "never"))),
         ops.Block("b", ("a",), (ops.Run(f"touch {tmp_path}/never", "never"),)),
@@ -158,7 +174,9 @@ def test_a_stop_ends_the_program_before_its_next_step(place: Place, tmp_path: Pa
 
 
 def test_every_step_is_announced_before_it_runs(place: Place, tmp_path: Path) -> None:
-    journal = place.run(one(ops.PutText(str(tmp_path / "a"), "x"), ops.RemoveFile(str(tmp_path / "a"))))
+    journal = place.run(
+        one(ops.PutText(str(tmp_path / "a"), "x"), ops.RemoveFile(str(tmp_path / "a")))
+    )
     assert [(e["e"], e.get("i")) for e in journal] == [
         ("intent", 1), ("effect", 1), ("result", 1), ("intent", 2), ("effect", 2), ("result", 2), ("end", None),
     ]  # fmt: skip

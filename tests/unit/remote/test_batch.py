@@ -21,7 +21,10 @@ NONCE = "gpustate-0123"
 def answered(made: batch.Batch, before: bytes = b"", after: bytes = b"") -> tuple[Answer, ...]:
     """Run a batch as a node would and read what it prints."""
     done = subprocess.run(
-        ["sh", "-c", batch.command_line(len(made.packed))], input=made.packed, capture_output=True, check=False
+        ["sh", "-c", batch.command_line(len(made.packed))],
+        input=made.packed,
+        capture_output=True,
+        check=False,
     )
     reader = batch.AnswerReader(made)
     for piece in (before, done.stdout, after):
@@ -32,7 +35,11 @@ def answered(made: batch.Batch, before: bytes = b"", after: bytes = b"") -> tupl
 
 def test_answers_come_back_in_order_with_their_status(tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"\xff\x00binary\n\n")
-    asks = (FileText(str(tmp_path / "a")), FileText(str(tmp_path / "none")), Shell("echo x; exit 7"))
+    asks = (
+        FileText(str(tmp_path / "a")),
+        FileText(str(tmp_path / "none")),
+        Shell("echo x; exit 7"),
+    )
     first, second, third = answered(batch.make_batch(NODE, asks, NONCE))
     assert first == Answer(0, b"\xff\x00binary\n\n")
     assert asks[1].parse(second) is None
@@ -97,11 +104,17 @@ def test_no_bytes_make_the_reader_raise_anything_but_a_probe_error(pieces: list[
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.binary(max_size=100), st.integers(0, 255)), max_size=6), st.integers(1, 50))
-def test_any_output_survives_framing_however_it_is_cut(outputs: list[tuple[bytes, int]], step: int) -> None:
+@given(
+    st.lists(st.tuples(st.binary(max_size=100), st.integers(0, 255)), max_size=6),
+    st.integers(1, 50),
+)
+def test_any_output_survives_framing_however_it_is_cut(
+    outputs: list[tuple[bytes, int]], step: int
+) -> None:
     made = batch.make_batch(NODE, tuple(Shell(f"# {n}") for n in range(len(outputs))), NONCE)
     body = b"".join(
-        b"\ngpustate-0123 %d\n%s\ngpustate-0123 = %d %d\n" % (n, out, n, status) for n, (out, status) in enumerate(outputs)
+        b"\ngpustate-0123 %d\n%s\ngpustate-0123 = %d %d\n" % (n, out, n, status)
+        for n, (out, status) in enumerate(outputs)
     )
     stream = b"gpustate-0123 begin\ngpustate-0123 answer\n" + gzip.compress(body)
     reader = batch.AnswerReader(made)

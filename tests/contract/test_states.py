@@ -1,0 +1,124 @@
+"""What every registered state must keep, and that they fit together."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from gpustate import registry
+from gpustate.graph.build import build
+from gpustate.graph.order import order
+from gpustate.model.policy import Policy, parameters
+from gpustate.model.policy import build as build_state
+from gpustate.model.state import AnyState
+from gpustate.testing import check_contract
+
+TOP = Path(__file__).parents[2]
+NAMES = (
+    "cdi",
+    "container-toolkit",
+    "containerd",
+    "driver",
+    "driver-repository",
+    "fabric-manager",
+    "nouveau",
+    "persistenced",
+    "preflight",
+    "toolkit-repository",
+    "validator",
+)
+EDGES = ("needs", "after", "before", "known_after")
+
+
+def made(name: str) -> AnyState:
+    """A state with its default parameters."""
+    return build_state(registry.get(name), {})
+
+
+def test_exactly_the_documented_states_are_registered() -> None:
+    assert tuple(registry.Registry().states()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_keeps_the_contract_with_its_defaults(name: str) -> None:
+    check_contract(made(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_can_be_asked_for_alone(name: str) -> None:
+    found = registry.Registry().find(name)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_a_state_waits_for_exists(name: str) -> None:
+    cls = registry.get(name)
+    for edge in EDGES:
+        for other in getattr(cls, edge):
+            assert other in NAMES, f"{name}.{edge}: {other}"
+            assert other != name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_state_observes_is_plain_and_hashable_data(name: str) -> None:
+    seen = registry.get(name).observation_type()
+    assert is_dataclass(seen), f"{name} does not say what it observes: State[Observed]"
+    assert getattr(seen, "__dataclass_params__").frozen  # noqa: B009
+    assert "__slots__" in vars(seen), f"{seen.__qualname__} wants slots=True"
+    stable = registry.get(name).stable
+    if stable is not None:
+        assert set(stable) <= {field.name for field in fields(seen)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_survive_a_saved_plan(name: str) -> None:
+    state = made(name)
+    assert build_state(type(state), parameters(state)) == state
+    absent = build_state(type(state), {"ensure": "absent"})
+    assert build_state(type(state), parameters(absent)) == absent
+    with pytest.raises(ValidationError):
+        type(state)(ensure="perhaps")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_says_where_its_knowledge_comes_from(name: str) -> None:
+    module = inspect.getmodule(registry.get(name))
+    assert module is not None
+    package = sys.modules[module.__package__ or module.__name__]
+    docs = [module.__doc__ or "", package.__doc__ or ""]
+    assert any("Sources:" in doc for doc in docs), f"{module.__name__}: no Sources:"
+
+
+def test_all_states_together_have_one_order() -> None:
+    states = [made(name) for name in NAMES]
+    whole = order(build(states, NAMES))
+    assert sorted(whole) == sorted(NAMES)
+    assert order(build(list(reversed(states)), NAMES)) == whole
+    at = {name: number for number, name in enumerate(whole)}
+    for state in states:
+        for name in (*state.needs, *state.after, *state.known_after):
+            assert at[name] < at[state.name]
+        for name in state.before:
+            assert at[state.name] < at[name]
+    assert whole[0] == "preflight"
+    assert whole[-1] == "validator"
+
+
+def test_all_states_together_are_one_policy() -> None:
+    policy = Policy(*(made(name) for name in NAMES))
+    assert [state.name for state in policy.with_ensure("absent").states] == list(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_documents_name_every_state(name: str) -> None:
+    texts = [
+        path.read_text("utf-8")
+        for path in (TOP / "README.md", *sorted((TOP / "docs").glob("*.md")))
+    ]
+    assert any(f"`{name}`" in text for text in texts), f"no document names the state `{name}`"

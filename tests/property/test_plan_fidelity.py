@@ -1,0 +1,428 @@
+"""A plan is faithful: what it says is done and nothing else, and afterwards nothing is left to do.
+
+First for every registered state, on observations nobody would think of; then through the whole
+engine, with real files on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from filestates import file_state, here, request
+from hypothesis import example, given, note
+from hypothesis import settings as tries
+from hypothesis import strategies as st
+
+from gpustate import ops, registry
+from gpustate.model.change import Plan
+from gpustate.model.encode import fingerprint, plain
+from gpustate.model.outcome import NodeResult, Outcome, StateResult
+from gpustate.model.policy import build
+from gpustate.model.state import AnyState
+from gpustate.plan.document import state_data
+from gpustate.run import fleet
+from gpustate.run.events import Event
+
+#: Parameters worth trying beside the defaults.
+PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "driver": (
+        {"branch": 570},
+        {"version": "580.95.05"},
+        {"parameters": {"NVreg_EnableStreamMemOPs": 1, "nvidia-uvm.uvm_debug_prints": "0"}},
+        {"module_type": "open", "packages": "full", "hold": False},
+        {"load": False, "headers": "require"},
+        {"precompiled": True, "in_use": "reboot"},
+    ),
+}
+
+_WORDS = (
+    "",
+    "580.95.05",
+    "580.95.05 open",
+    "570.133.20 proprietary",
+    "580.95.05-1",
+    "6.1.0-28-amd64",
+    "6.12.57+deb13-amd64",
+    "debian",
+    "debian12",
+    "ubuntu",
+    "apt",
+    "clean",
+    "nouveau",
+    "nova_core",
+    "nvidia",
+    "nvidia-driver-cuda",
+    "nvidia-container-toolkit",
+    "linux-headers-6.1.0-28-amd64",
+    "containerd.service",
+    "nvidia-persistenced.service",
+    "/etc/containerd/config.toml",
+    "/etc/apt/sources.list.d/x.list",
+    "ok",
+    "failed",
+    "not applicable",
+    "holds",
+    "none",
+    "pci",
+    "version = 2\n",
+    "a line\nand another\n",
+)
+_CLASS_IDS = ("030200", "030000", "068000")
+_DEVICE_IDS = ("2330", "20b0", "1db6", "2901", "ffff")
+
+#: Fields whose values have a form of their own; anything else goes by its type.
+FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
+    ("PciGpu", "device_id"): st.sampled_from(_DEVICE_IDS),
+    ("PciGpu", "class_id"): st.sampled_from(_CLASS_IDS),
+    ("PciGpu", "address"): st.from_regex(r"0000:[0-9a-f]{2}:00\.0", fullmatch=True),
+    ("gpustate.states.validator", "state_folder"): st.just("/var/lib/gpustate"),
+    ("gpustate.states.validator", "proc"): st.just("/proc"),
+    ("gpustate.states.validator", "sys"): st.just("/sys"),
+    ("gpustate.states.preflight", "room"): st.lists(
+        st.tuples(
+            st.sampled_from(("/boot", "/usr", "/var")),
+            st.sampled_from(("/", "/boot", "/var")),
+            st.integers(0, 10_000),
+        ),
+        max_size=3,
+        unique_by=lambda row: row[0],
+    ).map(tuple),
+}
+
+text = st.sampled_from(_WORDS) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
+)
+
+
+def of(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type as observations have it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return st.one_of(*(of(one) for one in arguments))
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return st.lists(of(arguments[0]), max_size=3, unique_by=fingerprint).map(tuple)
+    if origin is tuple:
+        return st.tuples(*(of(one) for one in arguments))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return st.dictionaries(of(arguments[0]), of(arguments[1]), max_size=3)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return observations(kind)
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        str: text,
+        bool: st.booleans(),
+        int: st.integers(0, 2**40),
+        type(None): st.none(),
+    }
+    if kind in simple:
+        return simple[kind]
+    return st.from_type(kind)
+
+
+@cache
+def observations(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Instances of a dataclass, each field by its type or by its own table row."""
+    hints = get_type_hints(kind)
+    values: dict[str, st.SearchStrategy[Any]] = {}
+    for field in fields(kind):
+        own = ((kind.__name__, field.name), (kind.__module__, field.name))
+        known = next((FIELDS[key] for key in own if key in FIELDS), None)
+        values[field.name] = of(hints[field.name]) if known is None else known
+    return st.builds(kind, **values)
+
+
+def possible(state: AnyState, seen: Any) -> Any:
+    """An observation that the state's own probe could have made."""
+    if state.name == "driver":
+        # One row of facts for each kernel, and one value for each parameter that was asked for.
+        return replace(
+            seen,
+            headers={kernel: seen.headers.get(kernel, False) for kernel in seen.built},
+            parameters={
+                name: seen.parameters.get(name) for name in getattr(state, "parameters", {})
+            },
+        )
+    return seen
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str) -> tuple[AnyState, Any]:
+    """A state with some parameters, and an observation: anything, or nearly what is desired."""
+    cls = registry.get(name)
+    given_ = draw(st.sampled_from(({}, *PARAMETERS.get(name, ()))))
+    state = build(cls, {**given_, "ensure": draw(st.sampled_from(("present", "absent")))})
+    seen = possible(state, draw(observations(cls.observation_type())))
+    if draw(st.booleans()):
+        wanted = state.desired(seen)
+        names = [field.name for field in fields(seen)]
+        settled = draw(st.sets(st.sampled_from(names)))
+        seen = replace(seen, **{name: getattr(wanted, name) for name in settled})
+    return state, possible(state, seen)
+
+
+NAMES = sorted(registry.states())
+FEW = tries(max_examples=50)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@FEW
+def test_what_is_desired_needs_no_plan(name: str, data: st.DataObject) -> None:
+    state, seen = data.draw(cases(name))
+    wanted = state.desired(seen)
+    assert state.desired(wanted) == wanted
+    rest = state.plan(wanted)
+    assert not rest, rest.changes
+    assert fingerprint(wanted) == fingerprint(state.desired(wanted))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@FEW
+def test_a_plan_says_exactly_what_differs(name: str, data: st.DataObject) -> None:
+    state, seen = data.draw(cases(name))
+    before, wanted = plain(seen), plain(state.desired(seen))
+    plan = state.plan(seen)
+    assert plan.fields == {key for key in before if before[key] != wanted[key]}
+    for change in plan.changes:
+        assert (change.before, change.after) == (before[change.field], wanted[change.field])
+    assert state.plan(seen) == plan, "a plan is a function of the observation"
+    if state.known_after and not state.absent:
+        assert plan.disruption <= state.worst, "a plan may not cost more than was said beforehand"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@FEW
+def test_steps_come_from_the_plan_and_always_the_same(name: str, data: st.DataObject) -> None:
+    state, seen = data.draw(cases(name))
+    plan = state.plan(seen)
+    if state.refuse(seen) is not None or plan.refusal is not None:
+        return
+    steps = tuple(state.apply(seen, plan))
+    note(f"steps: {[step.label for step in steps]}")
+    assert tuple(state.apply(seen, plan)) == steps
+    assert not tuple(state.apply(seen, Plan())), "nothing planned, and yet there are steps"
+    if plan:
+        assert steps, "a plan that nothing carries out"
+        program = ops.compile_program((ops.Block(state.name, (), steps),))
+        assert len(program.steps) == len(steps)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@FEW
+def test_a_plan_and_its_observation_survive_json(name: str, data: st.DataObject) -> None:
+    state, seen = data.draw(cases(name))
+    plan = state.plan(seen)
+    row = state_data(StateResult(name, Outcome.PENDING, plan, worst=plan.disruption))
+    assert json.loads(json.dumps(row)) == row
+    observed = plain(seen)
+    again = json.loads(json.dumps(observed))
+    assert fingerprint(again) == fingerprint(observed)
+    for refusal in (state.refuse(seen), state.reboot_blocker(seen), plan.refusal):
+        assert refusal is None or refusal.strip()
+
+
+# --- through the engine --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One file of a random policy: where it starts, what it should hold, how it goes wrong."""
+
+    start: str | None
+    text: str
+    needs: tuple[int, ...]
+    known_after: tuple[int, ...]
+    script: str  # instead of writing the file
+
+
+BAD = "echo 'error: no luck' >&2; exit 3"
+SCRIPTS = {
+    "": Outcome.CHANGED,
+    BAD: Outcome.FAILED,
+    "kill -9 $$": Outcome.FAILED,
+}
+contents = st.sampled_from(("", "x", "x\n", "\n", "a = 1\r\nb\r\n", "end\n\n", "ü ✓\n")) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
+)
+
+
+@st.composite
+def wishes(draw: st.DrawFn, scripts: tuple[str, ...]) -> list[Wish]:
+    """Files whose states wait for those before them in any way there is."""
+    made: list[Wish] = []
+    for number in range(draw(st.integers(1, 5))):
+        some: st.SearchStrategy[tuple[int, ...]] = st.just(())
+        if number:
+            some = st.lists(st.sampled_from(range(number)), max_size=2, unique=True).map(tuple)
+        wanted = draw(contents)
+        start = draw(st.none() | st.just(wanted) | contents)
+        made.append(Wish(start, wanted, draw(some), draw(some), draw(st.sampled_from(scripts))))
+    return made
+
+
+class Bench:
+    """A policy of files in a folder of its own, and a node that is this machine."""
+
+    def __init__(self, folder: Path, plan: list[Wish]) -> None:
+        self.files = [folder / f"file{number}" for number in range(len(plan))]
+        self.node = here(folder / "state")
+        self.steps: list[str] = []
+        for path, wish in zip(self.files, plan, strict=True):
+            if wish.start is not None:
+                path.write_bytes(wish.start.encode())
+        self.classes = [
+            file_state(
+                f"s{number}",
+                needs=tuple(f"s{n}" for n in wish.needs),
+                known_after=tuple(f"s{n}" for n in wish.known_after),
+            )
+            for number, wish in enumerate(plan)
+        ]
+        self.wishes = plan
+
+    def states(self, *, scripts: bool = True, **more: Any) -> list[AnyState]:
+        return [
+            cls(path=str(path), text=wish.text, script=wish.script if scripts else "", **more)
+            for cls, path, wish in zip(self.classes, self.files, self.wishes, strict=True)
+        ]
+
+    def run(self, states: list[AnyState], *, apply: bool) -> NodeResult:
+        def listen(event: Event) -> None:
+            if event.kind == "step":
+                self.steps.append(event.state)
+
+        self.steps.clear()
+        result = fleet.run(request(self.node, *states, apply=apply), listen)
+        assert len(result.nodes) == 1
+        return result.nodes[0]
+
+    def check_order(self) -> None:
+        """No state ran before one it waits for, in whatever stage that was."""
+        at = {name: place for place, name in enumerate(self.steps)}
+        for number, wish in enumerate(self.wishes):
+            for other in (*wish.needs, *wish.known_after):
+                if {f"s{number}", f"s{other}"} <= at.keys():
+                    assert at[f"s{other}"] < at[f"s{number}"], self.steps
+
+    def expected(self) -> dict[str, Outcome]:
+        """What has to become of each state, told without the engine."""
+        told: dict[str, Outcome] = {}
+        for number, wish in enumerate(self.wishes):
+            first = [told[f"s{n}"] for n in (*wish.needs, *wish.known_after)]
+            if any(outcome in (Outcome.FAILED, Outcome.NOT_RUN) for outcome in first):
+                told[f"s{number}"] = Outcome.NOT_RUN
+            elif wish.start == wish.text:
+                told[f"s{number}"] = Outcome.UNCHANGED
+            else:
+                told[f"s{number}"] = SCRIPTS[wish.script]
+        return told
+
+
+def new(
+    *, needs: tuple[int, ...] = (), known_after: tuple[int, ...] = (), script: str = ""
+) -> Wish:
+    """A file that is not there yet."""
+    return Wish(None, "x", needs, known_after, script)
+
+
+def outcomes(result: NodeResult) -> dict[str, Outcome]:
+    return {state.state: state.outcome for state in result.states}
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies there, and when it was written last."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
+@given(plan=wishes(("",)))
+@example(plan=[new(), new(known_after=(0,)), new(needs=(1,))])
+@tries(max_examples=20)
+def test_after_an_apply_nothing_is_left_to_do_and_only_what_was_planned_was_done(
+    plan: list[Wish],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), plan)
+        before = {path: identity(path) for path in bench.files}
+        planned = bench.run(bench.states(), apply=False)
+        assert not bench.steps
+        assert {path: identity(path) for path in bench.files} == before, "a plan wrote something"
+        announced = {s.state for s in planned.outcomes(Outcome.PENDING, Outcome.KNOWN_AFTER)}
+
+        done = bench.run(bench.states(), apply=True)
+        assert outcomes(done) == bench.expected()
+        assert set(bench.steps) <= announced
+        bench.check_order()
+        for path, wish in zip(bench.files, plan, strict=True):
+            assert path.read_bytes() == wish.text.encode()
+            if wish.start == wish.text:
+                assert identity(path) == before[path], "a file that was right was touched"
+
+        again = bench.run(bench.states(), apply=True)
+        assert set(outcomes(again).values()) == {Outcome.UNCHANGED}
+        assert not bench.steps
+        assert again.execs == 1
+
+
+@given(plan=wishes(tuple(SCRIPTS)))
+@example(plan=[new(script=BAD), Wish("x", "x", (0,), (), ""), new(needs=(1,))])
+@example(plan=[new(), new(known_after=(0,), script=BAD), new(needs=(1,))])
+@tries(max_examples=20)
+def test_a_failure_stops_what_needs_it_and_nothing_else_and_the_next_run_goes_on(
+    plan: list[Wish],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), plan)
+        announced = {
+            state.state
+            for state in bench.run(bench.states(), apply=False).states
+            if state.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER)
+        }
+        done = bench.run(bench.states(), apply=True)
+        expected = bench.expected()
+        assert outcomes(done) == expected
+        ran = {name for name, one in expected.items() if one in (Outcome.CHANGED, Outcome.FAILED)}
+        assert set(bench.steps) == ran
+        bench.check_order()
+        assert ran <= announced
+        failed = [name for name, outcome in expected.items() if outcome is Outcome.FAILED]
+        assert done.exit_code == (1 if failed else 0)
+        for state in done.outcomes(Outcome.NOT_RUN):
+            assert state.reason in {f"because {name} failed" for name in failed}
+        for path, wish, outcome in zip(bench.files, plan, expected.values(), strict=True):
+            text = wish.text if outcome in (Outcome.CHANGED, Outcome.UNCHANGED) else wish.start
+            assert (path.read_bytes() if path.exists() else None) == (
+                None if text is None else text.encode()
+            )
+
+        repaired = bench.run(bench.states(scripts=False), apply=True)
+        assert set(outcomes(repaired).values()) <= {Outcome.CHANGED, Outcome.UNCHANGED}
+        assert repaired.exit_code == 0
+        assert all(
+            path.read_bytes() == wish.text.encode()
+            for path, wish in zip(bench.files, plan, strict=True)
+        )
+
+
+@given(plan=wishes(("",)))
+@tries(max_examples=8)
+def test_what_is_taken_away_leaves_the_folder_as_it_was(plan: list[Wish]) -> None:
+    plan = [replace(wish, start=None) for wish in plan]
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), plan)
+        bench.run(bench.states(), apply=True)
+        gone = bench.run(bench.states(ensure="absent"), apply=True)
+        assert set(outcomes(gone).values()) == {Outcome.CHANGED}
+        assert [path for path in bench.files if path.exists()] == []
+        again = bench.run(bench.states(ensure="absent"), apply=True)
+        assert set(outcomes(again).values()) == {Outcome.UNCHANGED}
+        assert not bench.steps

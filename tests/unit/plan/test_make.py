@@ -1,0 +1,194 @@
+"""What becomes of each state in a plan, from observations alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from filestates import FileState, Seen, file_state
+
+from gpustate import Disruption, Node, Plan, where
+from gpustate.model.change import Change
+from gpustate.model.facts import NodeFacts, NodeView, PciGpu
+from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.state import AnyState
+from gpustate.plan import make
+from gpustate.plan.make import Look
+
+VIEW = NodeView("gpu1", ("gpu",), {}, NodeFacts(kernel="6.1"))
+
+
+def look(view: NodeView = VIEW, errors: dict[str, str] | None = None, **texts: str | None) -> Look:
+    """A look at a node: the text of each state's file."""
+    seen: dict[str, object] = {name: Seen(text) for name, text in texts.items()}
+    return Look(view, seen, errors or {})
+
+
+def outcomes(results: dict[str, StateResult]) -> dict[str, str]:
+    return {name: result.outcome.value for name, result in results.items()}
+
+
+def one(name: str, **edges: Any) -> AnyState:
+    return file_state(name, **edges)()
+
+
+def test_a_state_is_unchanged_or_would_change() -> None:
+    results = make.make([one("a"), one("b")], look(a="x", b="y"))
+    assert outcomes(results) == {"a": "unchanged", "b": "would change"}
+    assert results["b"].plan.fields == {"text"}
+
+
+def test_where_it_does_not_apply_it_says_for_whom_it_is() -> None:
+    state = file_state("a")(only=where.group("inference") & where.gpu)
+    results = make.make([state], look())
+    assert outcomes(results) == {"a": "not applicable"}
+    assert results["a"].reason == "only where (group('inference') & gpu)"
+    gpu = PciGpu("0000:01:00.0", "2330", "030200", None)
+    there = NodeView("n", ("inference",), {}, NodeFacts(pci=(gpu,)))
+    assert outcomes(make.make([state], look(there, a="x"))) == {"a": "unchanged"}
+
+
+def test_what_looks_behind_a_pending_state_is_known_after_it_with_its_worst_cost() -> None:
+    states = [
+        one("a"),
+        one("b", known_after=("a",), worst=Disruption.DRAIN),
+        one("c", known_after=("b",)),
+    ]
+    results = make.make(states, look(a=None, b=None, c="x"))
+    assert outcomes(results) == {"a": "would change", "b": "known after", "c": "known after"}
+    assert (results["b"].known_after, results["b"].worst) == (("a",), Disruption.DRAIN)
+
+
+def test_what_is_taken_away_looks_behind_nothing() -> None:
+    states = [
+        s.model_copy(update={"ensure": "absent"}) for s in (one("a"), one("b", known_after=("a",)))
+    ]
+    assert set(outcomes(make.make(states, look(a="x", b="x"))).values()) == {"would change"}
+
+
+def test_a_probe_that_failed_fails_its_state_and_keeps_what_needs_it_from_running() -> None:
+    states = [one("a"), one("b", needs=("a",)), one("c", needs=("b",)), one("d", after=("a",))]
+    results = make.make(states, look(errors={"a": "no answer"}, b=None, c=None, d=None))
+    assert outcomes(results) == {
+        "a": "failed",
+        "b": "not run",
+        "c": "not run",
+        "d": "would change",
+    }
+    assert results["a"].reason == "no answer"
+    assert {results["b"].reason, results["c"].reason} == {"because a failed"}
+
+
+@pytest.mark.parametrize("by", ["refuse", "plan"])
+def test_a_refusal_is_told_with_its_reason(by: str) -> None:
+    class Refusing(FileState):
+        """Says no."""
+
+        name = "a"
+
+        def refuse(self, seen: Seen) -> str | None:
+            return "no" if by == "refuse" else None
+
+        def plan(self, seen: Seen) -> Plan:
+            return Plan(refusal="no" if by == "plan" else None)
+
+    results = make.make([Refusing(), one("b", needs=("a",))], look(a=None, b=None))
+    assert outcomes(results) == {"a": "refused", "b": "not run"}
+    assert (results["a"].reason, results["b"].reason) == ("no", "because a refused")
+
+
+def test_what_stands_already_is_not_planned_again() -> None:
+    stands = {"a": StateResult("a", Outcome.FAILED, reason="its steps")}
+    results = make.make([one("a"), one("b", needs=("a",))], look(a="x", b="x"), stands)
+    assert outcomes(results) == {"a": "failed", "b": "not run"}
+
+
+def test_a_state_waits_for_those_behind_the_ones_it_needs() -> None:
+    states = [one("a"), one("b", needs=("a",)), one("c", known_after=("b",)), one("d")]
+    assert make.must_hold_first(states[2], states) == ("b", "a")
+    assert make.must_hold_first(states[3], states) == ()
+    assert make.must_hold_first(one("e", needs=("elsewhere",)), states) == ()
+
+
+def test_what_is_taken_away_stays_as_long_as_what_needs_it() -> None:
+    states = [
+        s.model_copy(update={"ensure": "absent"})
+        for s in (one("c", needs=("b",)), one("b", needs=("a",)), one("a"))
+    ]
+    assert make.must_hold_first(states[2], states) == ("b", "c")
+    assert make.must_hold_first(states[0], states) == ()
+
+
+def test_nothing_is_ready_before_what_comes_first_is_planned() -> None:
+    states = [
+        one("a"),
+        one("b", known_after=("a",)),
+        one("needs-b", needs=("b",)),
+        one("after-b", after=("b",)),
+        one("behind-that", needs=("after-b",)),
+        one("free"),
+        one("right"),
+    ]
+    names = ("a", "b", "needs-b", "after-b", "behind-that", "free")
+    results = make.make(states, look(right="x", **dict.fromkeys(names)))
+    assert [state.name for state in make.ready(states, results)] == ["a", "free"]
+
+
+def test_before_keeps_from_being_ready_as_after_does() -> None:
+    states = [one("a"), one("b", known_after=("a",), before=("c",)), one("c")]
+    results = make.make(states, look(a=None, b=None, c=None))
+    assert [state.name for state in make.ready(states, results)] == ["a"]
+
+
+def test_only_stable_fields_are_kept_for_a_saved_plan() -> None:
+    class Loose(FileState):
+        """Nothing of it is compared."""
+
+        name = "a"
+        stable = ()
+
+    data = make.observed_data([Loose(), one("b"), one("unseen")], look(a="x", b="x"))
+    assert data == {"a": {}, "b": {"text": "x"}}
+
+
+def test_what_moved_since_the_plan_is_named_with_both_values() -> None:
+    planned = {"a": {"text": "x", "mode": 1}, "b": {"text": "x"}, "gone": {"text": "x"}}
+    now = {"a": {"text": "y" * 80, "mode": 1}, "b": {"text": "x"}, "new": {"text": "x"}}
+    assert make.moved(planned, now) == [
+        f"a.text was 'x', is '{'y' * 56}...",
+        "gone was seen then, and is not seen now",
+        "new was not seen then, and is seen now",
+    ]
+    assert make.moved(now, now) == []
+
+
+@pytest.mark.parametrize(
+    ("announced", "told"),
+    [
+        ({"a": Disruption.DRAIN}, None),
+        ({"a": Disruption.REBOOT}, None),
+        (
+            {"a": Disruption.RESTART},
+            "it was announced as restart, and would now cost drain (text)",
+        ),
+        ({}, "it was not in the plan, and now text would change"),
+    ],
+)
+def test_a_plan_may_not_go_beyond_what_was_announced(
+    announced: dict[str, Disruption], told: str | None
+) -> None:
+    plan = Plan((Change("text", None, "x", Disruption.DRAIN),))
+    assert make.exceeds(StateResult("a", Outcome.PENDING, plan), announced) == told
+    assert make.exceeds(StateResult("a", Outcome.UNCHANGED, plan), announced) is None
+
+
+def test_planning_asks_the_node_nothing() -> None:
+    class Deaf(FileState):
+        """Must not be probed."""
+
+        name = "a"
+
+        def probe(self, node: Node) -> Seen:
+            raise AssertionError("probed")
+
+    assert outcomes(make.make([Deaf()], look(a="x"))) == {"a": "unchanged"}

@@ -1,0 +1,188 @@
+"""Pages of the terminal, as text without colour."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, Plan
+from gpustate.model.change import Change
+from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.plan import document, render
+
+
+def page(*nodes: NodeResult, **how: Any) -> str:
+    return render.nodes_page(result(*nodes), **how).plain()
+
+
+def result(*nodes: NodeResult) -> dict[str, Any]:
+    return document.result_document(
+        nodes, run="r", created="", verb="apply", summary="", exit_code=0
+    )
+
+
+def golden(text: str) -> str:
+    return dedent(text).lstrip("\n")
+
+
+CONF = Change("text", "a\nb\n", "a\nc\n", Disruption.RESTART, "the policy says so", "/etc/x.conf")
+
+
+def pending(name: str, *changes: Change, notes: tuple[str, ...] = ()) -> StateResult:
+    plan = Plan(changes, notes)
+    return StateResult(name, Outcome.PENDING, plan, worst=plan.disruption)
+
+
+def test_nodes_that_share_a_plan_are_shown_once() -> None:
+    names = ["gpu1", "gpu2", "gpu4"]
+    nodes = [NodeResult(name, states=[pending("driver", CONF)]) for name in names]
+    nodes.insert(2, NodeResult("gpu3", states=[StateResult("driver", Outcome.UNCHANGED)]))
+    assert page(*nodes) == golden("""
+        gpu1, gpu2, gpu4 (3 nodes)  at worst: restart
+          ~ driver  restart
+                 /etc/x.conf: content  (the policy says so)
+        gpu3  nothing to do
+    """)
+
+
+def test_many_names_are_counted() -> None:
+    assert render.names_line([f"n{n}" for n in range(9)]) == (
+        "n0, n1, n2, n3, n4, n5 and 3 more (9 nodes)"
+    )
+    assert render.names_line(["n0"]) == "n0"
+
+
+def test_a_page_tells_all_that_can_become_of_a_state() -> None:
+    states = [
+        StateResult("preflight", Outcome.UNCHANGED),
+        pending("nouveau", Change("loaded", ["nouveau"], [], Disruption.REBOOT)),
+        StateResult(
+            "driver", Outcome.KNOWN_AFTER, known_after=("nouveau", "r"), worst=Disruption.DRAIN
+        ),
+        StateResult("cdi", Outcome.NOT_RUN, reason="because driver failed"),
+        StateResult("containerd", Outcome.FAILED, reason="it broke", evidence="E: one\nE: two"),
+        StateResult("fabric", Outcome.NOT_APPLICABLE, reason="only where nvswitch"),
+    ]
+    node = NodeResult("gpu1", NodeStatus.FAILED, "containerd: it broke", states, notes=["look up"])
+    assert page(node, whole=True) == golden("""
+        gpu1  failed
+          = preflight            unchanged
+          ~ nouveau     reboot
+                 loaded: - nouveau
+          ? driver      <=drain  known after nouveau, r
+          - cdi                  not run: because driver failed
+          x containerd           failed: it broke
+                 | E: one
+                 | E: two
+          - fabric               not applicable: only where nvswitch
+          note: look up
+    """)
+    assert "preflight" not in page(node)
+    assert "fabric" not in page(node)
+
+
+def test_a_node_that_was_never_reached_says_why() -> None:
+    node = NodeResult("gpu1", NodeStatus.UNREACHABLE, "no route to host; look at its console")
+    assert page(node) == golden("""
+        gpu1  unreachable
+          no route to host; look at its console
+    """)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (Change("n", None, "1"), "n: null -> 1"),
+        (Change("n", "a", None), "n: a -> null"),
+        (Change("n", True, False), "n: true -> false"),
+        (Change("n", ["a", "b"], ["b", "c"]), "n: + c - a"),
+        (Change("n", ["a", "b"], ["b", "a"]), "n: order"),
+        (Change("n", {"a": 1, "b": 2}, {"a": 1, "b": 3}), "n: b: 2 -> 3"),
+        (
+            Change("n", {}, {k: 1 for k in "abcdef"}),
+            "n: a: null -> 1; b: null -> 1; c: null -> 1; d: null -> 1 and 2 more",
+        ),
+        (Change("n", "x" * 100, "y"), f"n: {'x' * 69}... -> y"),
+        (Change("n", "a\nb\n", "c"), "n: 2 lines -> c"),
+        (Change("text", None, "a\nb\n", path="/etc/x"), "/etc/x: new file, 2 lines"),
+        (Change("text", "a", None, path="/etc/x"), "/etc/x: removed"),
+        (Change("text", "a", "b", path="/etc/x"), "/etc/x: content"),
+        (Change("key", "old", "new", secret=True), "key: (secret) -> (secret)"),
+    ],
+)
+def test_a_change_is_one_short_line(change: Change, line: str) -> None:
+    told = page(NodeResult("gpu1", states=[pending("s", change)])).splitlines()
+    assert told[2].strip() == line
+    assert len(told) == 3
+
+
+def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
+    new = Change("new", None, "one\ntwo\n", path="/etc/new")
+    gone = Change("gone", "one\ntwo\n", None, path="/etc/gone")
+    secret = Change("secret", "old\npassword\n", "new\npassword\n", path="/etc/key", secret=True)
+    assert page(
+        NodeResult("gpu1", states=[pending("s", CONF, new, gone, secret)]), diff=True
+    ) == golden("""
+        gpu1  at worst: restart
+          ~ s  restart
+                 /etc/x.conf: content  (the policy says so)
+                 --- /etc/x.conf
+                 +++ /etc/x.conf
+                 @@ -1,2 +1,2 @@
+                  a
+                 -b
+                 +c
+                 /etc/new: new file, 2 lines
+                 --- /dev/null
+                 +++ /etc/new
+                 @@ -0,0 +1,2 @@
+                 +one
+                 +two
+                 /etc/gone: removed
+                 --- /etc/gone
+                 +++ /dev/null
+                 @@ -1,2 +0,0 @@
+                 -one
+                 -two
+                 /etc/key: content
+    """)
+
+
+def test_notes_of_states_and_of_the_policy_are_told() -> None:
+    node = NodeResult("gpu1", states=[pending("s", CONF, notes=("a hand was here",))])
+    assert "         note: a hand was here\n" in page(node)
+    assert render.notes_page(["dcgm is left to others"]).plain() == golden("""
+        Notes on the policy:
+          - dcgm is left to others
+    """)
+    assert render.notes_page([]).plain() == ""
+
+
+def test_styles_are_words_that_a_terminal_knows() -> None:
+    states = [
+        StateResult(f"s{n}", outcome, reason="r", known_after=("s0",))
+        for n, outcome in enumerate(Outcome)
+    ]
+    lines = render.nodes_page(result(NodeResult("n", NodeStatus.FAILED, "r", states))).lines
+    styles = {style for line in lines for _, style in line}
+    assert styles <= {"", "bold", "dim", "green", "yellow", "red", "cyan"}
+
+
+def test_the_sentence_counts_nodes_and_their_worst_costs() -> None:
+    nodes = [
+        NodeResult("a", states=[pending("s", CONF)]),
+        NodeResult("b", states=[pending("s", Change("f", 1, 2, Disruption.REBOOT))]),
+        NodeResult("c", states=[pending("s", Change("f", 1, 2))]),
+        NodeResult("d", states=[StateResult("s", Outcome.UNCHANGED)]),
+        NodeResult("e", NodeStatus.UNREACHABLE, "gone"),
+    ]
+    assert render.plan_sentence(result(*nodes)) == (
+        "Plan: 3 nodes would change (at worst: 1 reboot, 1 restart, 1 without disruption), "
+        "1 unchanged, 1 not planned."
+    )
+    assert render.plan_sentence(result()) == "Plan: 0 nodes would change, 0 unchanged."
+    assert render.plan_sentence(result(nodes[0])) == (
+        "Plan: 1 node would change (at worst: 1 restart), 0 unchanged."
+    )

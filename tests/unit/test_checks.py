@@ -1,0 +1,70 @@
+"""Format, lint, types and imports, so that one command checks everything.
+
+Each tool runs once, from the environment the tests run in, with its settings in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+TOOLS = {
+    "ruff-format": ["ruff", "format", "--check"],
+    "ruff": ["ruff", "check", "--output-format", "concise"],
+    "mypy": ["mypy", "--no-error-summary"],
+    "pyright": ["pyright"],
+    "imports": ["lint-imports"],
+}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_tools_have_nothing_to_say(name: str) -> None:
+    program, *arguments = TOOLS[name]
+    # lint-imports finds the package through the import path, pyright asks the network for a newer one.
+    environment = {**os.environ, "PYTHONPATH": str(TOP), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(
+        [BIN / program, *arguments], cwd=TOP, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{program}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+
+
+def test_a_broken_rule_of_imports_would_be_seen(tmp_path: Path) -> None:
+    """The contracts are only worth something if they can fail: a state that imports another does."""
+    package = tmp_path / "gpustate"
+    (package / "states").mkdir(parents=True)
+    for folder in (package, package / "states"):
+        (folder / "__init__.py").write_text("")
+    for row in _rows():
+        if not (package / row).exists():
+            (package / f"{row}.py").write_text("")
+    (package / "states" / "one.py").write_text(
+        "import paramiko, pyinfra\nfrom gpustate import run\n"
+    )
+    (package / "states" / "two.py").write_text("from gpustate.states import one\n")
+    (package / "text.py").write_text("import gevent, socket\n")
+    (package / "unplaced.py").write_text("")
+    done = subprocess.run(
+        [BIN / "lint-imports", "--no-cache", "--config", TOP / "pyproject.toml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    contracts = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["importlinter"]
+    for contract in contracts["contracts"]:
+        assert f"{contract['name']} BROKEN" in done.stdout, done.stdout[-4000:]
+    assert "unplaced" in done.stdout, "a new folder has to be given its row"
+
+
+def _rows() -> list[str]:
+    data = tomllib.loads((TOP / "pyproject.toml").read_text())
+    layers = data["tool"]["importlinter"]["contracts"][0]["layers"]
+    return [name for layer in layers for name in layer.replace("|", " ").replace(":", " ").split()]

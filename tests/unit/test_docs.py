@@ -1,0 +1,266 @@
+"""The documents say what is so: their snippets run, their examples load, their tables agree."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpustate import errors, inventory, policies, registry
+from gpustate.cli.main import VERBS
+from gpustate.ops import steps
+
+TOP = Path(__file__).parents[2]
+PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").glob("*.md"))]
+PROGRAM = Path(sys.executable).with_name("gpustate")
+
+
+def snippets(page: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, language and text of the fenced snippets of a page."""
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S):
+        line = page.read_text("utf-8")[: match.start()].count("\n") + 1
+        yield line, match[1], match[2]
+
+
+ALL = [
+    pytest.param(language, text, id=f"{page.name}:{line}")
+    for page in PAGES
+    for line, language, text in snippets(page)
+]
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Lines of a page that begin with ``gpustate``, as words."""
+    for line in re.findall(r"^ {4}\$? ?(gpustate .*)$", page.read_text("utf-8"), re.M):
+        bare = re.sub(r"\$\([^()]*(\([^()]*\)[^()]*)*\)|<\([^()]*\)", "X", line)
+        yield shlex.split(bare.split(" #")[0].split(";")[0], comments=True)
+
+
+def gpustate(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("language", "text"), ALL)
+def test_a_snippet_is_what_it_claims_to_be(language: str, text: str) -> None:
+    readers: dict[str, Any] = {
+        "python": ast.parse,
+        "toml": tomllib.loads,
+        "yaml": lambda text: list(yaml.safe_load_all(text)),
+        "json": json.loads,
+        "ini": str.splitlines,
+        "mermaid": str.splitlines,
+        "sh": lambda text: subprocess.run(["sh", "-n"], input=text, text=True, check=True),
+    }
+    assert language in readers, "name the language of a snippet"
+    assert readers[language](text)
+
+
+def test_snippets_were_found_at_all() -> None:
+    assert len(ALL) >= 6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_pages_have_verbs_and_options_that_exist(page: Path) -> None:
+    import click
+
+    from gpustate.cli.main import cli
+
+    for words in commands(page):
+        command: click.Command | None = cli
+        context = click.Context(cli)
+        rest = words[1:]
+        while isinstance(command, click.Group) and rest:
+            command = command.get_command(context, rest.pop(0))
+        assert command is not None, f"{page.name}: {words}"
+        known = {name for option in command.params for name in option.opts}
+        for word in rest:
+            if word.startswith("-") and len(word) > 1:
+                assert word.split("=")[0] in known | {"--help"}, f"{page.name}: {words}: {word}"
+
+
+def table(page: str, head: str) -> list[list[str]]:
+    """Rows of the table whose head has this text in its first cell."""
+    lines = (TOP / page).read_text("utf-8").splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    rows: list[list[str]] = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+        rows.append([cell.strip() for cell in cells])
+    return rows
+
+
+def test_the_table_of_verbs_names_every_verb_and_no_other() -> None:
+    told: set[str] = set()
+    for row in table("docs/use.md", "verb"):
+        told.update(match.split()[0] for match in re.findall(r"`([^`]+)`", row[0]))
+    assert told | {"completion"} == set(VERBS)
+    assert "gpustate completion bash" in (TOP / "docs/use.md").read_text("utf-8")
+
+
+def test_the_table_of_exit_codes_names_every_code() -> None:
+    told = {int(row[0]) for row in table("docs/use.md", "code")}
+    assert told == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+
+
+def test_which_exit_code_wins_is_told_as_it_is() -> None:
+    text = (TOP / "docs/use.md").read_text("utf-8")
+    match = re.search(r"the worst for you wins: 130, then ([\d, ]+)\.", text)
+    assert match is not None
+    told = [int(number) for number in match[1].split(", ")]
+    for number, code in enumerate(told):
+        assert errors.worst_exit_code([*told[number:], 0]) == code
+    assert errors.worst_exit_code([*told, 130]) == 130
+
+
+def test_formats_of_json_are_told_by_name() -> None:
+    text = (TOP / "docs/use.md").read_text("utf-8")
+    for name in ("plan", "result"):
+        path = TOP / "gpustate/plan/schema" / f"{name}.json"
+        const = json.loads(path.read_text("utf-8"))["properties"]["format"]["const"]
+        assert f"`{const}`" in text.replace("\n", " ")
+    source = "".join(p.read_text("utf-8") for p in (TOP / "gpustate").rglob("*.py"))
+    for told in re.findall(r"`gpustate\.(\w+)/1`", text):
+        assert f'"gpustate.{told}/1"' in source
+
+
+def test_rows_of_the_source_are_those_that_the_import_checks_have() -> None:
+    data = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
+    contract = data["tool"]["importlinter"]["contracts"][0]
+    checked = [set(re.split(r"\s*[|:]\s*", layer)) for layer in contract["layers"]]
+    told = [set(re.findall(r"`(\w+)`", row[0])) for row in table("docs/understand.md", "row")]
+    assert told == checked
+
+
+def test_steps_that_the_page_names_are_steps_there_are() -> None:
+    text = (TOP / "docs/write-a-state.md").read_text("utf-8").partition("Steps there are:")[2]
+    told = set(re.findall(r"`([A-Z]\w+)`", text))
+    assert told
+    for name in told:
+        assert hasattr(steps, name), name
+
+
+def test_the_policy_of_the_readme_loads(tmp_path: Path) -> None:
+    policy = next(text for _, language, text in snippets(TOP / "README.md") if language == "python")
+    (tmp_path / "policy.py").write_text(policy, encoding="utf-8")
+    loaded = policies.load(str(tmp_path / "policy.py"))
+    assert {"nouveau", "driver", "containerd", "validator"} <= {s.name for s in loaded.states}
+
+
+EXAMPLES = sorted(
+    path
+    for path in (TOP / "docs/examples").iterdir()
+    if path.suffix in (".py", ".yaml", ".yml") and path.name != "demo.py"
+)
+SOURCES = sorted(
+    path
+    for path in (TOP / "inventories").iterdir()
+    if path.is_file() and path.suffix in (".ini", ".yml", ".py")
+)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_policy_loads_and_has_an_order(path: Path) -> None:
+    done = gpustate("graph", str(path), folder=TOP)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "validator" in done.stdout
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_an_example_inventory_loads_without_a_note(path: Path) -> None:
+    loaded = inventory.load(str(path))
+    assert len(loaded) > 0
+    assert loaded.notes == ()
+
+
+def test_examples_were_found_at_all() -> None:
+    assert len(EXAMPLES) >= 2
+    assert len(SOURCES) >= 4
+
+
+def test_states_of_ones_own_are_found_beside_their_policies(tmp_path: Path) -> None:
+    folder = TOP / "docs/examples/own-states"
+    done = gpustate("graph", "policies/cluster.py", folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "acme-memlock" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def own_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository made as docs/write-a-state.md says, file by file."""
+    folder = tmp_path_factory.mktemp("own")
+    text = (TOP / "docs/write-a-state.md").read_text("utf-8")
+    found = [(language, body) for _, language, body in snippets(TOP / "docs/write-a-state.md")]
+    names = ["acme_gpu/memlock.py", "tests/test_memlock.py", "gpustate.toml", None, "policy.py"]
+    assert [language for language, _ in found] == ["python", "python", "toml", "toml", "python"]
+    for name, (_, body) in zip(names, found, strict=True):
+        if name is not None:
+            assert f"`{name}`" in text or name == "policy.py"
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(body, encoding="utf-8")
+    (folder / "inventory.yml").write_text(
+        "all:\n  hosts:\n    here:\n      ansible_connection: local\n"
+        f"      gpustate_state_folder: {folder}/state\n"
+    )
+    return folder
+
+
+def test_the_tests_of_the_page_pass(own_repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=own_repository,
+        env={**os.environ, "PYTHONPATH": str(own_repository)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def test_the_state_of_the_page_is_found_and_its_commands_work(own_repository: Path) -> None:
+    done = gpustate("graph", "policy.py", folder=own_repository)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " 1. acme-memlock" in done.stdout
+    assert "Every user of a group may lock any amount of memory." in done.stdout
+    page = TOP / "docs/write-a-state.md"
+    told = [words for words in commands(page) if words[1] == "plan"]
+    assert told == [["gpustate", "plan", "policy.py", "-i", "inventory.yml", "--diff"]]
+    done = gpustate(*told[0][1:], folder=own_repository)
+    assert done.returncode == 0, done.stderr
+    assert "/etc/security/limits.d/90-acme-memlock.conf" in done.stdout
+    done = gpustate("plan", "acme-memlock", "-i", "inventory.yml", folder=own_repository)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_entry_point_of_the_page_is_one_the_registry_reads() -> None:
+    text = next(t for _, _, t in snippets(TOP / "docs/write-a-state.md") if "entry-points" in t)
+    points = tomllib.loads(text)["project"]["entry-points"]
+    assert list(points) == [registry.ENTRY_POINTS]
+
+
+def test_no_page_knows_the_machine_it_was_written_on() -> None:
+    for page in (*PAGES, *(TOP / "docs/examples").rglob("*.*"), TOP / "CHANGELOG.md"):
+        if page.suffix in (".md", ".py", ".yaml", ".toml"):
+            assert "/work/" not in page.read_text("utf-8"), page
