@@ -46,10 +46,16 @@ class Batch:
         return gzip.compress(self.script.encode(), 6, mtime=0)
 
 
-def command_line(length: int) -> str:
-    """The command that reads ``length`` compressed bytes from its input and runs them."""
+def command_line(length: int, ready: str = "") -> str:
+    """The command that reads ``length`` compressed bytes from its input and runs them.
+
+    Args:
+        length: in bytes.
+        ready: a word to print on standard error before anything is read.
+    """
     # Single quotes all around, no variables outside: csh and fish take it as sh does.
-    return f"sh -c 'eval \"$(head -c {length} | gzip -dc)\"'"
+    first = f"echo {ready} >&2; " if ready else ""
+    return f"sh -c '{first}eval \"$(head -c {length} | gzip -dc)\"'"
 
 
 def prologue(node: InventoryNode) -> str:

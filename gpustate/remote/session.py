@@ -45,6 +45,8 @@ class Session:
         self.node = node
         self.execs = 0
         self.connections = 0
+        self._prompt = ""
+        self._ready = ""
         self._connector = node_connector(host or pyinfra_hosts((node,))[node.name])
 
     # --- the connection ---------------------------------------------------------------
@@ -98,7 +100,9 @@ class Session:
     def _start(self, script: str, deadline: float) -> Channel:
         """Run a script that was packed; get past sudo."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
-        channel = self._open(batches.command_line(len(packed)))
+        self._ready = secrets.token_hex(8)
+        asks = self.node.connection.become_password is not None and self.node.connection.become
+        channel = self._open(batches.command_line(len(packed), self._ready if asks else ""))
         try:
             if self._prompt:
                 self._answer_sudo(channel, deadline)
@@ -109,25 +113,38 @@ class Session:
         return channel
 
     def _answer_sudo(self, channel: Channel, deadline: float) -> None:
-        """Give the password if, and only if, sudo asks for it."""
+        """Give the password if, and only if, sudo asks for it, and wait until the command runs.
+
+        Nothing else may be sent before: sudo would take it for a password.
+        """
         said = b""
-        # Nothing is printed when no password is wanted, so the wait has to be short then.
-        end = min(deadline, time.monotonic() + 3.0)
-        while time.monotonic() < end:
+        prompt, ready = self._prompt.encode(), self._ready.encode()
+        given = False
+        while time.monotonic() < deadline:
             said += channel.read_stderr()
-            if self._prompt.encode() in said:
+            if ready in said:
+                return
+            if said.count(prompt) > given:
+                if given:
+                    raise ConnectionFailed(
+                        "sudo does not accept the become password",
+                        fix="check ansible_become_password",
+                    )
                 password = self.node.connection.become_password or ""
                 channel.write(password.encode() + b"\n", deadline)
-                self._prompt_seen = said.count(self._prompt.encode())
-                return
+                given = True
             if channel.readable(0.02):
-                return
+                said += channel.read_stderr()
+                if ready not in said:
+                    text = said.replace(prompt, b"").decode("utf-8", "replace").strip()
+                    raise ConnectionFailed(
+                        f"sudo did not run the command: {text or 'it said nothing'}"
+                    )
+        raise ConnectionFailed("sudo neither asked for a password nor ran the command")
 
     def _why_nothing(self, channel: Channel) -> str:
         """Turn what a command that never began said into a cause."""
         said = channel.read_stderr().decode("utf-8", "replace").strip()
-        if self._prompt and self._prompt in said:
-            return "sudo does not accept the become password"
         last = said.splitlines()[-1] if said else ""
         if "password is required" in said or "terminal is required" in said:
             return "sudo wants a password; set ansible_become_password or use --ask-become-pass"
