@@ -29,6 +29,8 @@ def resume(run: str | None) -> None:
         raise UsageError("the run needs sudo's password", fix="resume it on a terminal")
     os.chdir(record["directory"])
     click.echo(f"going on with {record['verb']} {record['source']} (run {record['run']})", err=True)
+    # From here on it is the new run that can be resumed.
+    records.end(records.path_of(str(record["run"])), interrupted=False)
     source = str(record["source"])
     if policies.kind(source) == "plan":
         carry_plan_on(source, options)

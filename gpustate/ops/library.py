@@ -30,7 +30,7 @@ ended() { # index status
 }
 block() { # state needs...
   CUR=$1; SKIP=; shift
-  for n in "$@"; do case " $FAILED " in *" $n "*) SKIP=$n;; esac; done
+  for n in "$@"; do case " $FAILED " in *" $n "*) SKIP=${SKIP:-$n};; esac; done
   if [ -n "$SKIP" ]; then FAILED="$FAILED $CUR"; entry '{"e":"skip","state":"'"$CUR"'","because":"'"$SKIP"'"}'; fi
 }
 step() { # index timeout

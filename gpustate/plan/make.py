@@ -67,10 +67,11 @@ def make(
 
 
 def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
-    """States of the policy whose failure keeps this one from being run, direct ones first.
+    """States of the policy whose failure keeps this one from being run, in their order.
 
-    Also those behind others that have nothing to do themselves. What is taken away goes in
-    reverse: a state stays as long as one that needs it is still there.
+    Also those behind others that have nothing to do themselves. The first of them that failed is
+    the cause, the others are its symptoms. What is taken away goes in reverse: a state stays as
+    long as one that needs it is still there.
     """
     by_name = {other.name: other for other in states}
     found: dict[str, None] = {}
@@ -83,7 +84,7 @@ def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, .
             names = [n for n in (*one.needs, *one.known_after) if n in by_name]
         todo += [by_name[name] for name in names if name not in found]
         found.update(dict.fromkeys(names))
-    return tuple(found)
+    return tuple(name for name in by_name if name in found)
 
 
 def _one(

@@ -25,6 +25,11 @@ def folder() -> Path:
     return Path(base) / "gpustate" / "runs"
 
 
+def path_of(run: str) -> Path:
+    """Where the record of a run is."""
+    return folder() / f"{run}.json"
+
+
 def begin(run: str, verb: str, source: str, options: dict[str, Any]) -> Path | None:
     """Write a run down; ``None`` when there is no place for it, which keeps nobody from running."""
     kept = {
@@ -45,7 +50,7 @@ def begin(run: str, verb: str, source: str, options: dict[str, Any]) -> Path | N
         "pid": os.getpid(),
         "ended": False,
     }
-    path = folder() / f"{run}.json"
+    path = path_of(run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

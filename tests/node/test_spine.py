@@ -152,7 +152,10 @@ def test_killed_on_the_controller_in_the_middle_the_next_apply_converges(
         "apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=0
     )
     # Whether the program was still at work when we came back, or had just finished: it was not done twice.
-    assert node12.run("grep -c ' install nvidia-smi:amd64 ' /var/log/dpkg.log || :").stdout.strip() == "1"
+    assert (
+        node12.run("grep -c ' install nvidia-smi:amd64 ' /var/log/dpkg.log || :").stdout.strip()
+        == "1"
+    )
     assert ran.node("gpu1")["status"] == "ok"
     converged(lab, POLICY, "gpu1")
 

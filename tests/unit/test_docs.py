@@ -43,7 +43,7 @@ ALL = [
 def commands(page: Path) -> Iterator[list[str]]:
     """Lines of a page that begin with ``gpustate``, as words."""
     for line in re.findall(r"^ {4}\$? ?(gpustate .*)$", page.read_text("utf-8"), re.M):
-        bare = re.sub(r"\$\([^()]*(\([^()]*\)[^()]*)*\)|<\([^()]*\)", "X", line)
+        bare = re.sub(r"[$<]\(.*\)", "X", line)
         yield shlex.split(bare.split(" #")[0].split(";")[0], comments=True)
 
 

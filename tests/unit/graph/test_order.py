@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_a_cycle_is_explained_with_only_the_states_that_take_part_in_it(
     assert set(told) == set(path)
     assert len(path) - 1 == len(set(path)), "nobody is named twice"
     pairs = {(edge.first, edge.then) for edge in broken.edges}
-    assert all(pair in pairs for pair in zip(path, path[1:], strict=False))
+    assert all(pair in pairs for pair in pairwise(path))
 
 
 def states(*rows: tuple[str, dict[str, Any]]) -> list[AnyState]:
@@ -109,7 +110,7 @@ def test_a_name_that_no_state_has_is_an_error_with_the_nearest_name() -> None:
 
 
 def test_a_name_like_no_other_lists_those_there_are() -> None:
-    with pytest.raises(GraphError, match="known: cdi, driver$"):
+    with pytest.raises(GraphError, match=r"known: cdi, driver$"):
         build(states(("cdi", {"before": ("zzzzzz",)})), known={"cdi", "driver"})
 
 

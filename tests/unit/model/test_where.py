@@ -105,10 +105,9 @@ def test_where_a_condition_stops_making_sense_is_shown(text: str, told: str) -> 
 def test_any_text_is_a_condition_or_a_policy_error(text: str) -> None:
     try:
         condition = where.parse(text)
-    except PolicyError as error:
-        assert "\n" not in str(error) or "\n" in text
-    else:
-        assert isinstance(condition.holds(VIEW), bool)
+    except PolicyError:
+        return
+    assert isinstance(condition.holds(VIEW), bool)
 
 
 def test_a_condition_nested_without_end_is_a_policy_error() -> None:

@@ -154,7 +154,12 @@ def test_secrets_are_masked_before_anything_is_written() -> None:
 @pytest.mark.parametrize("status", [status for status in NodeStatus if status is not NodeStatus.OK])
 def test_a_result_keeps_to_its_schema_whatever_became_of_the_nodes(status: NodeStatus) -> None:
     all_outcomes = [StateResult(f"s{n}", outcome) for n, outcome in enumerate(Outcome)]
-    check = {"name": "pci", "outcome": "failed", "evidence": "no GPU", "remedy": "look"}
+    check: dict[str, object] = {
+        "name": "pci",
+        "outcome": "failed",
+        "evidence": "no GPU",
+        "remedy": "look",
+    }
     nodes = (
         NodeResult("a", status, "the reason", all_outcomes, reboots=1, checks=[check]),
         node("b"),

@@ -105,7 +105,7 @@ def test_what_stands_already_is_not_planned_again() -> None:
 
 def test_a_state_waits_for_those_behind_the_ones_it_needs() -> None:
     states = [one("a"), one("b", needs=("a",)), one("c", known_after=("b",)), one("d")]
-    assert make.must_hold_first(states[2], states) == ("b", "a")
+    assert make.must_hold_first(states[2], states) == ("a", "b")
     assert make.must_hold_first(states[3], states) == ()
     assert make.must_hold_first(one("e", needs=("elsewhere",)), states) == ()
 
@@ -115,7 +115,7 @@ def test_what_is_taken_away_stays_as_long_as_what_needs_it() -> None:
         s.model_copy(update={"ensure": "absent"})
         for s in (one("c", needs=("b",)), one("b", needs=("a",)), one("a"))
     ]
-    assert make.must_hold_first(states[2], states) == ("b", "c")
+    assert make.must_hold_first(states[2], states) == ("c", "b")
     assert make.must_hold_first(states[0], states) == ()
 
 

@@ -101,7 +101,7 @@ def test_a_node_that_was_never_reached_says_why() -> None:
         (Change("n", ["a", "b"], ["b", "a"]), "n: order"),
         (Change("n", {"a": 1, "b": 2}, {"a": 1, "b": 3}), "n: b: 2 -> 3"),
         (
-            Change("n", {}, {k: 1 for k in "abcdef"}),
+            Change("n", {}, dict.fromkeys("abcdef", 1)),
             "n: a: null -> 1; b: null -> 1; c: null -> 1; d: null -> 1 and 2 more",
         ),
         (Change("n", "x" * 100, "y"), f"n: {'x' * 69}... -> y"),

@@ -272,10 +272,14 @@ class Fourth(Third):
     after: ClassVar[tuple[str, ...]] = ("second",)
 
 
-def test_what_comes_after_something_not_known_yet_waits_for_its_stage(run: Runner, tmp_path: Path) -> None:
+def test_what_comes_after_something_not_known_yet_waits_for_its_stage(
+    run: Runner, tmp_path: Path
+) -> None:
     there = f"test -e {tmp_path}/b && printf x >{tmp_path}/d"
     result = run(
-        Fourth(path=str(tmp_path / "d"), script=there), Second(path=str(tmp_path / "b")), First(path=str(tmp_path / "a"))
+        Fourth(path=str(tmp_path / "d"), script=there),
+        Second(path=str(tmp_path / "b")),
+        First(path=str(tmp_path / "a")),
     )
     assert set(outcomes(result).values()) == {Outcome.CHANGED}
     assert result.nodes[0].execs == 5
