@@ -7,9 +7,13 @@ it tries the same examples each time, so that a red build is red for everybody.
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Runs of the tests are no runs of the person whose machine this is: ``gpustate resume`` must not find them.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpustate-tests-")
 
 # A busy machine is no reason to fail: what counts is what holds, not how fast.
 settings.register_profile(

@@ -10,13 +10,17 @@ packages and libraries are simulated, see docs/lab.md.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 NAME = "demo"
+#: The demo's runs are not kept among those that `gpustate resume` knows.
+ENVIRONMENT = {**os.environ, "XDG_STATE_HOME": tempfile.mkdtemp(prefix="gpustate-demo-")}
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 
 
@@ -30,15 +34,20 @@ def show(*words: str) -> str:
 def run(*words: str, expect: tuple[int, ...] = (0,)) -> str:
     """Run one command, its output shown and returned; end the demo when it fails."""
     show(*words)
-    process = subprocess.Popen([GPUSTATE, *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [GPUSTATE, *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
     said = ""
     for line in process.stdout or ():
         said += line
         print(line, end="", flush=True)
     if process.wait() not in expect:
-        raise SystemExit(
-            f"demo: that ended with {process.returncode}; the lab is kept: gpustate lab down --name {NAME}"
+        kept = (
+            ""
+            if words[:2] == ("lab", "up")
+            else f"; look around, then: gpustate lab down --name {NAME}"
         )
+        raise SystemExit(f"demo: that ended with {process.returncode}{kept}")
     return said
 
 
@@ -46,6 +55,8 @@ def main(arguments: list[str]) -> None:
     keep = "--keep" in arguments
     named = [word for word in arguments if not word.startswith("-")]
     policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
+    if not Path(policy).is_file():
+        raise SystemExit(f"demo: there is no policy {policy}")
     started = time.monotonic()
     run(
         "lab",

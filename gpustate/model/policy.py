@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,14 @@ class Resolved:
     notes: tuple[str, ...] = ()
 
 
-def resolve(policy: Policy, node: InventoryNode) -> Resolved:
+def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolved:
     """Apply the inventory's ``gpustate:`` overrides of one node to a policy.
+
+    Args:
+        policy: for all nodes.
+        node: the one.
+        known: names of all registered states. An override of one that the policy lacks is meant
+            for another policy; one of a name that nobody has is a mistake.
 
     Raises:
         PolicyError: overrides of a wrong shape or with parameters a state does not have, with the
@@ -129,9 +135,13 @@ def resolve(policy: Policy, node: InventoryNode) -> Resolved:
             )
         states.append(build(type(state), {**parameters(state), **mine}, place=place))
     named = {state.name for state in policy.states}
+    others = [name for name in sorted(str(key) for key in overrides) if name not in named]
+    for name in others:
+        if known and name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(sorted(known))}"
+            raise PolicyError(f"there is no state {name!r}", place=place, fix=hint)
     notes = tuple(
-        f"{place}.{name}: the policy has no such state; ignored"
-        for name in sorted(str(key) for key in overrides)
-        if name not in named
+        f"{place}.{name}: the policy has no such state; ignored" for name in others if not known
     )
     return Resolved(node, tuple(states), notes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpustate.errors import GpustateError
 from gpustate.model.change import Disruption, Plan
 from gpustate.model.encode import fingerprint, plain
 from gpustate.model.facts import NodeView
@@ -113,8 +114,18 @@ def _one(
     if name in look.errors:
         return StateResult(name, Outcome.FAILED, reason=look.errors[name], proof=state.proof)
     seen = look.seen[name]
-    refusal = state.refuse(seen)
-    plan = state.plan(seen)
+    try:
+        refusal = state.refuse(seen)
+        plan = state.plan(seen)
+        if not isinstance(plan, Plan):
+            raise TypeError(f"plan() gave {plan!r}")
+    except GpustateError as error:
+        return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
+    except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
+        reason = (
+            f"its plan failed ({type(error).__name__}: {error}); this is a mistake in the state"
+        )
+        return StateResult(name, Outcome.FAILED, reason=reason, proof=state.proof)
     refusal = refusal or plan.refusal
     if refusal is not None:
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)

@@ -6,7 +6,8 @@ would; a policy from a stranger is to be read first.
 
 from __future__ import annotations
 
-from types import TracebackType
+import sys
+from types import ModuleType, TracebackType
 from typing import Any
 
 from pydantic import ValidationError
@@ -32,7 +33,11 @@ def run(text: str, path: str) -> Policy:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError(f"is not Python: {error or 'nested too deep'}", place=path) from error
-    namespace: dict[str, Any] = {"__name__": "gpustate_policy", "__file__": path}
+    # A module, and a registered one: dataclasses look the module of a class up by its name.
+    module = ModuleType("gpustate_policy")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    namespace = module.__dict__
     try:
         exec(code, namespace)
     except (Exception, SystemExit) as error:

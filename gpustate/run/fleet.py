@@ -157,7 +157,7 @@ def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
     names = [state.name for state in ordered(request.policy.states, request.known)]
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
-        resolved = resolve(request.policy, node)
+        resolved = resolve(request.policy, node, request.known | set(names))
         by_name = {state.name: state for state in resolved.states}
         plans.append((resolved, [by_name[name] for name in names]))
     return plans

@@ -123,6 +123,17 @@ def test_an_override_of_a_state_that_the_policy_lacks_is_a_note() -> None:
     )
 
 
+def test_an_override_of_a_state_that_nobody_has_is_an_error_with_the_nearest_name() -> None:
+    overrides = node({"drivr": {"branch": 570}}, {"gpustate": "all.yml:2"})
+    with pytest.raises(
+        PolicyError,
+        match=r"all\.yml:2: gpu1: gpustate: there is no state 'drivr'; did you mean 'driver'",
+    ):
+        resolve(Policy(Other()), overrides, known=("driver", "other"))
+    other = resolve(Policy(Other()), node({"driver": {"branch": 570}}), known=("driver", "other"))
+    assert other.notes == ()
+
+
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
