@@ -239,16 +239,17 @@ def run(
 Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]
 
 
-def question(
-    nodes: Sequence[InventoryNode], forks: int, asked: Callable[[Node], T]
+def each(
+    nodes: Sequence[InventoryNode], forks: int, work: Callable[[Session], T]
 ) -> list[Answered[T]]:
-    """Ask every node something outside of any state: its answer, or its error."""
+    """Do one small thing on every node (lock, unlock): what it gave, or its error."""
+    hosts = pyinfra_hosts(tuple(nodes))
 
     def one(node: InventoryNode) -> Answered[T]:
-        session = Session(node)
+        session = Session(node, hosts[node.name])
         try:
             session.connect()
-            return node, ask_node(node, asked, session.answer), None
+            return node, work(session), None
         except errors.GpustateError as error:
             return node, None, error
         finally:
@@ -257,19 +258,8 @@ def question(
     return list(Pool(max(1, forks)).imap(one, nodes))
 
 
-def each(
-    nodes: Sequence[InventoryNode], forks: int, work: Callable[[Session], str]
-) -> list[tuple[InventoryNode, str, errors.GpustateError | None]]:
-    """Do one small thing on every node (lock, unlock): its text, or its error."""
-
-    def one(node: InventoryNode) -> tuple[InventoryNode, str, errors.GpustateError | None]:
-        session = Session(node)
-        try:
-            session.connect()
-            return node, work(session), None
-        except errors.GpustateError as error:
-            return node, "", error
-        finally:
-            session.close()
-
-    return list(Pool(max(1, forks)).imap(one, nodes))
+def question(
+    nodes: Sequence[InventoryNode], forks: int, asked: Callable[[Node], T]
+) -> list[Answered[T]]:
+    """Ask every node something outside of any state: its answer, or its error."""
+    return each(nodes, forks, lambda session: ask_node(session.node, asked, session.answer))

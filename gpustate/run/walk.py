@@ -286,8 +286,8 @@ class Walk:
         *,
         keep_lock: bool,
     ) -> None:
-        broken = ledger.lock is not None and gate.dead(ledger, self.options.holder)
-        take_over = ledger.lock.run if ledger.lock is not None and broken else None
+        lock = ledger.lock
+        take_over = lock.run if lock and gate.dead(ledger, self.options.holder) else None
         try:
             entries = self.session.run_program(
                 run, program, self._lock(), keep_lock=keep_lock, take_over=take_over, stop=self.stop
@@ -296,8 +296,8 @@ class Walk:
                 self._entry(entry, record, program)
         except StepFailed as error:
             if error.message.startswith("lock held "):
-                lock = read_lock(error.message.removeprefix("lock held "))
-                raise LockHeld(lock.told() if lock else "somebody holds the node") from error
+                other = read_lock(error.message.removeprefix("lock held "))
+                raise LockHeld(other.told() if other else "somebody holds the node") from error
             raise
         except ConnectionFailed as error:
             self._say("note", f"{error}; connecting again")
