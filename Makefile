@@ -7,13 +7,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 POLICY ?= docs/examples/clusterpolicy.yaml
 
-.PHONY: demo test quick lint setup system clean
+.PHONY: demo test proof bench quick lint setup system clean
 
 demo: setup
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
 
 test: setup
 	@$(BIN)/pytest
+
+# Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
+proof: setup
+	@$(BIN)/pytest --proof tests/proof
 
 # Without nodes: everything that needs neither root nor namespaces.
 quick: setup

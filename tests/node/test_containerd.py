@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labnodes import LabFactory
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
-from tests.node.conftest import LabFactory
 
 CONFIG = "/etc/containerd/config.toml"
 BINARY = "/usr/bin/true"

@@ -1,0 +1,83 @@
+"""Throw-away nodes for tests: one lab of two nodes for the whole session, and labs made to order.
+
+A node is put back to its first state before a test that asks for it, by throwing its disk's upper
+folder away; that costs less than a second. Without root, or where namespaces are not allowed, the
+tests are skipped, and the reason names what is missing.
+
+The labs of a session that died are taken down by the next one: a lab's name ends in the pid of its
+maker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpustate.lab import api, checks
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+LabFactory = Callable[[LabSpec], Lab]
+
+
+@pytest.fixture(scope="session")
+def lab_machine() -> None:
+    """Skip unless this machine can run a lab; remove what dead sessions left."""
+    missing = checks.missing()
+    if missing:
+        pytest.skip(f"no lab on this machine: {'; '.join(missing)}")
+    for lab in api.labs():
+        maker = re.fullmatch(r"pytest-.*?(\d+)", lab.name)
+        if maker and not Path("/proc", maker[1]).exists():
+            api.down(lab.name)
+
+
+@pytest.fixture(scope="session")
+def lab_factory(lab_machine: None) -> Iterator[LabFactory]:
+    """Makes labs of any kind; a name is given to each, and all are gone at the end."""
+    names: list[str] = []
+
+    def make(spec: LabSpec) -> Lab:
+        name = f"pytest-{len(names)}-{os.getpid()}"
+        names.append(name)
+        return api.up(replace(spec, name=name))
+
+    yield make
+    for name in names:
+        api.down(name)
+
+
+@pytest.fixture(scope="session")
+def lab(lab_factory: LabFactory) -> Lab:
+    """The shared lab: gpu1 with Debian 12, gpu2 with Debian 13, eight H100 each."""
+    return lab_factory(LabSpec(nodes=2, images=("debian12", "debian13"), gpus=("8xH100",)))
+
+
+@pytest.fixture
+def fresh_lab(lab: Lab) -> Lab:
+    """The shared lab with both nodes as they were at first."""
+    for node in lab.nodes:
+        node.reset(wait=False)
+    for node in lab.nodes:
+        node.wait_ready()
+    return lab
+
+
+@pytest.fixture
+def node12(lab: Lab) -> Node:
+    """The shared lab's Debian 12 node as it was at first."""
+    lab.node("gpu1").reset()
+    return lab.node("gpu1")
+
+
+@pytest.fixture
+def node13(lab: Lab) -> Node:
+    """The shared lab's Debian 13 node as it was at first."""
+    lab.node("gpu2").reset()
+    return lab.node("gpu2")

@@ -1,0 +1,101 @@
+"""Enumerated points: all of them with ``--proof``, otherwise one of each kind and a share.
+
+A test that could be run at hundreds of points (every journal entry, every message) lists them all
+and asks for its share. Without ``--proof`` that share is small, but another one with each commit, so
+that the points are walked through as the project moves on; which ones were taken is printed at the end
+of the run. ``GPUSTATE_SHARE=WORD`` stands in for the commit, to take another run's share again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+TAKEN: dict[str, str] = {}
+_everything = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Learn whether everything is asked for, before tests are collected."""
+    global _everything
+    _everything = bool(config.getoption("--proof"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--proof`` takes every enumerated point, and the tests that take long."""
+    parser.addoption("--proof", action="store_true", help="every enumerated point; takes an hour")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests marked ``proof`` to ``make proof``."""
+    if not _everything:
+        later = [item for item in items if item.get_closest_marker("proof")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which points were taken."""
+    if TAKEN:
+        terminalreporter.section(f"enumerated points ({'all' if _everything else seed()})")
+        for what, text in sorted(TAKEN.items()):
+            terminalreporter.line(f"{what}: {text}")
+
+
+@functools.cache
+def seed() -> str:
+    """What the share hangs on: the commit, or ``GPUSTATE_SHARE``."""
+    if word := os.environ.get("GPUSTATE_SHARE"):
+        return word
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"],
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip() or "no-commit"
+
+
+def everything() -> bool:
+    """Every point was asked for."""
+    return _everything
+
+
+def share(
+    what: str,
+    points: Sequence[T],
+    *,
+    most: int,
+    kind: Callable[[T], Hashable] = lambda point: None,
+) -> list[T]:
+    """Take this commit's share of enumerated points, in their own order.
+
+    Args:
+        what: name under which the end of the run tells what was taken.
+        points: all of them; two runs of one commit list the same.
+        most: how many without ``--proof``; one of each kind is taken in any case.
+        kind: points of one kind may stand in for each other.
+    """
+    if _everything or len(points) <= most:
+        TAKEN[what] = f"all {len(points)}"
+        return list(points)
+    drawn = sorted(
+        range(len(points)),
+        key=lambda i: hashlib.sha256(f"{seed()} {what} {points[i]}".encode()).digest(),
+    )
+    first: dict[Hashable, int] = {}
+    for i in drawn:
+        first.setdefault(kind(points[i]), i)
+    taken = list(first.values())
+    taken += [i for i in drawn if i not in set(taken)][: max(0, most - len(taken))]
+    chosen = [points[i] for i in sorted(taken)]
+    TAKEN[what] = f"{len(chosen)} of {len(points)}: {', '.join(str(point) for point in chosen)}"
+    return chosen
