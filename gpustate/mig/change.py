@@ -1,0 +1,201 @@
+"""The smallest change from the instances a GPU has to those that are wanted.
+
+What counts, in this order: MIG devices in use that stay, devices nobody looked at that stay, GPU
+instances that stay, compute instances that stay, few new GPU instances. Every choice of what to keep
+is considered, best first, and the first that can be completed is taken, so no other plan keeps
+more. Equal choices are settled by the instances' numbers: the same question has the same answer.
+
+A GPU instance stays where it lies, there is no moving; new ones get a place of their own, named in the
+plan, so that nothing depends on the order in which they are made. A wanted compute instance may be
+in any GPU instance of its profile: that is how mig-parted counts, too.
+
+Sources:
+    NVIDIA/mig-parted#3: keep what is in use (never merged); pkg/mig/config/config.go: how devices of
+    one profile share GPU instances there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, groupby, product
+
+from gpustate.mig.fit import pack, place
+from gpustate.mig.geometry import Geometry, Profile, Span
+from gpustate.mig.layout import ComputeInstance, GpuInstance
+from gpustate.mig.refute import by_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A GPU instance that stays.
+
+    Args:
+        instance: as it is now.
+        compute: its compute instances that stay.
+        created: compute instances to be made in it.
+    """
+
+    instance: GpuInstance
+    compute: tuple[ComputeInstance, ...]
+    created: tuple[Span, ...] = ()
+
+    @property
+    def destroyed(self) -> tuple[ComputeInstance, ...]:
+        """Its compute instances that go."""
+        return tuple(one for one in self.instance.compute if one not in self.compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new GPU instance, where it lies, and the compute instances to be made in it."""
+
+    profile: str
+    span: Span
+    compute: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What stays, what goes and what is made on one GPU; falsy when nothing goes and nothing is made."""
+
+    kept: tuple[Kept, ...] = ()
+    destroyed: tuple[GpuInstance, ...] = ()
+    created: tuple[Created, ...] = ()
+
+    def __bool__(self) -> bool:
+        touched = any(one.destroyed or one.created for one in self.kept)
+        return bool(self.destroyed or self.created or touched)
+
+
+def plan(
+    geometry: Geometry, instances: Sequence[GpuInstance], wanted: Mapping[str, int]
+) -> Change | None:
+    """Find the smallest change.
+
+    Args:
+        geometry: what the GPU can have.
+        instances: what it has, each with a profile and a place that it can have.
+        wanted: how many devices of each name; every name is one the GPU has.
+
+    Returns:
+        ``None`` when what is wanted cannot be on this GPU at all.
+    """
+    ordered = sorted(instances, key=lambda one: (one.start, one.id))
+    finder = _Finder(geometry, ordered, by_profile(geometry, wanted))
+    return finder.best()
+
+
+#: For each GPU instance: ``None`` when it goes, else which of its compute instances stay.
+_Choice = tuple[tuple[int, ...] | None, ...]
+
+
+class _Finder:
+    def __init__(
+        self,
+        geometry: Geometry,
+        instances: Sequence[GpuInstance],
+        wanted: Mapping[Profile, Mapping[int, int]],
+    ) -> None:
+        self.geometry = geometry
+        self.instances = instances
+        self.wanted = {profile.name: Counter(sizes) for profile, sizes in wanted.items()}
+        self.profiles = {profile.name: profile for profile in wanted}
+        found = (geometry.get(one.profile) for one in instances)
+        self.names = [profile.name if profile else "" for profile in found]
+
+    def best(self) -> Change | None:
+        ranked = sorted(
+            ((self.worth(choice), choice) for choice in self.choices()),
+            key=lambda one: one[0],
+            reverse=True,
+        )
+        for _, equals in groupby(ranked, key=lambda one: one[0]):
+            made = [done for _, choice in equals if (done := self.complete(choice)) is not None]
+            if made:
+                return min(made, key=lambda change: len(change.created))
+        return None
+
+    def choices(self) -> Iterator[_Choice]:
+        """Every choice that keeps no more than is wanted, low numbers first."""
+        options = [list(self.options(number)) for number in range(len(self.instances))]
+        for choice in product(*options):
+            if self.within(choice):
+                yield choice
+
+    def options(self, number: int) -> Iterator[tuple[int, ...] | None]:
+        """What may become of one GPU instance."""
+        profile = self.profiles.get(self.names[number])
+        if profile is not None:
+            compute = self.instances[number].compute
+            # Else it would be given the very compute instance that was taken from it.
+            whole = any(one.slices == profile.slices for one in compute)
+            least = 1 if whole and set(self.wanted[profile.name]) == {profile.slices} else 0
+            for count in range(len(compute), least - 1, -1):
+                yield from combinations(range(len(compute)), count)
+        yield None
+
+    def within(self, choice: _Choice) -> bool:
+        left = {name: Counter(sizes) for name, sizes in self.wanted.items()}
+        for number, kept in enumerate(choice):
+            for which in kept or ():
+                slices = self.instances[number].compute[which].slices
+                left[self.names[number]][slices] -= 1
+                if left[self.names[number]][slices] < 0:
+                    return False
+        return True
+
+    def worth(self, choice: _Choice) -> tuple[int, int, int, int]:
+        busy = unseen = whole = pieces = 0
+        for number, kept in enumerate(choice):
+            if kept is None:
+                continue
+            instance = self.instances[number]
+            users = [instance.users, *(instance.compute[which].users for which in kept)]
+            busy += sum(bool(one) for one in users)
+            unseen += sum(one is None for one in users)
+            whole += 1
+            pieces += len(kept)
+        return busy, unseen, whole, pieces
+
+    def complete(self, choice: _Choice) -> Change | None:
+        """The rest of the change, if what is kept leaves room for what is wanted."""
+        kept: list[Kept] = []
+        new: dict[str, list[list[Span]]] = {}
+        for name, profile in self.profiles.items():
+            mine = [
+                n for n, keep in enumerate(choice) if keep is not None and self.names[n] == name
+            ]
+            stay = [self.staying(number, choice[number] or ()) for number in mine]
+            left = self.wanted[name].copy()
+            left.subtract(one.slices for pieces in stay for one in pieces)
+            bins = [tuple(one.span for one in pieces) for pieces in stay]
+            shared = pack(profile, bins, left, profile.most - len(mine))
+            if shared is None:
+                return None
+            for number, pieces, added in zip(mine, stay, shared, strict=False):
+                kept.append(Kept(self.instances[number], pieces, tuple(sorted(added))))
+            new[name] = shared[len(mine) :]
+        spans = [(self.name_of(one), self.span_of(one)) for one in kept]
+        laid = place(self.geometry, {name: len(made) for name, made in new.items()}, spans)
+        if laid is None:
+            return None
+        created = [Created(name, span, tuple(sorted(new[name].pop(0)))) for name, span in laid]
+        gone = [one for one, keep in zip(self.instances, choice, strict=True) if keep is None]
+        return Change(
+            tuple(sorted(kept, key=lambda one: one.instance.start)),
+            tuple(gone),
+            tuple(sorted(created, key=lambda one: one.span)),
+        )
+
+    def staying(self, number: int, which: tuple[int, ...]) -> tuple[ComputeInstance, ...]:
+        return tuple(self.instances[number].compute[one] for one in which)
+
+    def name_of(self, kept: Kept) -> str:
+        profile = self.geometry.get(kept.instance.profile)
+        return profile.name if profile else kept.instance.profile
+
+    def span_of(self, kept: Kept) -> Span:
+        profile = self.geometry.get(kept.instance.profile)
+        return Span(kept.instance.start, profile.size if profile else 1)

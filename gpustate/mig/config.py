@@ -1,0 +1,250 @@
+"""Reads mig-parted configuration files, unmodified ones of schema v1 among them.
+
+Stricter than mig-parted where it takes things in silence: a key twice, two spellings of one profile.
+Every error has its line and, where there is one, the word that was meant.
+
+Which entry counts for a GPU: all entries are gone through in order, mig-parted applies each that
+matches one after the other, so the last one decides.
+
+Sources:
+    NVIDIA/mig-parted v0.15, api/spec/v1/spec.go, pkg/types/mig_config.go,
+    cmd/nvidia-mig-parted/assert/assert.go (``WalkSelectedMigConfigForEachGPU``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gpustate.errors import PolicyError
+from gpustate.mig.names import (
+    DeviceFilter,
+    parse_device_filter,
+    parse_device_name,
+)
+from gpustate.text import yaml_events
+from gpustate.text.words import at, kind_of, shown
+
+VERSION = "v1"
+_TOP = ("version", "mig-configs")
+_ENTRY = ("device-filter", "devices", "mig-enabled", "mig-devices")
+#: More instances of a profile than any GPU has; what is larger is a slip of the hand.
+_MOST = 64
+_RULES = yaml_events.Rules(PolicyError, depth=12, values=200_000, text_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What some GPUs of a node shall be.
+
+    Args:
+        enabled: MIG mode.
+        devices: how many MIG devices of each name; empty: none.
+        indices: numbers of the GPUs in PCI order; ``None`` for all.
+        filters: which kinds of GPU; empty for all.
+        place: file and line.
+    """
+
+    enabled: bool
+    devices: Mapping[str, int]
+    indices: tuple[int, ...] | None = None
+    filters: tuple[DeviceFilter, ...] = ()
+    place: str = ""
+
+    def matches(self, index: int, device_id: str, subsystem_id: str = "") -> bool:
+        """Whether it says something about a GPU."""
+        if self.indices is not None and index not in self.indices:
+            return False
+        kinds = (one.matches(device_id, subsystem_id) for one in self.filters)
+        return not self.filters or any(kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One named configuration."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    place: str = ""
+
+    def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
+        """What it says about a GPU; ``None`` when it says nothing."""
+        said = [one for one in self.entries if one.matches(index, device_id, subsystem_id)]
+        return said[-1] if said else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """All configurations of a file, in its order."""
+
+    path: str
+    configs: Mapping[str, Config]
+
+    def config(self, name: str | None = None) -> Config:
+        """The configuration of a name; without one, the only one there is.
+
+        Raises:
+            PolicyError: there is none of that name, or a name is needed.
+        """
+        if name is None:
+            if len(self.configs) == 1:
+                return next(iter(self.configs.values()))
+            raise PolicyError(
+                f"has {len(self.configs)} configurations", place=self.path, fix=self._hint("")
+            )
+        found = self.configs.get(name)
+        if found is None:
+            raise PolicyError(
+                f"no configuration {shown(name)}", place=self.path, fix=self._hint(name)
+            )
+        return found
+
+    def _hint(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.configs, 3)
+        if near:
+            return f"did you mean {' or '.join(near)}"
+        names = list(self.configs)
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        return f"name one of {', '.join(names[:12])}{more}"
+
+
+def read(text: str, path: str) -> ConfigFile:
+    """Read the text of a file.
+
+    Raises:
+        PolicyError: with the line.
+    """
+    found = yaml_events.documents(text, path, _RULES)
+    if not found or found[0].data is None:
+        raise PolicyError("is empty, wanted version and mig-configs", place=path)
+    return _Reader(path, found[0].lines).file(found[0].data, found[0].line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    path: str
+    lines: yaml_events.Lines
+
+    def fail(self, why: str, line: int, fix: str | None = None) -> NoReturn:
+        raise PolicyError(why, place=at(self.path, line), fix=fix)
+
+    def key_line(self, owner: Mapping[str, Any], key: str, otherwise: int) -> int:
+        return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
+
+    def closed(self, owner: Any, known: tuple[str, ...], line: int, what: str) -> dict[str, Any]:
+        """A mapping that has no other keys."""
+        if not isinstance(owner, dict):
+            self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
+        for key in owner:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                self.fail(f"unknown key {shown(key)}", self.key_line(owner, key, line), hint)
+        return owner
+
+    def file(self, data: Any, line: int) -> ConfigFile:
+        top = self.closed(data, _TOP, line, "the file")
+        if "version" not in top:
+            self.fail("lacks version", line, f"wanted version: {VERSION}")
+        if top["version"] != VERSION:
+            where = self.key_line(top, "version", line)
+            self.fail(f"version {shown(top['version'])} is not known, wanted {VERSION}", where)
+        configs = top.get("mig-configs")
+        where = self.key_line(top, "mig-configs", line)
+        if not isinstance(configs, dict) or not configs:
+            self.fail("mig-configs wants at least one configuration", where)
+        made = {name: self.config(configs, name, where) for name in configs}
+        return ConfigFile(self.path, made)
+
+    def config(self, configs: dict[str, Any], name: str, otherwise: int) -> Config:
+        line = self.key_line(configs, name, otherwise)
+        entries = configs[name]
+        if not isinstance(entries, list) or not entries:
+            self.fail(f"{name} wants a list of at least one entry", line)
+        lines = self.lines.of_items.get(id(entries), [line] * len(entries))
+        made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
+        return Config(name, made, at(self.path, line))
+
+    def entry(self, data: Any, line: int) -> Entry:
+        entry = self.closed(data, _ENTRY, line, "an entry")
+        for key in ("devices", "mig-enabled"):
+            if key not in entry:
+                self.fail(f"the entry lacks {key}", line)
+        enabled = entry["mig-enabled"]
+        if not isinstance(enabled, bool):
+            where = self.key_line(entry, "mig-enabled", line)
+            self.fail(f"mig-enabled is {kind_of(enabled)}, wanted true or false", where)
+        devices = self.devices(entry, line)
+        if enabled and devices is None:
+            self.fail("mig-enabled: true lacks mig-devices", line, "for none write mig-devices: {}")
+        if not enabled and devices:
+            where = self.key_line(entry, "mig-devices", line)
+            self.fail("mig-devices beside mig-enabled: false", where, "leave one of them out")
+        return Entry(
+            enabled,
+            devices or {},
+            self.indices(entry, line),
+            self.filters(entry, line),
+            at(self.path, line),
+        )
+
+    def indices(self, entry: dict[str, Any], otherwise: int) -> tuple[int, ...] | None:
+        value, line = entry["devices"], self.key_line(entry, "devices", otherwise)
+        if value == "all":
+            return None
+        if not isinstance(value, list):
+            self.fail(f"devices is {shown(value)}, wanted all or a list of GPU numbers", line)
+        for one in value:
+            if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+                self.fail(f"{shown(one)} is no number of a GPU, wanted 0, 1 and so on", line)
+        return tuple(sorted(set(value)))
+
+    def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
+        value = entry.get("device-filter")
+        line = self.key_line(entry, "device-filter", otherwise)
+        if value is None:
+            return ()
+        found: list[DeviceFilter] = []
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, str):
+                hint = 'put it in quotes: "0x233010DE"'
+                self.fail(f"device-filter holds {kind_of(one)}, wanted text", line, hint)
+            try:
+                found.append(parse_device_filter(one))
+            except ValueError as error:
+                self.fail(f"device-filter {shown(one)}: {error}", line)
+        return tuple(found)
+
+    def devices(self, entry: dict[str, Any], otherwise: int) -> dict[str, int] | None:
+        value = entry.get("mig-devices")
+        if value is None:
+            return None
+        line = self.key_line(entry, "mig-devices", otherwise)
+        if not isinstance(value, dict):
+            self.fail(f"mig-devices is {kind_of(value)}, wanted profiles and counts", line)
+        found: dict[str, int] = {}
+        for key, count in value.items():
+            where = self.key_line(value, key, line)
+            try:
+                name = str(parse_device_name(key))
+            except ValueError as error:
+                self.fail(f"{shown(key)}: {error}", where, self.meant(key))
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
+                self.fail(f"{key}: {shown(count)} is no count, wanted 0 to {_MOST}", where)
+            if name in found:
+                self.fail(f"{shown(key)} is the same profile as one above", where)
+            found[name] = count
+        if found and not any(found.values()):
+            self.fail("every count in mig-devices is 0", line, "for none write mig-devices: {}")
+        return {name: count for name, count in found.items() if count}
+
+    def meant(self, key: str) -> str | None:
+        """A profile that somebody may have meant; names of configurations have a dot for the plus."""
+        for other in (key.replace(".me", "+me").replace(".gfx", "+gfx"), key.lower(), key.strip()):
+            try:
+                return f"did you mean {parse_device_name(other)}"
+            except ValueError:
+                continue
+        return None

@@ -1,0 +1,119 @@
+"""A plan as a document (``gpustate.mig-plan/1``, schema in ``gpustate/plan/schema``) and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpustate.mig.plan import FORMAT, GpuPlan, NodePlan, Step
+
+
+def as_data(plan: NodePlan) -> dict[str, Any]:
+    """Turn a plan into plain JSON data."""
+    return {
+        "format": FORMAT,
+        "config": plan.config,
+        "changes": bool(plan),
+        "disruption": plan.disruption.word,
+        "gpus": [_gpu(one) for one in plan.gpus],
+    }
+
+
+def _gpu(plan: GpuPlan) -> dict[str, Any]:
+    gpu, wanted = plan.gpu, plan.wanted
+    return {
+        "index": gpu.index,
+        "name": gpu.name,
+        "uuid": gpu.uuid,
+        "device_id": gpu.device_id,
+        "profiles_from": plan.source,
+        "mode": {
+            "current": gpu.enabled,
+            "pending": gpu.pending_mode,
+            "wanted": None if wanted is None else wanted.enabled,
+        },
+        "devices": {
+            "current": gpu.counts(),
+            "wanted": None if wanted is None else dict(wanted.devices),
+        },
+        "disruption": plan.disruption.word,
+        "why": list(plan.why),
+        "kept": [
+            {
+                "gpu_instance": one.instance.id,
+                "profile": one.instance.profile,
+                "start": one.instance.start,
+                "compute_instances": [piece.id for piece in one.compute],
+            }
+            for one in plan.change.kept
+        ],
+        "steps": [{"do": step.do, **step.data} for step in plan.steps],
+        "notes": list(plan.notes),
+    }
+
+
+def as_text(plan: NodePlan) -> str:
+    """Turn a plan into lines for people."""
+    return "".join(f"{line}\n" for line in _lines(plan))
+
+
+def _lines(plan: NodePlan) -> Iterator[str]:
+    # GPUs with one fate are told once.
+    fates: dict[tuple[str, ...], list[GpuPlan]] = {}
+    for gpu in plan.gpus:
+        fates.setdefault((gpu.gpu.model_name, *_fate(gpu)), []).append(gpu)
+    for (model, first, *rest), gpus in fates.items():
+        numbers = ", ".join(str(gpu.gpu.index) for gpu in gpus)
+        yield f"GPU {numbers} ({model}): {first}"
+        yield from (f"    {line}" for line in rest)
+    kept = sum(len(gpu.change.kept) for gpu in plan.gpus)
+    words = [step.do for gpu in plan.gpus for step in gpu.steps]
+    gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
+    yield (
+        f"{plan.config}: GPU instances kept={kept} destroyed={gone} created={made} "
+        f"disruption={plan.disruption.word}"
+    )
+
+
+def _fate(plan: GpuPlan) -> Iterator[str]:
+    """One line on the whole, then its parts."""
+    if not plan.steps:
+        yield plan.notes[0] if plan.notes else "nothing to do"
+        return
+    yield f"costs {plan.disruption.word}" if plan.disruption else "costs nothing that runs"
+    yield from (f"! {text}" for text in plan.why)
+    for kept in plan.change.kept:
+        devices = ", ".join(sorted(kept.instance.devices())) or "empty"
+        number, start = kept.instance.id, kept.instance.start
+        yield f"= {kept.instance.profile} at {start} (GPU instance {number}: {devices})"
+    going = {one.id for one in plan.change.destroyed}
+    for step in plan.steps:
+        if not _goes_without_saying(step, going):
+            yield _step(step)
+    yield from (f"note: {text}" for text in plan.notes)
+
+
+def _goes_without_saying(step: Step, going: set[int]) -> bool:
+    """The one compute instance that is its GPU instance, which is told of beside it."""
+    if not step.do.endswith("-compute-instance") or "c." in step.data["device"]:
+        return False
+    number = step.data["gpu_instance"]
+    return number is None or number in going
+
+
+def _step(step: Step) -> str:
+    data = step.data
+    match step.do:
+        case "set-mode":
+            return f"~ MIG mode {'on' if data['enabled'] else 'off'}"
+        case "reset":
+            return "~ GPU reset"
+        case "create-gpu-instance":
+            return f"+ {data['profile']} at {data['start']}"
+        case "create-compute-instance":
+            return f"+   {data['device']} at {data['start']} of the instance at {data['at']}"
+        case "destroy-gpu-instance":
+            return f"- {data['profile']} at {data['start']} (GPU instance {data['gpu_instance']})"
+        case _:
+            piece, whole = data["compute_instance"], data["gpu_instance"]
+            return f"-   {data['device']} (compute instance {piece} of GPU instance {whole})"

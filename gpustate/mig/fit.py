@@ -1,0 +1,167 @@
+"""Does it fit: legal places for GPU instances beside those that stay, and compute instances inside.
+
+Exact: every arrangement is tried, with what cannot matter left out (the order of instances of one
+profile, an occupation seen before). A GPU has at most a dozen slices, so this takes microseconds to
+a few milliseconds. The first arrangement found is taken, and spans that take the fewest places away
+from others are tried first: 1g goes to the slice that no 2g can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
+
+#: Compute instances of one GPU instance, as sizes and starts.
+Pieces = tuple[Span, ...]
+
+
+def shortage(geometry: Geometry, counts: Mapping[str, int]) -> str | None:
+    """What there are too few of for so many instances, wherever they would lie; ``None``: nothing."""
+    wanted = [(_profile(geometry, name), count) for name, count in counts.items() if count]
+    for profile, count in wanted:
+        if count > profile.most:
+            return f"{count} x {profile.name} wanted, a GPU has at most {profile.most}"
+    there = {"compute slices": geometry.compute_slices, "memory slices": geometry.memory_slices}
+    takes = {
+        "compute slices": [(one.slices, one, count) for one, count in wanted],
+        "memory slices": [(one.size, one, count) for one, count in wanted],
+    }
+    if any(geometry.media):
+        for number, word in enumerate(Media(1, 1, 1, 1).named()):
+            there[f"{word} engines"] = geometry.media[number]
+            takes[f"{word} engines"] = [(one.media[number], one, count) for one, count in wanted]
+    for what, most in there.items():
+        total = sum(each * count for each, _, count in takes[what])
+        if total > most:
+            parts = [f"{p.name}: {count} x {each}" for each, p, count in takes[what] if each]
+            return f"{total} of {most} {what} wanted ({', '.join(parts)})"
+    return None
+
+
+def place(
+    geometry: Geometry, wanted: Mapping[str, int], kept: Sequence[tuple[str, Span]] = ()
+) -> list[tuple[str, Span]] | None:
+    """Find places for new GPU instances.
+
+    Args:
+        geometry: what the GPU can have.
+        wanted: how many new instances of each profile.
+        kept: instances that stay where they are.
+
+    Returns:
+        Profile and place of each new instance, largest first; ``None`` when there is no way.
+    """
+    total = {name: count for name, count in wanted.items() if count}
+    for name, _ in kept:
+        total[name] = total.get(name, 0) + 1
+    if shortage(geometry, total) is not None:
+        return None
+    profiles = sorted(
+        (_profile(geometry, name) for name, count in wanted.items() if count),
+        key=lambda profile: (-profile.size, len(profile.starts), profile.name),
+    )
+    items = [profile for profile in profiles for _ in range(wanted[profile.name])]
+    taken = 0
+    for _, span in kept:
+        taken |= span.mask
+    found = _search(geometry, items, taken)
+    return None if found is None else [(p.name, s) for p, s in zip(items, found, strict=True)]
+
+
+def _search(geometry: Geometry, items: Sequence[Profile], taken: int) -> list[Span] | None:
+    """Places of ``items`` in order; equal neighbours take their spans in one order only."""
+    order = {
+        profile.name: sorted(profile.spans(), key=lambda span: (geometry.crowding[span], span))
+        for profile in items
+    }
+    same = [False, *(a.name == b.name for a, b in pairwise(items))]
+    dead: set[tuple[int, int, int]] = set()
+
+    def go(number: int, taken: int, first: int) -> list[Span] | None:
+        if number == len(items):
+            return []
+        begin = first if same[number] else 0
+        if (number, taken, begin) in dead:
+            return None
+        spans = order[items[number].name]
+        for choice in range(begin, len(spans)):
+            if taken & spans[choice].mask:
+                continue
+            rest = go(number + 1, taken | spans[choice].mask, choice + 1)
+            if rest is not None:
+                return [spans[choice], *rest]
+        dead.add((number, taken, begin))
+        return None
+
+    return go(0, taken, 0)
+
+
+def pack(
+    profile: Profile, bins: Sequence[Pieces], wanted: Mapping[int, int], most_new: int
+) -> list[list[Span]] | None:
+    """Share compute instances out over GPU instances of one profile, with the fewest new ones.
+
+    Args:
+        profile: of the GPU instances.
+        bins: for each GPU instance that stays, the compute instances that stay inside.
+        wanted: how many more compute instances of each size.
+        most_new: how many new GPU instances there may be.
+
+    Returns:
+        The compute instances to be made in each GPU instance, first in those that stay, then in
+        the new ones; every one ends up with at least one. ``None`` when there is no way.
+    """
+    kinds: list[ComputeProfile] = []
+    for slices in sorted(wanted, reverse=True):
+        kind = profile.compute_profile(slices)
+        if kind is None and wanted[slices]:
+            return None
+        kinds += [kind] * wanted[slices] if kind is not None else []
+    for new in range(min(most_new, len(kinds)) + 1):
+        taken = [_mask(pieces) for pieces in bins] + [0] * new
+        made: list[list[Span]] = [[] for _ in taken]
+        if _share(kinds, taken, made, 0):
+            return made
+    return None
+
+
+def _share(
+    kinds: Sequence[ComputeProfile], taken: list[int], made: list[list[Span]], number: int
+) -> bool:
+    hungry = sum(mask == 0 for mask in taken)
+    if number == len(kinds):
+        return hungry == 0
+    if hungry > len(kinds) - number:
+        return False
+    seen: set[int] = set()
+    for where, mask in enumerate(taken):
+        if mask in seen:
+            continue  # equal GPU instances are as good as one another
+        seen.add(mask)
+        for start in kinds[number].starts:
+            span = Span(start, kinds[number].slices)
+            if mask & span.mask:
+                continue
+            taken[where] = mask | span.mask
+            made[where].append(span)
+            if _share(kinds, taken, made, number + 1):
+                return True
+            made[where].pop()
+            taken[where] = mask
+    return False
+
+
+def _mask(pieces: Pieces) -> int:
+    mask = 0
+    for span in pieces:
+        mask |= span.mask
+    return mask
+
+
+def _profile(geometry: Geometry, name: str) -> Profile:
+    profile = geometry.get(name)
+    if profile is None:
+        raise KeyError(name)
+    return profile

@@ -1,0 +1,308 @@
+"""How the GPUs of a node are divided: modes, GPU instances with their places, who uses them.
+
+A layout can be saved (``gpustate.mig-layout/1``, JSON) and planned from later, or written by hand. It
+may carry the profiles that NVML reported; without them the tables stand in. ``users`` tells who has
+an instance open; null is "nobody looked", which a plan takes for "perhaps somebody".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from gpustate.errors import UsageError
+from gpustate.mig import tables
+from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
+from gpustate.mig.names import NVIDIA, device_name, parse_device_name
+from gpustate.model.facts import PciGpu
+
+FORMAT = "gpustate.mig-layout/1"
+Users = tuple[str, ...] | None
+
+_ID = r"^[0-9a-f]{4}$"
+#: More slices than any GPU has; a number without bound would be a mask without bound.
+_MOST_SLICES = 64
+
+
+def _profile_name(text: str) -> str:
+    name = parse_device_name(text)
+    if name.profile != text:
+        raise ValueError(f"wanted the name of a GPU instance profile, such as {name.profile}")
+    return text
+
+
+Slices = Annotated[int, Field(ge=1, le=_MOST_SLICES, strict=True)]
+Start = Annotated[int, Field(ge=0, lt=_MOST_SLICES, strict=True)]
+Engines = dict[Literal["NVDEC", "NVENC", "JPEG", "OFA"], Annotated[int, Field(ge=0, strict=True)]]
+ProfileName = Annotated[str, AfterValidator(_profile_name)]
+
+
+class _Part(BaseModel):
+    # JSON has no tuples, so the whole is not strict; the numbers are.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ComputeInstance(_Part):
+    """A compute instance.
+
+    Args:
+        id: as NVML numbers it inside its GPU instance.
+        slices: compute slices.
+        start: first of them, inside the GPU instance.
+        users: who has it open.
+    """
+
+    id: int = Field(ge=0, strict=True)
+    slices: Slices
+    start: Start = 0
+    users: Users = None
+
+    @property
+    def span(self) -> Span:
+        """Where it lies inside its GPU instance."""
+        return Span(self.start, self.slices)
+
+
+class GpuInstance(_Part):
+    """A GPU instance and the compute instances inside.
+
+    Args:
+        id: as NVML numbers it.
+        profile: name of its profile.
+        start: first memory slice.
+        users: who holds it beside those of its compute instances.
+        compute: its compute instances.
+    """
+
+    id: int = Field(ge=0, strict=True)
+    profile: ProfileName
+    start: Start
+    users: Users = ()
+    compute: tuple[ComputeInstance, ...] = ()
+
+    def devices(self) -> list[str]:
+        """Names of its MIG devices."""
+        return [device_name(one.slices, self.profile) for one in self.compute]
+
+
+class LiveComputeProfile(_Part):
+    """A compute instance profile as NVML reported it."""
+
+    slices: Slices
+    starts: tuple[Start, ...]
+    nvml_id: int | None = None
+
+
+class LiveProfile(_Part):
+    """A GPU instance profile as NVML reported it; fields as in :class:`geometry.Profile`."""
+
+    name: ProfileName
+    slices: Slices
+    size: Slices
+    starts: tuple[Start, ...]
+    most: Annotated[int, Field(ge=0, le=_MOST_SLICES, strict=True)]
+    media: Engines = Field(default_factory=Engines)
+    compute: tuple[LiveComputeProfile, ...]
+    nvml_id: int | None = None
+    smi_id: int | None = None
+
+
+class LiveGeometry(_Part):
+    """All profiles of a GPU as NVML reported them."""
+
+    memory_slices: Slices
+    compute_slices: Slices
+    media: Engines = Field(default_factory=Engines)
+    profiles: tuple[LiveProfile, ...]
+
+
+class GpuLayout(_Part):
+    """One GPU.
+
+    Args:
+        index: in PCI order, from 0.
+        device_id: PCI device id, four hexadecimal digits.
+        subsystem_id: device and vendor id of the board, eight digits; empty when not known.
+        name, uuid: as NVML has them; may be empty.
+        enabled: MIG mode now; ``None`` on a GPU without MIG.
+        pending: MIG mode after the next reset; as ``enabled`` when left out.
+        instances: its GPU instances.
+        geometry: its profiles as NVML has them; ``None`` when nobody asked.
+    """
+
+    index: int = Field(ge=0, strict=True)
+    device_id: str = Field(pattern=_ID)
+    subsystem_id: str = Field(pattern=r"^([0-9a-f]{8})?$", default="")
+    name: str = ""
+    uuid: str = ""
+    enabled: bool | None = Field(strict=True)
+    pending: bool | None = Field(strict=True, default=None)
+    instances: tuple[GpuInstance, ...] = ()
+    geometry: LiveGeometry | None = None
+
+    @property
+    def architecture(self) -> str:
+        """NVIDIA's name for its generation, lower case; empty when not known."""
+        model = tables.by_device_id().get(self.device_id)
+        if model is not None:
+            return model.architecture
+        return PciGpu("", self.device_id, "030200", None).architecture or ""
+
+    @property
+    def pending_mode(self) -> bool | None:
+        """MIG mode after the next reset."""
+        return self.enabled if self.pending is None else self.pending
+
+    @property
+    def model_name(self) -> str:
+        """``H100 NVL``, or its PCI ids where nobody says."""
+        model = tables.by_device_id().get(self.device_id)
+        name = self.name.removeprefix("NVIDIA ") or (model.name if model else "")
+        return name or f"{NVIDIA}:{self.device_id}"
+
+    def shown(self) -> str:
+        """``GPU 0 (H100 NVL)``."""
+        return f"GPU {self.index} ({self.model_name})"
+
+    def profiles(self) -> Geometry | None:
+        """What can be made of it: what NVML said, else the tables, else ``None``."""
+        if self.geometry is not None:
+            return _geometry(self.geometry)
+        model = tables.by_device_id().get(self.device_id)
+        return model.geometry if model else None
+
+    def counts(self) -> dict[str, int]:
+        """How many MIG devices of each name, as mig-parted writes them."""
+        found: dict[str, int] = {}
+        for instance in self.instances:
+            for name in instance.devices():
+                found[name] = found.get(name, 0) + 1
+        return dict(sorted(found.items()))
+
+
+class Layout(_Part):
+    """All GPUs of a node, in PCI order."""
+
+    gpus: tuple[GpuLayout, ...]
+
+
+def empty(model: tables.Model, count: int) -> Layout:
+    """A node of ``count`` GPUs of a model with MIG off."""
+    gpus = (GpuLayout(index=i, device_id=model.device_ids[0], enabled=False) for i in range(count))
+    return Layout(gpus=tuple(gpus))
+
+
+def as_data(layout: Layout) -> dict[str, Any]:
+    """Turn a layout into the document that :func:`read` takes."""
+    gpus = layout.model_dump(mode="json")["gpus"]
+    return {"format": FORMAT, "gpus": gpus}
+
+
+def read(text: str, path: str) -> Layout:
+    """Read a saved layout.
+
+    Raises:
+        UsageError: it is none, or it cannot be; with the place in the file.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UsageError(f"is not JSON ({why or 'nested too deep'})", place=path) from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UsageError(
+            f"is no layout ({FORMAT})", place=path, fix="write one as docs/mig.md shows"
+        )
+    try:
+        layout = Layout.model_validate({key: data[key] for key in data if key != "format"})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        more = error.error_count() - 1
+        raise UsageError(
+            f"{where}: {first['msg']}" + (f" (and {more} more)" if more else ""), place=path
+        ) from error
+    check(layout, path)
+    return layout
+
+
+def check(layout: Layout, path: str) -> None:
+    """Refuse a layout that no GPU can have.
+
+    Raises:
+        UsageError: with the GPU and what is wrong.
+    """
+    for number, gpu in enumerate(layout.gpus):
+        why = _wrong(gpu) if gpu.index == number else f"is entry {number}; wanted in PCI order"
+        if why:
+            raise UsageError(f"GPU {gpu.index}: {why}", place=path)
+
+
+def _wrong(gpu: GpuLayout) -> str | None:
+    if not gpu.instances:
+        return None
+    if not gpu.enabled:
+        return "has instances, but MIG is not enabled"
+    ids = [instance.id for instance in gpu.instances]
+    if len(set(ids)) < len(ids):
+        return "two GPU instances have one id"
+    geometry = gpu.profiles()
+    if geometry is None:
+        reason = tables.UNKNOWN.get(gpu.device_id, ("", "it is in no table"))[1]
+        return f"no profiles are known of {gpu.device_id} ({reason}); add what NVML says of them"
+    taken = 0
+    for instance in gpu.instances:
+        profile = geometry.get(instance.profile)
+        if profile is None:
+            return f"{instance.profile} is no profile of this GPU ({', '.join(geometry.names)})"
+        if instance.start not in profile.starts:
+            places = ", ".join(map(str, profile.starts))
+            return f"{instance.profile} cannot begin at {instance.start}, only at {places}"
+        mask = Span(instance.start, profile.size).mask
+        if taken & mask:
+            return f"GPU instance {instance.id} lies on another"
+        taken |= mask
+        if why := _compute_wrong(instance, profile):
+            return f"GPU instance {instance.id}: {why}"
+    return None
+
+
+def _compute_wrong(instance: GpuInstance, profile: Profile) -> str | None:
+    taken = 0
+    ids = [one.id for one in instance.compute]
+    if len(set(ids)) < len(ids):
+        return "two compute instances have one id"
+    for one in instance.compute:
+        kind = profile.compute_profile(one.slices)
+        if kind is None or one.start not in kind.starts:
+            return f"no compute instance of {one.slices} slices can begin at {one.start}"
+        if taken & one.span.mask:
+            return f"compute instance {one.id} lies on another"
+        taken |= one.span.mask
+    return None
+
+
+def _geometry(live: LiveGeometry) -> Geometry:
+    profiles = tuple(
+        Profile(
+            one.name,
+            one.slices,
+            one.size,
+            one.starts,
+            one.most,
+            _media(one.media),
+            tuple(ComputeProfile(c.slices, c.starts, c.nvml_id) for c in one.compute),
+            one.nvml_id,
+            one.smi_id,
+        )
+        for one in sorted(live.profiles, key=lambda one: (-one.size, -one.slices, one.name))
+    )
+    return Geometry(live.memory_slices, live.compute_slices, profiles, _media(live.media), "NVML")
+
+
+def _media(counts: Engines) -> Media:
+    return Media(
+        counts.get("NVDEC", 0), counts.get("NVENC", 0), counts.get("JPEG", 0), counts.get("OFA", 0)
+    )

@@ -1,0 +1,124 @@
+"""Why something does not fit, in words a person can check.
+
+First what can be counted: profiles the GPU does not have, too many of one, too few compute slices,
+engines or memory slices. What passes that and still does not fit fails on places. Then instances are
+left out as long as the rest still does not fit; of what remains none can be spared, so it is the
+conflict, and for every way to lay the others it is said what stands in the way of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpustate.mig.fit import pack, place, shortage
+from gpustate.mig.geometry import Geometry, Profile, Span
+from gpustate.mig.names import device_name, parse_device_name, profile_slices
+
+Pieces = Mapping[int, int]
+#: Arrangements that are told one by one.
+TOLD = 3
+
+
+def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
+    """Name a wanted device that this GPU does not have, with what it has; ``None``: there is none."""
+    for name in names:
+        wanted = parse_device_name(name)
+        profile = geometry.get(wanted.profile)
+        if profile is None:
+            begins = f"{profile_slices(wanted.profile)}g."
+            alike = [one for one in geometry.names if one.startswith(begins)] or geometry.names
+            return f"{name} is no profile of this GPU, it has {', '.join(alike)}"
+        if profile.compute_profile(wanted.slices) is None:
+            sizes = ", ".join(device_name(one.slices, profile.name) for one in profile.compute)
+            return f"{name} is no size of compute instance in {profile.name}; there are {sizes}"
+    return None
+
+
+def fewest(geometry: Geometry, names: Mapping[str, int]) -> dict[str, int] | str:
+    """How many GPU instances of each profile the wanted devices need at least, or why none do."""
+    needed: dict[str, int] = {}
+    for profile, pieces in by_profile(geometry, names).items():
+        made = pack(profile, (), pieces, sum(pieces.values()))
+        if made is None:  # every piece fits into an empty GPU instance of its own
+            return f"{profile.name}: its compute instances have no place"
+        needed[profile.name] = len(made)
+    return needed
+
+
+def by_profile(geometry: Geometry, names: Mapping[str, int]) -> dict[Profile, dict[int, int]]:
+    """Wanted compute instances by their GPU instance's profile: how many of each size."""
+    found: dict[Profile, dict[int, int]] = {}
+    for name, count in names.items():
+        wanted = parse_device_name(name)
+        profile = geometry.get(wanted.profile)
+        if profile is not None and count:
+            sizes = found.setdefault(profile, {})
+            sizes[wanted.slices] = sizes.get(wanted.slices, 0) + count
+    return found
+
+
+def why_not(geometry: Geometry, names: Mapping[str, int]) -> list[str]:
+    """Say why the wanted devices cannot be on one GPU; nothing when they can.
+
+    Args:
+        geometry: what the GPU can have.
+        names: how many devices of each name, as a mig-parted file has them; in the form that
+            :func:`gpustate.mig.names.parse_device_name` gives them.
+    """
+    if said := unknown(geometry, names):
+        return [said]
+    needed = fewest(geometry, names)
+    if isinstance(needed, str):
+        return [needed]
+    if said := shortage(geometry, needed):
+        return [said]
+    if place(geometry, needed) is not None:
+        return []
+    return list(_conflict(geometry, needed))
+
+
+def _conflict(geometry: Geometry, needed: Mapping[str, int]) -> Iterator[str]:
+    core = {name: count for name, count in needed.items() if count}
+    for name in sorted(core, key=lambda name: (profile_slices(name), name)):
+        while core[name] and place(geometry, {**core, name: core[name] - 1}) is None:
+            core[name] -= 1
+    core = {name: count for name, count in core.items() if count}
+    profiles = [p for p in geometry.profiles if p.name in core]
+    whole = " + ".join(f"{core[p.name]} x {p.name}" for p in profiles)
+    yield f"{whole} do not fit together, whatever the order"
+    last = min(profiles, key=lambda p: (p.size, -len(p.starts)))
+    others = {**core, last.name: core[last.name] - 1}
+    ways = sorted(set(_arrangements(geometry, others)))
+    for way in ways[:TOLD]:
+        laid = ", ".join(f"{name} at {span}" for name, span in way)
+        yield f"with {laid}: no room for {_places(last)}"
+    if len(ways) > TOLD:
+        yield f"and likewise in the {len(ways) - TOLD} other arrangements of the rest"
+
+
+def _arrangements(
+    geometry: Geometry, counts: Mapping[str, int]
+) -> Iterator[tuple[tuple[str, Span], ...]]:
+    """Every way to lay instances, each once or more."""
+    items = [p for p in geometry.profiles for _ in range(counts.get(p.name, 0))]
+
+    def go(
+        number: int, taken: int, laid: tuple[tuple[str, Span], ...]
+    ) -> Iterator[tuple[tuple[str, Span], ...]]:
+        if number == len(items):
+            yield tuple(sorted(laid, key=lambda one: one[1]))
+            return
+        profile = items[number]
+        after = laid[-1][1].start if laid and laid[-1][0] == profile.name else -1
+        for span in profile.spans():
+            if span.start > after and not taken & span.mask:
+                yield from go(number + 1, taken | span.mask, (*laid, (profile.name, span)))
+
+    return go(0, 0, ())
+
+
+def _places(profile: Profile) -> str:
+    if len(profile.starts) == 1:
+        return f"{profile.name}, which lies at {Span(profile.starts[0], profile.size)} or nowhere"
+    spans = ", ".join(str(span) for span in profile.spans())
+    return f"{profile.name}, which lies at one of {spans}"

@@ -1,0 +1,119 @@
+"""What ``gpustate mig show`` shows: known GPUs, and profiles of one with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpustate.mig.geometry import Geometry, Profile
+from gpustate.mig.names import device_name
+from gpustate.mig.tables import MODELS, UNKNOWN, Model
+
+MODELS_FORMAT = "gpustate.mig-models/1"
+PROFILES_FORMAT = "gpustate.mig-profiles/1"
+
+
+def models_data() -> dict[str, Any]:
+    """Every known GPU."""
+    return {
+        "format": MODELS_FORMAT,
+        "models": [_head(model) for model in MODELS],
+        "unknown": [
+            {"device_id": device, "name": name, "why": why}
+            for device, (name, why) in UNKNOWN.items()
+        ],
+    }
+
+
+def models_text() -> str:
+    """Every known GPU, one a line."""
+    rows = [["GPU", "PCI ids", "instances", "first driver"]]
+    for model in MODELS:
+        ids, most = " ".join(model.device_ids), _most(model.geometry)
+        rows.append([model.name, ids, str(most), model.first_driver or "-"])
+    lines = _columns(rows)
+    lines += [f"not in the tables: {name} ({why})" for name, why in UNKNOWN.values()]
+    return "\n".join(lines) + "\n"
+
+
+def model_data(model: Model) -> dict[str, Any]:
+    """One GPU with its profiles."""
+    return {
+        "format": PROFILES_FORMAT,
+        **_head(model),
+        "memory_slices": model.geometry.memory_slices,
+        "compute_slices": model.geometry.compute_slices,
+        "media": model.geometry.media.named(),
+        "note": model.note,
+        "profiles": [_profile(one) for one in model.geometry.profiles],
+    }
+
+
+def model_text(model: Model) -> str:
+    """One GPU with its profiles, one a line."""
+    rows = [["profile", "most", "compute", "memory", "begins at", "nvidia-smi", "NVML", "media"]]
+    for one in model.geometry.profiles:
+        rows.append(
+            [
+                one.name,
+                str(one.most),
+                f"{one.slices}/{model.geometry.compute_slices}",
+                f"{one.size}/{model.geometry.memory_slices}",
+                " ".join(map(str, one.starts)),
+                str(one.smi_id),
+                str(one.nvml_id),
+                " ".join(f"{count} {word}" for word, count in one.media.named().items()) or "-",
+            ]
+        )
+    head = f"{model.name}  ({', '.join(model.device_ids)}; {model.architecture})"
+    smaller = [
+        device_name(piece.slices, one.name)
+        for one in model.geometry.profiles
+        for piece in one.compute
+        if piece.slices < one.slices
+    ]
+    lines = [head, *_columns(rows), "", f"compute instances smaller than that: {' '.join(smaller)}"]
+    if model.note:
+        lines.append(f"note: {model.note}")
+    return "\n".join(lines) + "\n"
+
+
+def _head(model: Model) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "names": list(model.names),
+        "device_ids": list(model.device_ids),
+        "architecture": model.architecture,
+        "first_driver": model.first_driver,
+        "sources": model.sources.split(),
+    }
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "also": list(profile.also),
+        "most": profile.most,
+        "slices": profile.slices,
+        "size": profile.size,
+        "starts": list(profile.starts),
+        "media": profile.media.named(),
+        "nvml_id": profile.nvml_id,
+        "smi_id": profile.smi_id,
+        "compute": [
+            {"slices": one.slices, "starts": list(one.starts), "nvml_id": one.nvml_id}
+            for one in profile.compute
+        ],
+    }
+
+
+def _most(geometry: Geometry) -> int:
+    return max(profile.most for profile in geometry.profiles)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

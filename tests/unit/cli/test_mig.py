@@ -1,0 +1,80 @@
+"""``gpustate mig``: what it prints, how it ends, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+PAGE = Path(__file__).parents[3] / "docs/mig.md"
+
+
+@pytest.fixture
+def layout(project: Path) -> str:
+    """The layout that the page shows."""
+    text = re.search(r"^```json\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    assert text is not None
+    (project / "node7.json").write_text(text[1])
+    return "node7.json"
+
+
+def test_show_lists_gpus_and_the_profiles_of_one(gpustate: Cli) -> None:
+    assert "H100 NVL" in gpustate("mig", "show").out
+    done = gpustate("mig", "show", "--gpu", "H100 80GB HBM3")
+    assert done.status == 0
+    assert re.search(r"^1g\.20gb +4 +1/7 +2/8 +0 2 4 6 +15 +9 ", done.out, re.M)
+    data = json.loads(gpustate("mig", "show", "--gpu", "2941", "-o", "json").out)
+    assert data["format"] == "gpustate.mig-profiles/1"
+    assert data["profiles"][0]["also"] == ["7g.189gb"]
+    assert json.loads(gpustate("mig", "show", "-o", "json").out)["models"][0]["name"] == "A30"
+
+
+@pytest.mark.parametrize("gpus", ["2xH200", "H200x2", "2 x NVIDIA H200"])
+def test_a_plan_for_gpus_as_they_come(gpustate: Cli, gpus: str) -> None:
+    done = gpustate("mig", "plan", "builtin", "all-balanced", "--gpu", gpus, "--detailed-exitcode")
+    assert done.status == 2
+    assert done.out.startswith("GPU 0, 1 (H200): costs drain\n")
+    assert "created=8" in done.out
+
+
+def test_a_plan_from_a_layout_keeps_what_is_in_use(gpustate: Cli, layout: str) -> None:
+    done = gpustate("mig", "plan", "builtin", "all-balanced", "--current", layout, "-o", "json")
+    assert (done.status, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert [kept["gpu_instance"] for kept in data["gpus"][0]["kept"]] == [9, 1]
+    assert data["disruption"] == "drain"
+
+
+def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout: str) -> None:
+    done = gpustate("mig", "export", "--current", layout, "--name", "now")
+    (project / "now.yaml").write_text(done.out)
+    again = gpustate("mig", "plan", "now.yaml", "--current", layout, "--detailed-exitcode")
+    assert (again.status, again.err) == (0, "")
+    assert "nothing to do" in again.out
+    assert "all-1g.10gb.me" in gpustate("mig", "export", "--builtin").out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["plan", "nowhere.yaml", "x", "--gpu", "H200"], 1, "nowhere.yaml: "),
+        (["plan", "builtin", "all-balance", "--gpu", "H200"], 1, "did you mean all-balanced"),
+        (["plan", "builtin", "all-balanced"], 1, "say of which GPUs"),
+        (["plan", "builtin", "all-balanced", "--gpu", "0xH200"], 1, "'0xH200': no GPUs"),
+        (["plan", "builtin", "all-balanced", "--gpu", "H100"], 1, "could be 'H100 80GB HBM3'"),
+        (["plan", "builtin", "all-1g.5gb", "--gpu", "H200"], 5, "1g.5gb is no profile of this GPU"),
+        (["plan", "builtin", "all-disabled", "--current", "x.json"], 1, "x.json: "),
+        (["export"], 1, "say what: --current"),
+        (["show", "--gpu", "T4"], 1, "is no GPU with MIG"),
+    ],
+)
+def test_a_mistake_is_one_line(gpustate: Cli, words: list[str], status: int, said: str) -> None:
+    done = gpustate("mig", *words)
+    assert done.status == status
+    assert done.err.startswith("gpustate: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
