@@ -1,0 +1,49 @@
+"""Writes down, for each node, the command and the bytes that gpustate sends to look at it.
+
+python -m bench.scripts INVENTORY POLICY FOLDER
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpustate import inventory, policies
+from gpustate.model.asks import Ask
+from gpustate.model.inventory import InventoryNode
+from gpustate.remote import batch
+from gpustate.run.ledger import AskLedger
+from gpustate.run.looking import look_at
+
+
+class _WrittenError(Exception):
+    """The script is written; nothing is sent."""
+
+
+def write(node: InventoryNode, states: Sequence[Any], file: Path) -> None:
+    """Write what one node would be sent first."""
+
+    def answer(asks: Sequence[Ask[Any]]) -> NoReturn:
+        packed = batch.make_batch(node, asks, "gpustate-" + secrets.token_hex(16)).packed
+        file.write_bytes(batch.command_line(len(packed)).encode() + b"\n" + packed)
+        raise _WrittenError
+
+    try:
+        look_at(node, states, answer, (AskLedger(),))
+    except _WrittenError:
+        return
+
+
+def main(source: str, policy: str, folder: Path) -> None:
+    """Write all of them."""
+    states = policies.load(policy).states
+    folder.mkdir(exist_ok=True)
+    for node in inventory.load(source):
+        write(node, states, folder / node.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
