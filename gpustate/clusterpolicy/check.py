@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from gpustate.clusterpolicy.blocks import Leaf, Leaves
-from gpustate.clusterpolicy.documents import Item, kind_of, shown
+from gpustate.clusterpolicy.documents import Item
 from gpustate.errors import PolicyError
+from gpustate.text.words import kind_of, shown
 
 #: Keys that are written wrongly so often that they are taken for what is meant.
 _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from gpustate.clusterpolicy.asked import Source, Wanted
-from gpustate.clusterpolicy.documents import Item, shown
+from gpustate.clusterpolicy.documents import Item
 from gpustate.errors import PolicyError
+from gpustate.text.words import shown
 
 #: An image tag is the version of the software and the system the image was made for.
 _SYSTEM = re.compile(

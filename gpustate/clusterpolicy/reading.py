@@ -22,12 +22,13 @@ from gpustate.clusterpolicy import documents
 from gpustate.clusterpolicy.asked import Source, Wanted, notes_on
 from gpustate.clusterpolicy.blocks import Leaves
 from gpustate.clusterpolicy.check import Checker
-from gpustate.clusterpolicy.documents import Item, shown
+from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import wanted_driver
 from gpustate.clusterpolicy.helm import HELM, SECTIONS, check_chart
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.clusterpolicy.runtime import wanted_runtime, wanted_validator
 from gpustate.errors import PolicyError
+from gpustate.text.words import kind_of, shown
 
 _KINDS = {
     ("nvidia.com/v1", "ClusterPolicy"): "clusterpolicy",
@@ -86,7 +87,7 @@ def read(text: str, file: str, *, strict: bool = True) -> Reading:
 def _kind(item: Item, file: str) -> str:
     place = f"{file}:{item.line}"
     if not isinstance(item.value, dict):
-        what = documents.kind_of(item.value)
+        what = kind_of(item.value)
         raise PolicyError(f"is {what}, wanted a policy", place=place)
     version, kind = item.text("apiVersion"), item.text("kind")
     if not version and not kind:

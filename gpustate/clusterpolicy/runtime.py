@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.clusterpolicy.asked import Source, Wanted
-from gpustate.clusterpolicy.documents import Item, shown
+from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import software_version
 from gpustate.errors import PolicyError
+from gpustate.text.words import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,18 @@ Sources:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.fields import Fields
-from gpustate.inventory.files import shown
+from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Connection
+from gpustate.model.inventory import Connection, alive_interval
+from gpustate.text.numbers import whole
+from gpustate.text.words import shown
 
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh"}
 _STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}
@@ -64,20 +66,17 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
     options.put("port", None if port is None else str(port), "ansible_port")
     key = fields.path("ansible_private_key_file", "ansible_ssh_private_key_file")
     options.put("identityfile", key, "ansible_ssh_private_key_file")
-    options.put("user", fields.text("ansible_user", "ansible_ssh_user"), "ansible_user")
+    options.put("user", fields.user("ansible_user", "ansible_ssh_user"), "ansible_user")
     timeout_s = fields.seconds("ansible_timeout", "ansible_ssh_timeout")
     options.put("connecttimeout", None if timeout_s is None else str(timeout_s), "ansible_timeout")
     options.add("ansible_ssh_common_args")
     options.add("ansible_ssh_extra_args")
-    host = fields.text("ansible_host", "ansible_ssh_host")
-    if host is not None and (host.startswith("-") or any(c.isspace() for c in host)):
-        place = scope.variables["ansible_host"].origin if "ansible_host" in scope.variables else ""
-        raise InventoryError(f"{name}: ansible_host is {shown(host)}, no address", place=place)
+    host = fields.host("ansible_host", "ansible_ssh_host")
     return Connection(
         kind="ssh",
-        host=options.text("hostname") or host or name,
+        host=options.checked("hostname", HOST) or host or name,
         port=options.port(),
-        user=options.text("user"),
+        user=options.checked("user", USER),
         key_file=options.path("identityfile"),
         password=fields.text(
             "ansible_password", "ansible_ssh_pass", "ansible_ssh_password", secret=True
@@ -91,6 +90,8 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
         become_user=become_user,
         become_password=become_password,
         timeout_s=options.seconds(),
+        alive_interval_s=options.interval(),
+        alive_count=options.count(),
     )
 
 
@@ -200,6 +201,18 @@ class _Options:
         found = self.found.get(name)
         return None if found is None else found.value
 
+    def checked(self, name: str, pattern: re.Pattern[str]) -> str | None:
+        """Return a text that ssh itself would take."""
+        found = self.found.get(name)
+        if found is None:
+            return None
+        value = str(found.value)
+        if value[:1] == "-" or not pattern.fullmatch(value):
+            raise self.fields.error(
+                name, f"is {shown(value)}, which ssh does not take", found.origin
+            )
+        return value
+
     def path(self, name: str) -> str | None:
         """Return a path; of several in one value only the first."""
         found = self.found.get(name)
@@ -243,12 +256,38 @@ class _Options:
             return Connection().timeout_s
         try:
             value = float(found.value)
-        except ValueError:
+        except (ValueError, OverflowError):
             value = 0.0
         if not 0 < value < float("inf"):
             raise self.fields.error(
                 "ConnectTimeout",
                 f"is {shown(found.value)}, wanted seconds above zero",
                 found.origin,
+            )
+        return value
+
+    def interval(self) -> float | None:
+        """Return how long nothing may come before the node is asked for a sign of life."""
+        found = self.found.get("serveraliveinterval")
+        if found is None:
+            return None
+        value = alive_interval(str(found.value))
+        if value is None:
+            raise self.fields.error(
+                "ServerAliveInterval",
+                f"is {shown(found.value)}, wanted a time such as 15 or 1m",
+                found.origin,
+            )
+        return value
+
+    def count(self) -> int | None:
+        """Return how many such questions may stay without an answer."""
+        found = self.found.get("serveralivecountmax")
+        if found is None:
+            return None
+        value = whole(str(found.value))
+        if value is None:
+            raise self.fields.error(
+                "ServerAliveCountMax", f"is {shown(found.value)}, wanted a number", found.origin
             )
         return value

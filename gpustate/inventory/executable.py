@@ -20,9 +20,10 @@ from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.documents import parse_json
-from gpustate.inventory.files import LIMIT_MIB, kind_of, shown
+from gpustate.inventory.files import LIMIT_MIB
 from gpustate.inventory.ranges import check_name
 from gpustate.inventory.store import Store, Value, variable_name
+from gpustate.text.words import kind_of, shown
 
 TIMEOUT_S = 60.0
 

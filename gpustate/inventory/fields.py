@@ -11,13 +11,24 @@ import os
 import re
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import kind_of, shown
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
+from gpustate.text.words import kind_of, shown
 
+# OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): no word of a shell.
+HOST = re.compile(r"""[^\s'`"$\\;&<>|(){},]+""")
+USER = re.compile(r"""[^'`";&<>|(){}$\\\s]+( [^'`";&<>|(){}$\\\s-][^'`";&<>|(){}$\\\s]*)*""")
 #: Ansible's words for true and false, in lower case.
 TRUE_WORDS = frozenset({"yes", "on", "1", "true", "t", "y", "1.0"})
 FALSE_WORDS = frozenset({"no", "off", "0", "false", "f", "n", "0.0"})
+
+
+def _written(value: object) -> str:
+    """A value as text; empty for what cannot be written (a number of thousands of digits)."""
+    try:
+        return str(value)
+    except (ValueError, RecursionError):
+        return ""
 
 
 class Fields:
@@ -50,10 +61,39 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             seen = "" if secret else f" ({shown(value)})"
             raise self.error(name, f"is {kind_of(value)}{seen}, wanted a text", place)
-        text = str(value)
+        text = _written(value)
         if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
             raise self.error(name, "holds a control character", place)
         return text or None
+
+    def host(self, *names: str) -> str | None:
+        """Return an address: what ssh itself would take for one.
+
+        It becomes a word of a ``ProxyCommand`` and of hints that a person copies.
+        """
+        found = self.text(*names)
+        if found is not None and (found[0] == "-" or not HOST.fullmatch(found)):
+            raise self.error(
+                self._named(names), f"is {shown(found)}, no address", self._place(names)
+            )
+        return found
+
+    def user(self, *names: str) -> str | None:
+        """Return the name of a user: what ssh itself would take for one."""
+        found = self.text(*names)
+        if found is not None and (found[0] == "-" or not USER.fullmatch(found)):
+            raise self.error(
+                self._named(names), f"is {shown(found)}, no name of a user", self._place(names)
+            )
+        return found
+
+    def _named(self, names: tuple[str, ...]) -> str:
+        found = self.first(*names)
+        return names[0] if found is None else found[0]
+
+    def _place(self, names: tuple[str, ...]) -> str:
+        found = self.first(*names)
+        return "" if found is None else found[1].origin
 
     def path(self, *names: str) -> str | None:
         """Return a path, ``~`` expanded."""
@@ -66,7 +106,7 @@ class Fields:
         if found is None or found[1].value == "":
             return None
         name, (value, place) = found
-        text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        text = _written(value) if isinstance(value, str | int) and value is not True else ""
         if re.fullmatch(r"[0-9]{1,6}", text) and 1 <= int(text) <= 65535:
             return int(text)
         raise self.error(name, f"is {shown(value)}, wanted a port from 1 to 65535", place)
@@ -77,7 +117,7 @@ class Fields:
         if found is None:
             return None
         name, (value, place) = found
-        word = str(value).strip().lower()
+        word = _written(value).strip().lower()
         if word in TRUE_WORDS:
             return True
         if word in FALSE_WORDS:

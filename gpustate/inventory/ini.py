@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import at, named, shown
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.store import Store, Value
+from gpustate.text.words import at, named, shown
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _GROUP_NAME = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")

@@ -25,13 +25,14 @@ from gpustate.inventory import (
     yaml_,
 )
 from gpustate.inventory.documents import parse
-from gpustate.inventory.files import read_text, shown
+from gpustate.inventory.files import below, names_in, read_text
 from gpustate.inventory.patterns import match, restrict
 from gpustate.inventory.ranges import is_ipv6
 from gpustate.inventory.store import Node, Store
 from gpustate.inventory.templates import Scope
 from gpustate.inventory.variables import Merger, VarsFiles
-from gpustate.model.inventory import Inventory, InventoryNode
+from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode
+from gpustate.text.words import shown
 
 #: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
 _IGNORED_NAMES = {"group_vars", "host_vars", "vars_plugins", "group_data", "__pycache__"}
@@ -49,6 +50,8 @@ _IGNORED_ENDS = (
     ".cfg",
     ".retry",
 )
+#: Variables that say where gpustate finds or keeps things on a node.
+_FOLDERS = {"gpustate_state_folder", "gpustate_proc_root", "gpustate_sys_root"}
 _YAML_ENDS = (".yml", ".yaml", ".json")
 #: How a YAML inventory without an extension begins, and no INI does.
 _YAML_HEAD = re.compile(r"---|%YAML|[{?]|(\"[^\"]*\"|'[^']*'|[^\s#:=\[\]]+)\s*:(\s|$)")
@@ -126,18 +129,14 @@ def _read(store: Store, source: str) -> str | None:
     )
 
 
-def _directory(store: Store, directory: str) -> None:
+def _directory(store: Store, directory: str, above: tuple[str, ...] = ()) -> None:
     """Read every inventory in ``directory``, in lexical order."""
-    try:
-        entries = sorted(os.listdir(directory))
-    except OSError as error:
-        raise InventoryError(f"cannot be listed: {error.strerror}", place=directory) from error
-    for entry in entries:
+    for entry in names_in(directory, above):
         if entry.startswith(".") or entry in _IGNORED_NAMES or entry.endswith(_IGNORED_ENDS):
             continue
         path = os.path.join(directory, entry)
         if os.path.isdir(path):
-            _directory(store, path)
+            _directory(store, path, below(directory, above))
         else:
             _file(store, path, among_others=True)
 
@@ -185,6 +184,15 @@ def _begins_as_yaml(path: str, text: str) -> bool:
     return False
 
 
+def _check_folder(node: str, name: str, value: Any, place: str) -> None:
+    """Scripts that run as root remove things below it: it is an absolute path, and a plain one."""
+    if not isinstance(value, str) or not re.fullmatch(PLAIN_PATH, value) or "/../" in f"{value}/":
+        raise InventoryError(
+            f"{node}: {name} is {shown(value)}, wanted an absolute path of letters, digits and ._+@:-",
+            place=place,
+        )
+
+
 class _Builder:
     """Makes an :class:`InventoryNode` of each node that was read."""
 
@@ -201,11 +209,14 @@ class _Builder:
         groups = tuple(sorted(self.store.closure(node)))
         magic = self._magic(node, groups)
         scope = Scope(node.name, merged, magic, self.files.encrypted, self.plain)
+        resolved = scope.resolved()
+        for name in _FOLDERS & resolved.keys():
+            _check_folder(node.name, name, resolved[name], merged[name].origin)
         build = pyinfra_connection.build if node.dialect == "pyinfra" else connection.build
         return InventoryNode(
             name=node.name,
             groups=groups,
-            vars=scope.resolved(),
+            vars=resolved,
             origins={name: value.origin for name, value in merged.items()},
             connection=build(node.name, scope, self.store.note),
         )

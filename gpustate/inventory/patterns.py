@@ -22,9 +22,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import named, read_text, shown
+from gpustate.inventory.files import read_text
 from gpustate.inventory.ranges import is_ipv6
 from gpustate.model.inventory import Inventory
+from gpustate.text.words import named, shown
 
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?[0-9]{1,9})|([0-9]{1,9}):([0-9]{0,9}))\]")
 #: What ``:`` separates; a bracketed expression is kept whole.

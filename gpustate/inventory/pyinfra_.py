@@ -20,9 +20,10 @@ import os
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import at, read_text, shown
+from gpustate.inventory.files import names_in, read_text
 from gpustate.inventory.ranges import check_name
 from gpustate.inventory.store import Store, Value, variable_name
+from gpustate.text.words import at, shown
 
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
 
@@ -110,7 +111,7 @@ def _group_data(store: Store, directory: str) -> None:
     """Read ``group_data/GROUP.py`` for each group there is."""
     if not os.path.isdir(directory):
         return
-    for entry in sorted(os.listdir(directory)):
+    for entry in names_in(directory):
         name, extension = os.path.splitext(entry)
         if extension != ".py" or name.startswith("_"):
             continue

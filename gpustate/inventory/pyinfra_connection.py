@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpustate.errors import InventoryError
 from gpustate.inventory.fields import Fields
-from gpustate.inventory.files import shown
 from gpustate.inventory.templates import Scope
 from gpustate.model.inventory import Connection
+from gpustate.text.words import shown
 
 _STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no", "false": "no"}
@@ -51,18 +50,13 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
     for variable in _UNUSED:
         if variable in scope.variables:
             note(f"{scope.variables[variable].origin}: {variable} is not used")
-    host = fields.text("ssh_hostname") or name
-    if host.startswith("-") or any(c.isspace() for c in host):
-        raise InventoryError(
-            f"{name}: ssh_hostname is {shown(host)}, no address",
-            place=scope.variables["ssh_hostname"].origin,
-        )
+    host = fields.host("ssh_hostname") or name
     timeout_s = fields.seconds("ssh_connect_timeout")
     return Connection(
         kind="ssh",
         host=host,
         port=fields.port("ssh_port"),
-        user=fields.text("ssh_user"),
+        user=fields.user("ssh_user"),
         key_file=fields.path("ssh_key"),
         password=fields.text("ssh_password", secret=True),
         known_hosts_file=fields.path("ssh_known_hosts_file"),

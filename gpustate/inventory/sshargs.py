@@ -16,7 +16,7 @@ import shlex
 from typing import NamedTuple
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import shown
+from gpustate.text.words import shown
 
 #: Options of ssh_config that say something about a connection made here.
 USED = frozenset(
@@ -27,6 +27,8 @@ USED = frozenset(
         "port",
         "proxycommand",
         "proxyjump",
+        "serveralivecountmax",
+        "serveraliveinterval",
         "stricthostkeychecking",
         "user",
         "userknownhostsfile",
@@ -48,8 +50,6 @@ TUNING = frozenset(
         "loglevel",
         "numberofpasswordprompts",
         "requesttty",
-        "serveralivecountmax",
-        "serveraliveinterval",
         "tcpkeepalive",
         "updatehostkeys",
         "visualhostkey",

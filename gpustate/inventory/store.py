@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpustate.errors import InventoryError
-from gpustate.inventory.files import named, shown
+from gpustate.text.words import named, shown
 
 
 class Value(NamedTuple):

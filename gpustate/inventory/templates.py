@@ -11,74 +11,17 @@ A value that is one expression keeps its type: ``"{{ port }}"`` is the number th
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import jinja2
-from jinja2 import meta, nodes
-from jinja2.sandbox import SandboxedEnvironment
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.documents import EncryptedText, LiteralText
-from gpustate.inventory.files import named, shown
 from gpustate.inventory.store import Value
+from gpustate.text.words import named, shown
 
 _MARKS = ("{{", "{%", "{#")
 _LIMIT_TEXT = 1_000_000
 _LIMIT_CHAIN = 50
-
-
-class _Environment(SandboxedEnvironment):
-    """jinja2's sandbox, without the two operators that make a huge value from a short text."""
-
-    intercepted_binops = frozenset({"**", "*"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
-            raise jinja2.TemplateRuntimeError(f"'{operator}' is not supported on these values")
-        return super().call_binop(context, operator, left, right)
-
-
-def _lookup(plugin: str, *names: str, default: str | None = None) -> str:
-    """Ansible's ``lookup``, of which only ``env`` has a use in an inventory that stands alone."""
-    if plugin not in {"env", "ansible.builtin.env"} or len(names) != 1:
-        raise jinja2.TemplateRuntimeError(f"lookup({plugin!r}) is not supported, only 'env'")
-    found = os.environ.get(names[0], default)
-    if found is None:
-        raise jinja2.UndefinedError(f"the environment variable {names[0]!r} is not set")
-    return found
-
-
-_ENVIRONMENT = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-_ENVIRONMENT.globals = {"lookup": _lookup}
-
-
-@dataclass(frozen=True, slots=True)
-class _Template:
-    names: frozenset[str]
-    render: Callable[[dict[str, Any]], Any]
-
-
-@functools.lru_cache(maxsize=4096)
-def _compiled(text: str) -> _Template:
-    tree = _ENVIRONMENT.parse(text)
-    names = frozenset(meta.find_undeclared_variables(tree))
-    only = tree.body[0] if len(tree.body) == 1 else None
-    if (
-        isinstance(only, nodes.Output)
-        and len(only.nodes) == 1
-        and not isinstance(only.nodes[0], nodes.TemplateData)
-        and text.startswith("{{")
-        and text.endswith("}}")
-    ):
-        # A "-" or "+" beside the braces is about blanks around them, of which there are none.
-        inner = text[3:-2] if text[2] in "-+" else text[2:-2]
-        inner = inner[:-1] if inner[-1:] in "-+" else inner
-        return _Template(names, _ENVIRONMENT.compile_expression(inner, undefined_to_none=False))
-    return _Template(names, _ENVIRONMENT.from_string(text).render)
 
 
 def is_template(text: str) -> bool:
@@ -173,8 +116,13 @@ class Scope:
         return value
 
     def _render(self, text: str, found: Value, names: tuple[str, ...]) -> Any:
+        # Most inventories have no template, and jinja2 is a tenth of looking at one node.
+        import jinja2
+
+        from gpustate.inventory.rendering import compiled
+
         try:
-            template = _compiled(text)
+            template = compiled(text)
             known: dict[str, Any] = {}
             for name in template.names:
                 if name in self.variables:

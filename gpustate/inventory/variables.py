@@ -20,8 +20,9 @@ from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.documents import parse
-from gpustate.inventory.files import kind_of, read_text
+from gpustate.inventory.files import below, names_in, read_text
 from gpustate.inventory.store import Node, Store, Value, variable_name
+from gpustate.text.words import kind_of
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
 
@@ -41,7 +42,7 @@ class VarsFiles:
         for kind in ("group_vars", "host_vars"):
             directory = None if base is None else os.path.join(base, kind)
             if directory is not None and os.path.isdir(directory):
-                self._listings[kind] = (directory, frozenset(os.listdir(directory)))
+                self._listings[kind] = (directory, frozenset(names_in(directory)))
         self._groups: dict[str, dict[str, Value]] = {}
 
     def group(self, name: str) -> dict[str, Value]:
@@ -98,17 +99,17 @@ class VarsFiles:
         return found
 
 
-def _files_below(directory: str) -> list[str]:
+def _files_below(directory: str, above: tuple[str, ...] = ()) -> list[str]:
     """Return the files of a directory of variables, in the order they are read."""
     found: list[str] = []
-    for entry in sorted(os.listdir(directory)):
+    for entry in names_in(directory, above):
         if entry.startswith(".") or entry.endswith("~"):
             continue
         path = os.path.join(directory, entry)
         extension = os.path.splitext(entry)[1]
         if os.path.isdir(path):
             if not extension:
-                found.extend(_files_below(path))
+                found.extend(_files_below(path, below(directory, above)))
         elif extension in _EXTENSIONS:
             found.append(path)
     return found

@@ -71,7 +71,8 @@ def load(source: str, *, strict: bool = True) -> Policy:
         from gpustate.policies import operator  # YAML and the tables, only for those who need them
 
         policy = operator.read(text, source, strict=strict)
-    return Policy(*policy.states, name=policy.name or Path(source).stem, notes=policy.notes)
+    name = policy.name or Path(source).stem
+    return Policy(*policy.states, name=name, notes=policy.notes, allow=policy.allow)
 
 
 def _is_name(source: str) -> bool:

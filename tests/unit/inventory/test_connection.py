@@ -190,3 +190,46 @@ def test_known_hosts_from_the_caller_wins_over_the_inventory(write: Write) -> No
     remote, local = load(source, known_hosts="~/b")
     assert remote.connection.known_hosts_file == os.path.expanduser("~/b")
     assert local.connection.known_hosts_file is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ansible_host=$(touch${IFS}x)", "n1: ansible_host is '$(touch${IFS}x)', no address"),
+        ("ansible_host='`x`'", "no address"),
+        ("ansible_host=-oProxyCommand=x", "no address"),
+        ("ansible_host=a;b", "no address"),
+        ("ansible_user=-oProxyCommand=x", "no name of a user"),
+        ("ansible_user='a;b'", "no name of a user"),
+        ("ansible_user=$(x)", "no name of a user"),
+        ("ansible_ssh_args=-l-oProxyCommand=x", "which ssh does not take"),
+        ("ansible_ssh_args=-oHostName=$(x)", "which ssh does not take"),
+        ("ansible_ssh_args=-oUser=a|b", "which ssh does not take"),
+        ("ansible_port=0x" + "f" * 5000, "wanted a port"),
+    ],
+)
+def test_what_would_be_more_than_a_word_of_a_command_is_refused(
+    write: Write, line: str, says: str
+) -> None:
+    """Addresses and users become words of a ``ProxyCommand``; ssh itself refuses the same."""
+    with pytest.raises(InventoryError) as caught:
+        of(write, line)
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("user", ["ops", "DOMAIN-x.y@corp", "first last", "svc_1", "1000"])
+def test_users_that_ssh_takes_are_taken(write: Write, user: str) -> None:
+    assert of(write, f"ansible_user='{user}'")[0].user == user
+
+
+@pytest.mark.parametrize("name", ["state_folder", "proc_root", "sys_root"])
+@pytest.mark.parametrize(
+    "folder", ["/var/lib/my state", "/x/$(y)", "relative", "/", "/a/../b", "7", "/a;b", "/a*"]
+)
+def test_a_folder_on_a_node_is_a_plain_path(write: Write, name: str, folder: str) -> None:
+    """Scripts that run as root remove things below the state folder, and name it without quotes."""
+    with pytest.raises(
+        InventoryError, match=rf"hosts:3: n1: gpustate_{name} is .* wanted an absolute path"
+    ):
+        of(write, f"gpustate_{name}={folder}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,30 @@ def test_five_thousand_nodes_take_about_a_second(write: Write) -> None:
     assert time.process_time() - begun < 3
     assert len(inventory) == 5000
     assert inventory.nodes[4999].vars["bmc"] == "gpu-4999-bmc"
+
+
+def test_links_in_a_circle_are_one_error(write: Write) -> None:
+    hosts = Path(write("inv/hosts", "n1\n"))
+    for inner, other in (("a", "b"), ("b", "a")):
+        (hosts.parent / inner).mkdir()
+        for name in ("one", "two"):
+            (hosts.parent / inner / name).symlink_to(f"../{other}", target_is_directory=True)
+    with pytest.raises(InventoryError, match="is a link to a directory above it"):
+        load(str(hosts.parent))
+
+
+@pytest.mark.parametrize("folder", [".", "group_vars/all", "sub"])
+def test_a_link_to_a_directory_above_is_one_error(write: Write, folder: str) -> None:
+    hosts = Path(write("inv/hosts", "n1\n"))
+    for inner in ("sub", "group_vars/all"):
+        (hosts.parent / inner).mkdir(parents=True, exist_ok=True)
+    for name in ("one", "two"):
+        (hosts.parent / folder / name).symlink_to((hosts.parent / folder).resolve())
+    with pytest.raises(InventoryError, match=r"one: is a link to a directory above it$"):
+        load(str(hosts.parent))
+
+
+def test_a_pipe_that_nobody_writes_to_is_one_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "hosts")
+    with pytest.raises(InventoryError, match="is neither a file nor a link to one"):
+        load(str(tmp_path / "hosts"))

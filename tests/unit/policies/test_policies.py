@@ -191,7 +191,7 @@ def test_what_is_no_policy_is_one_error(tmp_path: Path, content: bytes, said: st
 def test_an_alias_bomb_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    with pytest.raises(PolicyError, match="stands for more than 500000 values"):
+    with pytest.raises(PolicyError, match="stand for more than 500000 values"):
         policies.load(write(tmp_path, "\n".join(lines), "bomb.yaml"))
 
 

@@ -33,7 +33,7 @@ def test_a_kubernetes_node_has_the_stack_a_clusterpolicy_has() -> None:
 def test_a_slurm_node_and_an_image_leave_out_what_makes_no_sense_there() -> None:
     assert "containerd" not in names(presets.slurm_node())
     assert "validator" in names(presets.slurm_node())
-    assert "validator" not in names(presets.image())
+    assert names(presets.image()) == names(presets.kubernetes_node())
 
 
 def test_an_override_gives_parameters_and_none_leaves_a_state_out() -> None:

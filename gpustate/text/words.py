@@ -1,0 +1,72 @@
+"""The small words that messages about a text are made of: quoted values, kinds, places."""
+
+from __future__ import annotations
+
+import re
+
+LIMIT_SHOWN = 60
+#: C0 without tab, DEL, C1; line and paragraph separators; what turns the direction around or is
+#: invisible; surrogates.
+_ACTED_ON = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
+    """Quote ``value`` for a message: on one line, printable, and never longer than ``limit``."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        text = "a number of thousands of digits"
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def named(name: object) -> str:
+    """Return a name for a message: as it is, or quoted when it is long or not printable."""
+    text = str(name)
+    return text if text.isprintable() and 0 < len(text) <= LIMIT_SHOWN else shown(text)
+
+
+def kind_of(value: object) -> str:
+    """Name the type of ``value`` the way someone who writes YAML would."""
+    names: tuple[tuple[type, str], ...] = (
+        (dict, "a mapping"),
+        (list, "a list"),
+        (bool, "a boolean"),
+        (str, "a string"),
+        (int, "a number"),
+        (float, "a number"),
+        (type(None), "nothing"),
+    )
+    known = next((name for kind, name in names if isinstance(value, kind)), None)
+    return known or f"a {type(value).__name__}"
+
+
+def at(path: str, line: int | None) -> str:
+    """Return ``path:line``, or the path alone when the line is not known."""
+    return path if line is None else f"{path}:{line}"
+
+
+def printable(text: str) -> str:
+    """Write what a terminal would act on, and what no file can hold, as ``\\x1b``: on one line.
+
+    Text of nodes and inventories is shown to people, and must not move their cursor, change their
+    title, or turn the order of characters around. Tabs stay.
+    """
+    return _ACTED_ON.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def json_text(text: str) -> str:
+    """The same for a JSON document, in JSON's own escapes: it says what it said before."""
+    return _ACTED_ON.sub(
+        lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text
+    )
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"
