@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ def main(counts: str, trips: str, modes: str, turns: int, only: str | None, outp
     """Compare what a fleet costs gpustate, the floor and the others. Needs root and sshd."""
     if os.geteuid() != 0:
         raise click.ClickException("the nodes' sshd must run as root")
+    # Terminated or interrupted, it takes its nodes down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     numbers = [int(number) for number in _numbers(counts)]
     wanted = modes.split(",")
     if set(wanted) - {"converged", "drifted"}:

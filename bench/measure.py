@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -94,7 +96,7 @@ def _run(stage: Stage, one: Contender, drifted: bool) -> Cost:
     report, log = bed.work / "report.json", bed.work / "last.log"
     report.unlink(missing_ok=True)
     keeper = [sys.executable, "-S", "-E", str(_KEEPER), str(report), str(log), *command]
-    subprocess.run(keeper, env=environment, cwd=bed.work, check=True)
+    _keep(keeper, environment, bed.work)
     data = json.loads(report.read_text())
     wrong = [w for folder in folders for w in workload.differences(folder)]
     if data["status"] or (wrong and (one.changes or not drifted)):
@@ -113,6 +115,19 @@ def _run(stage: Stage, one: Contender, drifted: bool) -> Cost:
         (after[0] - before[0]) / stage.count,
         (after[1] - before[1]) / stage.count,
     )
+
+
+def _keep(words: list[str], environment: dict[str, str], folder: Path) -> None:
+    """Run the keeper; take it and its contender along when the bench is interrupted."""
+    keeper = subprocess.Popen(words, env=environment, cwd=folder, start_new_session=True)
+    try:
+        status = keeper.wait()
+    except BaseException:
+        os.killpg(keeper.pid, signal.SIGKILL)
+        keeper.wait()
+        raise
+    if status:
+        raise Failed(f"the keeper ended with {status}")
 
 
 def _settled(stage: Stage) -> tuple[int, int]:

@@ -23,6 +23,9 @@ from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.model.inventory import InventoryNode
 
+#: What stands behind the nonce where a part begins, and where it ends with its status.
+_FRAME = re.compile(rb"(\d{1,6})|= (\d{1,6}) (\d{1,3})")
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -53,9 +56,10 @@ def command_line(length: int, ready: str = "") -> str:
         length: in bytes.
         ready: a word to print on standard error before anything is read.
     """
-    # Single quotes all around, no variables outside: csh and fish take it as sh does.
+    # Single quotes all around, no variables outside: csh and fish take it as sh does. What arrived
+    # in part is not run at all: the front half of a line may be a command of another kind.
     first = f"echo {ready} >&2; " if ready else ""
-    return f"sh -c '{first}eval \"$(head -c {length} | gzip -dc)\"'"
+    return f"sh -c '{first}x=$(head -c {length} | gzip -dc) && eval \"$x\"'"
 
 
 def prologue(node: InventoryNode) -> str:
@@ -112,9 +116,10 @@ class AnswerReader:
         self.needed: list[str] = []
         self.began = False
         self.done = False
+        self._lacking = set(batch.shipped)
         self._head = b""
         self._unpack: Any = None
-        self._body = b""
+        self._body = bytearray()
         self.limit = 64 * 1024 * 1024
 
     def feed(self, data: bytes) -> None:
@@ -126,18 +131,18 @@ class AnswerReader:
         nonce = self.batch.nonce.encode()
         while self._unpack is None:
             mark = self._head.find(nonce + b" ")
-            if mark < 0:
+            end = self._head.find(b"\n", mark) if mark >= 0 else -1
+            if end < 0:
                 if len(self._head) > 1_000_000:
                     raise ProbeError("the login shell prints without end")
-                return
-            end = self._head.find(b"\n", mark)
-            if end < 0:
                 return
             words = self._head[mark:end].decode("ascii", "replace").split()
             self._head = self._head[end + 1 :]
             if words[1:] == ["begin"]:
                 self.began = True
-            elif len(words) == 3 and words[1] == "need" and words[2] in self.batch.shipped:
+            elif len(words) == 3 and words[1] == "need" and words[2] in self._lacking:
+                # Each is asked for once: whoever asks again is not our script.
+                self._lacking.remove(words[2])
                 self.needed.append(words[2])
             elif words[1:] == ["answer"]:
                 self._unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -159,14 +164,24 @@ class AnswerReader:
 
     def answers(self) -> tuple[Answer, ...]:
         """The answers in the order of the asks; raise ``ProbeError`` when one is missing."""
-        return split_answers(self._body, self.batch.nonce, len(self.batch.asks))
+        return split_answers(bytes(self._body), self.batch.nonce, len(self.batch.asks))
 
 
 def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
-    """Cut an unpacked answer into its parts."""
-    mark = re.escape(nonce.encode())
-    frame = re.compile(rb"\n" + mark + rb" (\d+)\n(.*?)\n" + mark + rb" = \1 (\d+)\n", re.DOTALL)
-    found = {int(m[1]): Answer(int(m[3]), m[2]) for m in frame.finditer(body)}
+    """Cut an unpacked answer into its parts, in one pass; torn ones are left out."""
+    mark = b"\n" + nonce.encode() + b" "
+    found: dict[int, Answer] = {}
+    number, start = b"", 0
+    at = body.find(mark)
+    while at >= 0 and (end := body.find(b"\n", at + len(mark))) >= 0:
+        line = body[at + len(mark) : end]
+        frame = _FRAME.fullmatch(line)
+        if frame and frame[1]:
+            number, start = frame[1], end + 1
+        elif frame and frame[2] == number and at >= start:
+            found[int(number)] = Answer(int(frame[3]), body[start:at])
+            number = b""
+        at = body.find(mark, end)
     missing = [number for number in range(count) if number not in found]
     if missing:
         raise ProbeError(

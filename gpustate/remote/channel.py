@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
+import threading
 import time
 from typing import Protocol
 
-import gevent
 import paramiko
-from gevent import select
 
 from gpustate.errors import ConnectionFailed
 
@@ -36,8 +36,11 @@ class Channel(Protocol):
         """Wait at most so long for output or its end."""
         ...
 
-    def status(self) -> int | None:
-        """Exit status; ``None`` when the connection ended before it came."""
+    def ended(self) -> bool:
+        """The command's output came to its end, rather than the connection it came over.
+
+        An exit status would not tell: sshd may send it ahead of the last output.
+        """
         ...
 
     def close(self) -> None:
@@ -52,6 +55,8 @@ class SshChannel:
         try:
             self._channel = transport.open_session(timeout=timeout_s)
             self._channel.settimeout(timeout_s)
+            self._heard = threading.Event()  # set while there is output, or its end
+            self._channel.in_buffer.set_event(self._heard)
             self._channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise ConnectionFailed(f"no channel could be opened ({_words(error)})") from error
@@ -88,22 +93,16 @@ class SshChannel:
         return data
 
     def readable(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while True:
-            if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
-                return True
-            if time.monotonic() >= end:
-                return False
-            gevent.sleep(0.02)
+        return self._heard.wait(seconds)
 
-    def status(self) -> int | None:
-        if self._channel.status_event.wait(2.0):
-            code = self._channel.exit_status
-            return code if code >= 0 else None
-        return None
+    def ended(self) -> bool:
+        return bool(self._channel.eof_received)
 
     def close(self) -> None:
-        self._channel.close()
+        try:
+            self._channel.close()
+        except (OSError, EOFError, paramiko.SSHException):
+            pass
 
 
 class LocalChannel:
@@ -153,13 +152,11 @@ class LocalChannel:
         return stderr.read(65536) or b""
 
     def readable(self, seconds: float) -> bool:
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+        stdout = self._process.stdout
+        return stdout is None or bool(select.select([stdout], [], [], seconds)[0])
 
-    def status(self) -> int | None:
-        try:
-            return self._process.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:
-            return None
+    def ended(self) -> bool:
+        return True
 
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):

@@ -12,20 +12,23 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gevent
 import paramiko
-from pyinfra.api.host import Host as PyinfraHost
 
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.encode import fingerprint
-from gpustate.model.inventory import DEFAULT_STATE_FOLDER, InventoryNode
-from gpustate.ops import LIBRARY, Program
+from gpustate.model.inventory import InventoryNode
 from gpustate.remote import batch as batches
+from gpustate.remote import nodeprogram
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
-from gpustate.remote.connector import node_connector, pyinfra_hosts
+from gpustate.remote.ssh import close_client, lost, open_client
+from gpustate.text.numbers import whole
+
+if TYPE_CHECKING:
+    from pyinfra.api.host import Host as PyinfraHost
+
+    from gpustate.ops import Program
 
 PROBE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
@@ -38,35 +41,68 @@ class Session:
 
     Args:
         node: as the inventory has it.
-        host: pyinfra's host for it, whose connector carries the connection; made when not given.
     """
 
-    def __init__(self, node: InventoryNode, host: PyinfraHost | None = None) -> None:
+    def __init__(self, node: InventoryNode) -> None:
         self.node = node
         self.execs = 0
         self.connections = 0
         self._prompt = ""
         self._ready = ""
-        self._connector = node_connector(host or pyinfra_hosts((node,))[node.name])
+        self._client: paramiko.SSHClient | None = None
 
     # --- the connection ---------------------------------------------------------------
 
     def connect(self) -> None:
         """Connect and log in, unless connected; raise ``ConnectionFailed``."""
-        if self.node.connection.kind == "local" or self._connector.client is not None:
+        if self.node.connection.kind == "local" or self._client is not None:
             return
         self.connections += 1
-        self._connector.connect()
+        self._client = open_client(self.node.name, self.node.connection)
 
     def close(self) -> None:
         """Hang up. What runs on the node goes on."""
-        self._connector.disconnect()
+        if self._client is not None:
+            close_client(self._client)
+            self._client = None
 
     def _transport(self) -> paramiko.Transport | None:
         """The live transport, if there is one."""
-        client = self._connector.client
-        transport = client.get_transport() if client is not None else None
+        transport = self._client.get_transport() if self._client is not None else None
         return transport if transport is not None and transport.is_active() else None
+
+    @property
+    def connected(self) -> bool:
+        """The connection stands, as far as can be told from here."""
+        return self.node.connection.kind == "local" or self._transport() is not None
+
+    def _hung_up(self, channel: Channel) -> bool:
+        """A channel ended because the connection did, not because the command did."""
+        return not channel.ended() and not self.holds()
+
+    def holds(self) -> bool:
+        """Tell, after something went wrong, whether the connection still stands.
+
+        paramiko lets everybody know who waits for a channel before it says that the connection is gone.
+        """
+        end = time.monotonic() + 1.0
+        while self.connected and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.connected
+
+    def _broke(self, when: str) -> ConnectionFailed:
+        """The connection broke: when, and why, if that is known."""
+        why = lost(self._client) if self._client is not None else ""
+        return ConnectionFailed(f"the connection broke {when}" + (f" ({why})" if why else ""))
+
+    def pyinfra(self) -> PyinfraHost:
+        """This node for pyinfra's facts and operations, over this connection."""
+        from gpustate.remote.connector import pyinfra_host
+
+        self.connect()
+        if self._client is None:
+            raise ConnectionFailed("there is no SSH connection for pyinfra to this node")
+        return pyinfra_host(self.node.name, self._client)
 
     def wait_closed(self, seconds: float) -> None:
         """Wait until the other side hangs up, at most so long."""
@@ -74,7 +110,7 @@ class Session:
         while time.monotonic() < end:
             if self._transport() is None:
                 return
-            gevent.sleep(0.1)
+            time.sleep(0.1)
 
     def _open(self, inner: str) -> Channel:
         """Start a command, as root where the inventory says ``become``."""
@@ -171,9 +207,11 @@ class Session:
             while not reader.done:
                 data = channel.read(deadline)
                 if not data:
+                    if self._hung_up(channel):
+                        raise self._broke("before the answer was complete")
                     if not reader.began:
                         raise ProbeError(f"the probe did not start: {self._why_nothing(channel)}")
-                    raise ConnectionFailed("the connection broke in the middle of the answer")
+                    raise ProbeError("the probe ended in the middle of its answer; was it killed?")
                 reader.feed(data)
                 while reader.needed:
                     channel.write(made.shipped[reader.needed.pop(0)][1], deadline)
@@ -204,7 +242,10 @@ class Session:
         body, ended, tail = rest.rpartition(f"\n{nonce} end ".encode())
         if not began or not ended:
             raise ProbeError("the command did not run to its end")
-        return Answer(int(tail.split()[0]), body)
+        status = whole(tail.split()[0].decode("ascii", "replace")) if tail.split() else None
+        if status is None:
+            raise ProbeError("the command did not say how it ended")
+        return Answer(status, body)
 
     # --- programs ----------------------------------------------------------------------
 
@@ -217,6 +258,7 @@ class Session:
         keep_lock: bool,
         take_over: str | None,
         stop: Callable[[], bool],
+        after: str | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Upload a program, start it detached, and yield its journal entries as they come.
 
@@ -227,34 +269,19 @@ class Session:
             keep_lock: leave the lock in place at the end, for the next stage.
             take_over: run whose lock may be broken, because that run is known to be dead.
             stop: asked again and again; once true, the node is told to end after its current step.
+            after: the newest run on the node, as seen when the steps were planned; ``none`` where
+                there was none. If it is another one by now, nothing is done.
 
         Raises:
             StepFailed: the program could not be started (disk full, lock held: see the text).
             ConnectionFailed: the connection broke; the program goes on, :meth:`follow` takes it up.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
-        files = {
-            "library": LIBRARY,
-            **program.files,
-            "program": _program_text(run, program, self.node, str(lock["run"]), keep_lock),
-            "steps.json": json.dumps(
-                [{"state": state, "label": step.label} for state, step in program.steps]
-            ),
-            "complete": "yes\n",
-        }
-        payload = gzip.compress(_shell_archive(files).encode(), 6, mtime=0)
-        words = {
-            "@NONCE@": nonce,
-            "@RUN@": run,
-            "@SIZE@": str(len(payload)),
-            "@LOCK@": shlex.quote(json.dumps(lock, sort_keys=True)),
-            "@LOCKRUN@": shlex.quote(str(lock["run"])),
-            "@EXPIRES@": str(int(lock["expires"])),
-            "@TAKE@": shlex.quote(take_over or "-"),
-            "@UNIT@": _unit_suffix(self.node),
-            "@OFFSET@": "0",
-        }
-        script = batches.prologue(self.node) + _filled(_START, words)
+        text = nodeprogram.archive(run, program, self.node, str(lock["run"]), keep_lock)
+        payload = gzip.compress(text.encode(), 6, mtime=0)
+        script = nodeprogram.start_script(
+            run, self.node, nonce, len(payload), lock, take_over=take_over, after=after
+        )
         deadline = time.monotonic() + START_TIMEOUT_S
         channel = self._start(script, deadline)
         try:
@@ -268,11 +295,7 @@ class Session:
     ) -> Iterator[dict[str, Any]]:
         """Take up following a program that was started earlier, from a byte of its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
-        script = (
-            batches.prologue(self.node)
-            + f"RUN={run}; R=$G/runs/$RUN; N={nonce}; O={offset}\nprintf '\\n%s begin\\n' $N\n"
-            + f"[ -d $R ] || {{ printf '%s refused no-run\\n' $N; exit 1; }}\n{_FOLLOW}"
-        )
+        script = nodeprogram.follow_script(run, self.node, nonce, offset)
         channel = self._start(script, time.monotonic() + START_TIMEOUT_S)
         try:
             yield from self._journal(channel, nonce, stop)
@@ -296,9 +319,9 @@ class Session:
             data = channel.read(time.monotonic() + 5)
             quiet = time.monotonic()
             if not data:
-                if not began:
-                    raise StepFailed(f"the program did not start: {self._why_nothing(channel)}")
-                raise ConnectionFailed("the connection broke while the node worked")
+                if began or self._hung_up(channel):
+                    raise self._broke("while the node worked")
+                raise StepFailed(f"the program did not start: {self._why_nothing(channel)}")
             buffer += data
             *lines, buffer = buffer.split(b"\n")
             for raw in lines:
@@ -320,7 +343,7 @@ def read_entry(line: str) -> dict[str, Any]:
     """Read one journal line; output travels in base64. A torn line is an entry ``torn``."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"e": "torn"}
     if not isinstance(entry, dict):
         return {"e": "torn"}
@@ -331,103 +354,3 @@ def read_entry(line: str) -> dict[str, Any]:
             entry["out"] = ""
     entry["bytes"] = len(line.encode()) + 1
     return entry
-
-
-def _program_text(
-    run: str, program: Program, node: InventoryNode, lock: str, keep_lock: bool
-) -> str:
-    return (
-        f"G={shlex.quote(node.state_folder)}; RUN={run}; R=$G/runs/$RUN; LOCK={shlex.quote(lock)}\n"
-        f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
-        + ("KEEP_LOCK=1\n" if keep_lock else "")
-        + "export G RUN R PROC SYS LOCK\n"
-        'printf "%s\\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"\n'
-        '. "$R/library"\n'
-        "# Somebody who starts the same run twice gets the one that is there.\n"
-        '[ ! -s "$J" ] || exit 0\n'
-        """entry '{"e":"start","t":'"$(now)"'}'\n"""
-        # The start-up of the program is told apart from its end even when it is killed at once.
-         + program.text
-    )
-
-
-def _filled(text: str, words: dict[str, str]) -> str:
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
-
-
-def _unit_suffix(node: InventoryNode) -> str:
-    """Keeps units apart where several state folders share one systemd."""
-    folder = node.state_folder
-    return "" if folder == DEFAULT_STATE_FOLDER else f"-{fingerprint(folder)}"
-
-
-def _shell_archive(files: dict[str, str]) -> str:
-    """A script that writes files into ``$R``; content is quoted, nothing in it is run."""
-    parts = []
-    for name, text in files.items():
-        data = base64.encodebytes(text.encode("utf-8", "surrogateescape")).decode("ascii")
-        parts.append(f"base64 -d >$R/{name} <<'END' || exit 75\n{data}END\n")
-    return "".join(parts)
-
-
-# What runs in the exec that starts a program. Order matters: lock, then files, then start, then follow.
-_START = r"""
-RUN=@RUN@; R=$G/runs/$RUN; N=@NONCE@; O=@OFFSET@
-printf '\n%s begin\n' $N
-refuse() { rm -rf "$G/runs/$RUN.new"; printf '%s refused %s\n' $N "$*"; exit 1; }
-mkdir -p -m 0700 $G $G/runs || refuse "$G cannot be made (read-only or full disk?)"
-if [ -d $R ]; then head -c @SIZE@ >/dev/null
-else
-  rm -rf $G/runs/*.new
-  # Is there room for the program, the journal and what has to be kept?
-  mkdir -m 0700 $R.new && dd if=/dev/zero of=$R.new/room bs=65536 count=32 && sync $R.new/room || refuse "the disk of $G is full (2 MiB are needed); make room and run again"
-  rm -f $R.new/room
-  # The lock: a folder that appears whole, by renaming.
-  L=$R.new/lock; mkdir $L && printf %s @LOCK@ >$L/info && printf %s @LOCKRUN@ >$L/run && printf %s @EXPIRES@ >$L/expires || refuse "the disk of $G is full; make room and run again"
-  if [ -d $G/lock ] && [ "$(cat $G/lock/run)" != @LOCKRUN@ ]; then
-    e=$(cat $G/lock/expires); [ "$(cat $G/lock/run)" != @TAKE@ ] && [ "$e" -gt "$(date +%s)" ] && refuse "lock held $(cat $G/lock/info)"
-    rm -rf $G/lock
-  fi
-  rm -rf $G/lock.old; [ -d $G/lock ] && mv -T $G/lock $G/lock.old
-  mv -T $L $G/lock || refuse "lock held $(cat $G/lock/info)"
-  rm -rf $G/lock.old
-  R=$R.new; export R; ( eval "$(head -c @SIZE@ | gzip -dc)" ) && [ "$(cat $R/complete)" = yes ] || { rm -rf $G/lock; refuse "the disk of $G is full; make room and run again"; }
-  sync $R/*; sync $R; R=$G/runs/$RUN; mv -T $R.new $R; sync $G/runs
-  # Ten runs are kept.
-  ls -1t $G/runs | tail -n +11 | while read -r d; do [ "$d" = "$RUN" ] || rm -rf "$G/runs/$d"; done
-fi
-if [ ! -s $R/journal ]; then
-  # mkdir decides who starts it when two ask at once; a start that died before its first entry is made again.
-  if mkdir $R/started || ! { read -r p <$R/pid && kill -0 $p; }; then
-    : >>$R/journal
-    if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
-      systemd-run --quiet --collect --unit=gpustate-$RUN@UNIT@ --property=KillMode=process --property=OOMScoreAdjust=-500 --property=TimeoutStopSec=30 --setenv=PATH="$PATH" sh $R/program >/dev/null </dev/null || { rm -rf $G/lock $R; refuse "systemd-run does not start the program; is systemd healthy there?"; }
-    else
-      setsid sh $R/program >/dev/null 2>&1 </dev/null &
-    fi
-  fi
-fi
-"""
-
-# Follows the journal until the program is gone. A line on standard input asks the program to stop
-# after its current step; the end of input asks for nothing.
-_FOLLOW = r"""
-( read -r word && [ "$word" = stop ] && : >$R/stop ) <&3 3<&- &
-watcher=$!
-exec 3<&-
-n=0
-while [ ! -s $R/pid ] && [ $n -lt 100 ]; do sleep 0.05; n=$((n + 1)); done
-if read -r p <$R/pid && grep -qa "runs/$RUN/" /proc/$p/cmdline; then
-  tail -c +$((O + 1)) -f -s 0.05 --pid=$p $R/journal
-else
-  tail -c +$((O + 1)) $R/journal
-fi
-w=died; tail -n 1 $R/journal | grep -q '"e":"end"' && w=done
-printf '\n%s %s\n' $N $w
-kill $watcher
-exit 0
-"""
-_FOLLOW = "exec 3<&0\n" + _FOLLOW
-_START = _START + _FOLLOW

@@ -10,24 +10,43 @@ Sources:
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import paramiko
-from paramiko.hostkeys import HostKeys
-from pyinfra.api.exceptions import PyinfraError
-from pyinfra.connectors.ssh_util import load_key_with_certificate
+from paramiko import config as paramiko_config
 
 from gpustate.errors import ConnectionFailed, UsageError
-from gpustate.model.inventory import Connection
+from gpustate.model.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, alive_interval
+from gpustate.remote import alive
+from gpustate.remote.known_hosts import KnownHosts
+from gpustate.text.numbers import whole
 
-KEEPALIVE_S = 10
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+
+_T = TypeVar("_T")
+_Load = TypeVar("_Load", bound=Callable[..., Any])
+
+
+def _once(load: _Load) -> _Load:
+    """As ``functools.cache``, and nodes that ask while one is loading wait for it."""
+    lock, kept = threading.Lock(), cache(load)
+
+    @wraps(load)
+    def ask(*args: Any) -> Any:
+        with lock:
+            return kept(*args)
+
+    return ask  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +64,20 @@ class _Target:
     jump: str | None
     command: str | None
     agent: bool
+    alive_interval_s: float
+    alive_count: int
 
 
-@cache
+@_once
 def _config(path: str | None) -> paramiko.SSHConfig:
     file = Path(path or "~/.ssh/config").expanduser()
     if path is None and not file.is_file():
         return paramiko.SSHConfig()
     try:
-        return paramiko.SSHConfig.from_path(str(file))
+        text = file.read_text()
+        if re.search(r"^\s*match\s.*\bexec\b", text, re.IGNORECASE | re.MULTILINE):
+            paramiko_config.__dict__["invoke"] = importlib.import_module("invoke")
+        return paramiko.SSHConfig.from_text(text)
     except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
         raise UsageError(
             f"cannot be read as an ssh configuration ({error})", place=str(file)
@@ -86,23 +110,27 @@ def _target(name: str, connection: Connection) -> _Target:
         jump=None if jump == "none" else jump,
         command=None if command == "none" else command,
         agent=said.get("identitiesonly", "no") != "yes",
+        alive_interval_s=_first(
+            connection.alive_interval_s,
+            alive_interval(str(said.get("serveraliveinterval", ""))),
+            ALIVE_INTERVAL_S,
+        ),
+        alive_count=_first(
+            connection.alive_count, whole(str(said.get("serveralivecountmax", ""))), ALIVE_COUNT
+        ),
     )
 
 
-@cache
-def _known_hosts(files: tuple[str, ...]) -> HostKeys:
-    keys = HostKeys()
-    for file in files:
-        try:
-            keys.load(file)
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-            raise UsageError(f"known hosts cannot be read ({error})", place=file) from error
-    return keys
+def _first(*found: _T | None) -> _T:
+    return next(value for value in found if value is not None)
 
 
-@cache
+@_once
+def _known_hosts(files: tuple[str, ...]) -> KnownHosts:
+    return KnownHosts(files)
+
+
+@_once
 def _private_key(file: str) -> paramiko.PKey:
     """Load a key once for all nodes."""
     if not os.path.isfile(file):
@@ -110,8 +138,8 @@ def _private_key(file: str) -> paramiko.PKey:
     if not os.access(file, os.R_OK):
         raise UsageError("private key is not readable", place=file, fix="check its owner and mode")
     try:
-        return load_key_with_certificate(key_filename=file, allow_prompt=False)
-    except (PyinfraError, paramiko.SSHException, OSError, ValueError) as error:
+        return paramiko.PKey.from_path(file)
+    except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"private key cannot be used ({error})",
             place=file,
@@ -129,9 +157,7 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
         if self.target.strict == "no":
             return
         if self.target.strict == "accept-new":
-            _known_hosts(self.target.known_hosts).add(hostname, key.get_name(), key)
-            with open(self.target.known_hosts[0], "a", encoding="ascii") as file:
-                file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+            _known_hosts(self.target.known_hosts).add(hostname, key)
             return
         raise ConnectionFailed(
             f"its host key ({key.get_name()} {key.fingerprint}) is not in {self.target.known_hosts[0]}",
@@ -161,7 +187,7 @@ def _hop_connection(jump: str, connection: Connection) -> tuple[str, Connection]
     host, colon, port = rest.rpartition(":")
     if not colon or host.endswith(":"):
         host, port = rest, ""
-    if port and not port.isdigit():
+    if port and whole(port) is None:
         raise UsageError(f"jump host {jump!r} has no usable port")
     return host, replace(
         connection,
@@ -200,13 +226,14 @@ def _socket(
                 f"jump host {last} cannot reach {target.host}:{target.port} ({error})"
             ) from error
     if target.command:
-        line = (
-            target.command.replace("%%", "%")
-            .replace("%h", target.host)
-            .replace("%p", str(target.port))
-            .replace("%r", target.user)
-        )
-        return paramiko.ProxyCommand(line)
+        words = {"%%": "%", "%h": target.host, "%p": str(target.port), "%r": target.user}
+        line = re.sub("%[%hpr]", lambda found: words[found[0]], target.command)
+        try:
+            return paramiko.ProxyCommand(line)
+        except (ValueError, OSError) as error:
+            raise ConnectionFailed(
+                f"the ProxyCommand {line!r} cannot be run ({error})", fix="mend the command"
+            ) from error
     try:
         sock = socket.create_connection((target.host, target.port), timeout=connection.timeout_s)
     except socket.gaierror as error:
@@ -228,14 +255,23 @@ def _socket(
     return sock
 
 
+def _transport(sock: Any, **options: Any) -> paramiko.Transport:
+    """A transport that prefers AES-GCM: paramiko checks the codes of other modes byte by byte."""
+    transport = paramiko.Transport(sock, **options)
+    security = transport.get_security_options()
+    security.ciphers = sorted(security.ciphers, key=lambda cipher: "gcm" not in cipher)
+    return transport
+
+
 def _open(
     target: _Target, connection: Connection, hops: list[paramiko.SSHClient], depth: int
 ) -> paramiko.SSHClient:
     keys = [_private_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
-    known = _known_hosts(target.known_hosts)
-    sock = _socket(target, connection, hops, depth)
+    name = target.alias if target.port == 22 else f"[{target.alias}]:{target.port}"
+    known = _known_hosts(target.known_hosts).keys_of(name)
+    sock: Any = alive.HeardSocket(_socket(target, connection, hops, depth))
     client = paramiko.SSHClient()
-    client._host_keys = known  # type: ignore[attr-defined]  # one parsed copy for all nodes
+    client._host_keys = known  # type: ignore[attr-defined]
     client.set_missing_host_key_policy(_HostKeyPolicy(target))
     where = f"{target.user}@{target.host}:{target.port}"
     try:
@@ -252,6 +288,7 @@ def _open(
             channel_timeout=connection.timeout_s,
             allow_agent=target.agent and not connection.key_file,
             look_for_keys=not keys and not connection.password,
+            transport_factory=_transport,
         )
     except ConnectionFailed:
         client.close()
@@ -265,6 +302,12 @@ def _open(
         ) from error
     except paramiko.AuthenticationException as error:
         client.close()
+        # paramiko's word for a connection that broke, or said nothing, while it logged in.
+        if any(word in str(error) for word in ("shut down", "timeout")):
+            raise ConnectionFailed(
+                f"{where}: the connection broke while logging in ({error})",
+                fix="run again; if it stays so, look at sshd's log there",
+            ) from error
         used = ", ".join(target.keys) or "agent and default keys"
         raise ConnectionFailed(
             f"{where} does not let us in with {used}", fix="check ansible_user and the key"
@@ -273,9 +316,12 @@ def _open(
         client.close()
         with closing(sock):
             pass
-        text = str(error) or type(error).__name__
-        slow = (
-            "banner" in text.lower() or isinstance(error, TimeoutError) or "timeout" in text.lower()
+        text = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, EOFError) or "shut down" in text:
+            text = "it hung up before we were logged in"
+        # paramiko goes on to log in when nothing more came while keys were exchanged.
+        slow = isinstance(error, TimeoutError) or any(
+            word in text.lower() for word in ("banner", "timeout", "no existing session")
         )
         raise ConnectionFailed(
             f"{where}: "
@@ -290,14 +336,38 @@ def _open(
         ) from error
     transport = client.get_transport()
     if transport is not None:
-        transport.set_keepalive(KEEPALIVE_S)
+        # Why it was hung up, if it was, is asked for with `lost`.
+        client._gpustate_alive = alive.watch(  # type: ignore[attr-defined]
+            transport, sock, target.alive_interval_s, target.alive_count
+        )
     hops.append(client)
     # A hop lives as long as what goes through it.
     client._gpustate_hops = hops  # type: ignore[attr-defined]
     return client
 
 
+def lost(client: paramiko.SSHClient) -> str:
+    """Why we hung up on a side that was no longer there; empty when we did not."""
+    for hop in getattr(client, "_gpustate_hops", [client]):
+        watch = getattr(hop, "_gpustate_alive", None)
+        if watch is not None and watch.lost:
+            return str(watch.lost)
+    return ""
+
+
+def _hang_up(client: paramiko.SSHClient) -> None:
+    """Wake paramiko's reader, for which its ``close`` else waits a tenth of a second."""
+    transport = client.get_transport()
+    shut_down = getattr(transport.sock, "shutdown", None) if transport is not None else None
+    if shut_down is not None:
+        try:
+            shut_down(socket.SHUT_RDWR)
+        except (OSError, EOFError, paramiko.SSHException):
+            pass  # it is gone already
+
+
 def close_client(client: paramiko.SSHClient) -> None:
     """Close a connection and the hops it goes through."""
     for hop in reversed(getattr(client, "_gpustate_hops", [client])):
+        _hang_up(hop)
         hop.close()

@@ -6,13 +6,14 @@ import getpass
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
-
-from gevent.pool import Pool
 
 from gpustate import errors
 from gpustate.errors import UsageError
@@ -24,9 +25,8 @@ from gpustate.model.node import Node
 from gpustate.model.outcome import NodeResult, NodeStatus
 from gpustate.model.policy import Policy, Resolved, resolve
 from gpustate.model.state import AnyState
-from gpustate.remote.connector import pyinfra_hosts
 from gpustate.remote.session import Session
-from gpustate.run.events import Listener, nobody
+from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.looking import ask_node
 from gpustate.run.walk import Options, Walk
@@ -51,12 +51,13 @@ class Request:
         serial: sizes of the batches nodes are taken in, one after the other; the last repeats.
             A batch with a node that did not end well is the last one.
         run: id of the run; made when not given.
+        plans: what :func:`resolve_all` made of it.
     """
 
     policy: Policy
     inventory: Inventory
     apply: bool = False
-    known: frozenset[str] = frozenset()
+    known: Collection[str] = frozenset()
     forks: int = DEFAULT_FORKS
     max_disruption: Disruption = Disruption.REBOOT
     planned: Mapping[str, Mapping[str, object]] | None = None
@@ -64,6 +65,7 @@ class Request:
     plan_id: str = ""
     serial: Sequence[str] = ()
     run: str = ""
+    plans: list[tuple[Resolved, list[AnyState]]] | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -140,10 +142,21 @@ def controller() -> Holder:
             return True
         return pid != os.getpid()
 
-    return Holder(name, os.getpid(), alive)
+    return Holder(name, os.getpid(), alive, _born)
 
 
-def ordered(states: Sequence[AnyState], known: frozenset[str] = frozenset()) -> list[AnyState]:
+def _born(pid: int) -> str:
+    """When a process began: in ticks since a boot; empty where there is no /proc to tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+    # The name of the program, which may hold anything, ends at the last bracket.
+    return f"{stat.rpartition(')')[2].split()[19]}@{boot}"
+
+
+def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) -> list[AnyState]:
     """States in the order they are walked; raise ``GraphError`` when there is none."""
     by_name = {state.name: state for state in states}
     graph = build(states, known)
@@ -153,13 +166,16 @@ def ordered(states: Sequence[AnyState], known: frozenset[str] = frozenset()) -> 
 
 
 def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
-    """Every node's own states, checked before the first connection is made."""
+    """Every node's own states, checked before the first connection is made; resolved once."""
+    if request.plans is not None:
+        return request.plans
     names = [state.name for state in ordered(request.policy.states, request.known)]
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
-        resolved = resolve(request.policy, node, request.known | set(names))
+        resolved = resolve(request.policy, node, request.known)
         by_name = {state.name: state for state in resolved.states}
         plans.append((resolved, [by_name[name] for name in names]))
+    request.plans = plans
     return plans
 
 
@@ -211,22 +227,25 @@ def run(
         plan_id=request.plan_id,
     )
 
-    hosts = pyinfra_hosts(tuple(plan[0].node for plan in plans))
+    hearing = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with hearing:  # listeners hear one thing at a time
+            listen(event)
 
     def one(plan: tuple[Resolved, list[AnyState]]) -> NodeResult | None:
         if stop():
             return None
         resolved, states = plan
-        session = Session(resolved.node, hosts[resolved.node.name])
-        return Walk(session, resolved, states, options, stop, listen).run()
+        return Walk(Session(resolved.node), resolved, states, options, stop, tell).run()
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
     for batch in batches(plans, request.serial):
-        pool = Pool(max(1, request.forks))
-        for node in pool.imap_unordered(one, batch):
-            if node is not None:
-                done[node.name] = node
+        with ThreadPoolExecutor(max(1, request.forks)) as pool:
+            for node in pool.map(one, batch):
+                if node is not None:
+                    done[node.name] = node
         if stop() or any(done[p[0].node.name].exit_code for p in batch if p[0].node.name in done):
             break
     result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
@@ -243,10 +262,9 @@ def each(
     nodes: Sequence[InventoryNode], forks: int, work: Callable[[Session], T]
 ) -> list[Answered[T]]:
     """Do one small thing on every node (lock, unlock): what it gave, or its error."""
-    hosts = pyinfra_hosts(tuple(nodes))
 
     def one(node: InventoryNode) -> Answered[T]:
-        session = Session(node, hosts[node.name])
+        session = Session(node)
         try:
             session.connect()
             return node, work(session), None
@@ -255,7 +273,8 @@ def each(
         finally:
             session.close()
 
-    return list(Pool(max(1, forks)).imap(one, nodes))
+    with ThreadPoolExecutor(max(1, forks)) as pool:
+        return list(pool.map(one, nodes))
 
 
 def question(

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
+from gpustate import compat
+from gpustate.compat.facts import Facts, Value
 from gpustate.errors import GpustateError, LockHeld, RefusedError
 from gpustate.model.change import Disruption
 from gpustate.model.outcome import Outcome, StateResult
 from gpustate.plan import make
-from gpustate.run.ledger import Ledger
+from gpustate.run.ledger import Ledger, Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,20 @@ class Holder:
         name: user@host.
         pid: process id on that host.
         alive: whether a controller is still there, as far as can be told from here.
+        born: when a process of this host began, in a word; empty where that cannot be told.
     """
 
     name: str
     pid: int
     alive: Callable[[str, int], bool]
+    born: Callable[[int], str] = lambda _: ""
+
+    def holds(self, lock: Lock) -> bool:
+        """Whether the controller that took a lock is still there. A number may be another's by now."""
+        if not self.alive(lock.holder, lock.pid):
+            return False
+        born = self.born(lock.pid) if lock.holder == self.name else ""
+        return not (born and lock.born) or born == lock.born
 
 
 def stale(
@@ -62,7 +74,32 @@ def dead(ledger: Ledger, holder: Holder) -> bool:
         return False
     if program is not None and program.run.startswith(lock.run) and not program.alive:
         return True
-    return lock.holder == holder.name and not holder.alive(lock.holder, lock.pid)
+    return lock.holder == holder.name and not holder.holds(lock)
+
+
+def incompatible(facts: Facts, allow: Mapping[str, str]) -> tuple[list[str], GpustateError | None]:
+    """What the compatibility matrix says of a node as it is to become: notes, and why it is refused."""
+    report = _checked(frozenset(facts.items()), frozenset(allow.items()))
+    notes = [
+        *(f"matrix warns: {r.rule.id}: {r.rule.because} ({r.rule.fix})" for r in report.warnings),
+        *(f"matrix: {r.rule.id}: {r.rule.because}" for r in report.informs),
+        *(f"matrix: {r.rule.id} is allowed: {r.allowed}" for r in report.overridden),
+    ]
+    if not report.blocks:
+        return notes, None
+    rule = report.blocks[0].rule
+    others = ", ".join(result.rule.id for result in report.blocks[1:])
+    more = f"; also {others}" if others else ""
+    because = rule.because.rstrip(".")
+    return notes, RefusedError(f"the matrix blocks it: {rule.id}: {because}{more}", fix=rule.fix)
+
+
+@lru_cache(maxsize=1024)
+def _checked(
+    facts: frozenset[tuple[str, Value]], allow: frozenset[tuple[str, str]]
+) -> compat.Report:
+    # Nodes of one kind have the same facts: a fleet is checked once a kind.
+    return compat.check(dict(facts), allow=dict(allow))
 
 
 def locked(ledger: Ledger, run: str, holder: Holder) -> GpustateError | None:
@@ -80,7 +117,7 @@ def at_work(ledger: Ledger, holder: Holder) -> GpustateError | None:
         return None
     if lock.holder != holder.name:
         return LockHeld(f"a run is at work: {lock.told()}", fix="wait for it")
-    if lock.pid != holder.pid and holder.alive(lock.holder, lock.pid):
+    if lock.pid != holder.pid and holder.holds(lock):
         return LockHeld(f"another gpustate of yours is at work: {lock.told()}", fix="wait for it")
     return None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpustate.ops import Program
+if TYPE_CHECKING:
+    from gpustate.ops import Program
 
 
 @dataclass(slots=True)
@@ -49,9 +50,10 @@ class Record:
             record.rolled_back = True
         elif kind == "result" and record is not None and step is not None:
             record.unfinished_step = ""
-            if entry.get("rc"):
+            status = entry.get("rc")
+            if status != 0:
                 record.failed_step = step.label
-                record.status = int(entry["rc"])
+                record.status = status if isinstance(status, int) else 1
                 record.output = str(entry.get("out", ""))
         elif kind == "skip":
             name = str(entry.get("state"))

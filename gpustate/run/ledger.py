@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.text.numbers import whole
 
 #: How long a lock holds when nobody renews it, in seconds. A stage may build kernel modules.
 LOCK_TTL_S = 3600
@@ -25,12 +27,16 @@ class Lock:
     expires: int
     pid: int = 0  # of the controller, on its own host
     plan: str = ""
+    born: str = ""  # when that process began: its number may be another's later
 
     def told(self) -> str:
         """Who, since when and until when, for a person."""
 
         def clock(at: int) -> str:
-            return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            try:
+                return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            except (ValueError, OverflowError, OSError):
+                return "a time that is none"
 
         return f"held by {self.holder} ({self.reason}) since {clock(self.since)} until {clock(self.expires)}"
 
@@ -51,6 +57,7 @@ class Ledger:
     lock: Lock | None = None
     program: Program | None = None
     now: int = 0
+    newest: str = "none"  # run: what is started later is started only if it is still that one
 
     @property
     def locked(self) -> bool:
@@ -70,9 +77,13 @@ def read_lock(text: str) -> Lock | None:
             expires=int(data["expires"]),
             pid=int(data.get("pid", 0)),
             plan=str(data.get("plan", "")),
+            born=str(data.get("born", "")),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+_RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ class AskLedger(Ask[Ledger]):
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
 r=$(ls -1t $G/runs 2>/dev/null | grep -v '\.new$' | head -n 1)
 if [ -n "$r" ]; then
+  printf 'newest %s\n' "$r"
   l=$(tail -n 1 $G/runs/$r/journal)
   case $l in *'"e":"end"'*) ;; *)
     a=0; read -r p <$G/runs/$r/pid && grep -qa "runs/$r/" /proc/$p/cmdline && a=1
@@ -95,18 +107,22 @@ fi
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
         program: Program | None = None
-        now = 0
+        now, newest = 0, "none"
         for line in answer.text.splitlines():
             word, _, rest = line.partition(" ")
-            if word == "now" and rest.strip().isdigit():
-                now = int(rest)
+            if word == "now":
+                now = whole(rest.strip()) or now
             elif word == "lock":
                 lock = read_lock(rest)
+            elif word == "newest" and _RUN.fullmatch(rest):
+                newest = rest
             elif word == "program":
                 run, _, rest = rest.partition(" ")
                 alive, _, last = rest.partition(" ")
-                program = Program(run, alive == "1", last)
-        return Ledger(lock, program, now)
+                # It is put into scripts: a folder that is no run of ours is left alone.
+                if _RUN.fullmatch(run):
+                    program = Program(run, alive == "1", last)
+        return Ledger(lock, program, now, newest)
 
     def stand_in(self) -> Ledger:
         return Ledger()

@@ -83,10 +83,10 @@ def load(run: str | None) -> dict[str, Any]:
     for path in sorted(folder().glob("*.json")):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
-        if isinstance(data, dict) and data.get("format") == _FORMAT:
-            found[str(data["run"])] = data
+        if isinstance(data, dict) and data.get("format") == _FORMAT and _is_whole(data):
+            found[data["run"]] = data
     unfinished = [name for name, data in found.items() if not data.get("ended")]
     if run is None:
         if not unfinished:
@@ -99,3 +99,11 @@ def load(run: str | None) -> dict[str, Any]:
             fix="apply the policy again instead",
         )
     return found[run]
+
+
+def _is_whole(data: dict[str, Any]) -> bool:
+    """A record that was cut short, or edited, is none."""
+    texts = ("run", "verb", "source", "directory")
+    return isinstance(data.get("options"), dict) and all(
+        isinstance(data.get(k), str) for k in texts
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import gevent
-
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.remote.session import Session
 
@@ -49,7 +47,7 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
         except (ConnectionFailed, ProbeError) as error:
             last = error.message
         session.close()
-        gevent.sleep(1.0)
+        time.sleep(1.0)
     raise ConnectionFailed(
         f"it did not come back from a reboot within {timeout_s} s ({last})",
         fix="look at its console",

@@ -9,8 +9,9 @@ from gpustate import ops
 from gpustate.model.change import Change, Disruption
 from gpustate.model.outcome import NodeStatus, Outcome, StateResult
 from gpustate.model.state import AnyState
-from gpustate.plan.make import Look
+from gpustate.plan.make import Look, left_to_first_boot
 from gpustate.run import journal
+from gpustate.text import aptsays
 
 _WORST_FIRST = (
     (Outcome.ROLLED_BACK, NodeStatus.ROLLED_BACK),
@@ -41,7 +42,8 @@ def after_steps(
         return become(Outcome.NOT_RUN, f"because {said.skipped_because} failed")
     if said.failed_step:
         outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
-        reason = f"{said.failed_step} ended with {said.status}: {journal.cause(said.output)}"
+        cause, move = aptsays.trouble(said.output) or (journal.cause(said.output), "")
+        reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
         return become(outcome, reason, journal.last_lines(said.output))
     if state.name not in look.seen:
         why = look.errors.get(state.name, "it could not be probed afterwards")
@@ -52,13 +54,16 @@ def after_steps(
     if refusal is not None:
         # A state that refuses may well plan nothing; that is not the same as being settled.
         return become(Outcome.FAILED, refusal)
-    if not remaining:
+    image = look.view.facts.image
+    if not remaining or (image and left_to_first_boot(state, seen, remaining)):
         return become(Outcome.CHANGED)
     if record.stopped:
         return become(Outcome.INTERRUPTED, "stopped before its steps were done")
     if record.died:
         return become(Outcome.FAILED, "the node program was killed before it was done; run again")
-    wants_reboot = any(isinstance(step, ops.Reboot) for step in state.apply(seen, remaining))
+    wants_reboot = not image and any(
+        isinstance(step, ops.Reboot) for step in state.apply(seen, remaining)
+    )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
         return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
     return become(

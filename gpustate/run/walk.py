@@ -11,19 +11,18 @@ Sources:
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import gevent
-
 from gpustate import ops
+from gpustate.compat.collect import collect
 from gpustate.errors import (
     ConnectionFailed,
     GpustateError,
     LockHeld,
-    ProbeError,
     RefusedError,
     StepFailed,
 )
@@ -41,12 +40,11 @@ from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger, read_lock
+from gpustate.run.link import Link
 from gpustate.run.looking import look_at
 
 #: A policy that still finds something new to do after so many stages does not converge.
 _MAX_STAGES = 10
-#: Times a broken connection to a working node is made again before giving up following.
-_MAX_RECONNECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,11 @@ class Walk:
     listen: Listener = nobody
     result: NodeResult = field(init=False)
 
+    _link: Link = field(init=False)
+
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
+        self._link = Link(self.session, self._say, self.stop)
 
     # --- the whole ---------------------------------------------------------------------
 
@@ -124,14 +125,32 @@ class Walk:
         look, ledger = self._look()
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             look, ledger = self._wait_for_earlier(ledger)
+        if look.view.facts.first_boot not in ("", "done"):
+            self.result.notes.append(f"the first boot of its image: {look.view.facts.first_boot}")
         results = make.make(self.states, look)
         self._keep(look, results)
         self._end(*settle.node_status(results.values()))
-        if not self.options.apply or self.result.status is NodeStatus.REFUSED:
+        if self.result.status is NodeStatus.REFUSED:
+            return
+        self._compatible(look, results)
+        if not self.options.apply:
             return
         self._gate(ledger, results)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._stages(look, ledger, results)
+
+    def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
+        """Hold a node that would change against the matrix: what it is to become must fit together."""
+        if not any(r.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER) for r in results.values()):
+            return
+        apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
+        if all(state.absent for state in apply):
+            return
+        facts = collect(look.view.facts, apply, look.seen, results)
+        notes, reason = gate.incompatible(facts, self.resolved.allow)
+        self.result.notes += notes
+        if reason is not None:
+            raise reason
 
     def _gate(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is touched."""
@@ -164,13 +183,18 @@ class Walk:
         if stoppable:
             self._check_stop()
         self._say("probing")
-        lead = [before]
+        lead: list[str] = []
         ledger = AskLedger()
 
         def answer(asks: Sequence[Ask[Any]]) -> Any:
             return self.session.answer(asks, before=lead.pop() if lead else "")
 
-        look, facts, known = look_at(self.resolved.node, self.states, answer, (ledger,))
+        def once() -> Any:
+            lead[:] = [before]
+            return look_at(self.resolved.node, self.states, answer, (ledger,))
+
+        # A look changes nothing, and what goes ahead of it may be done twice.
+        look, facts, known = self._link.repeat(once)
         self.result.facts = plain(facts)
         return look, ledger.parse(known[ledger])
 
@@ -191,7 +215,7 @@ class Walk:
         self.result.notes.append(
             f"an earlier run ({run}) was still at work and was followed to its end"
         )
-        self._follow(run, ops.Program("", {}), journal.Record())
+        self._link.follow(run, ops.Program("", {}), journal.Record())
         return self._look()
 
     # --- stages ------------------------------------------------------------------------
@@ -261,7 +285,7 @@ class Walk:
 
     def _release(self) -> str:
         """sh that lets go of a lock that was kept from one stage to the next."""
-        return f'[ "$(cat $G/lock/run)" = {self.options.run} ] && rm -rf $G/lock'
+        return f'[ "$(cat $G/lock/run)" = {shlex.quote(self.options.run)} ] && rm -rf $G/lock'
 
     def _lock(self) -> dict[str, Any]:
         now = int(time.time())
@@ -269,13 +293,12 @@ class Walk:
             "run": self.options.run,
             "holder": self.options.holder.name,
             "pid": self.options.holder.pid,
+            "born": self.options.holder.born(self.options.holder.pid),
             "reason": "apply",
             "plan": self.options.plan_id,
             "since": now,
             "expires": now + LOCK_TTL_S,
         }
-
-    # --- programs ----------------------------------------------------------------------
 
     def _run_program(
         self,
@@ -289,47 +312,25 @@ class Walk:
         lock = ledger.lock
         take_over = lock.run if lock and gate.dead(ledger, self.options.holder) else None
         try:
-            entries = self.session.run_program(
-                run, program, self._lock(), keep_lock=keep_lock, take_over=take_over, stop=self.stop
+            self._link.run(
+                run,
+                program,
+                record,
+                lock=self._lock(),
+                keep_lock=keep_lock,
+                take_over=take_over,
+                after=ledger.newest,
             )
-            for entry in entries:
-                self._entry(entry, record, program)
         except StepFailed as error:
+            what, _, rest = error.message.partition(" ")
             if error.message.startswith("lock held "):
                 other = read_lock(error.message.removeprefix("lock held "))
                 raise LockHeld(other.told() if other else "somebody holds the node") from error
-            raise
-        except ConnectionFailed as error:
-            self._say("note", f"{error}; connecting again")
-            self._follow(run, program, record)
-
-    def _entry(self, entry: dict[str, Any], record: journal.Record, program: ops.Program) -> None:
-        began = record.take(entry, program)
-        if began is not None:
-            self._say("step", began[1], began[0])
-
-    def _follow(self, run: str, program: ops.Program, record: journal.Record) -> None:
-        """Take up a program that goes on without us; it is started once, whatever the network does."""
-        problem: GpustateError = ConnectionFailed("the connection broke while the node worked")
-        for attempt in range(_MAX_RECONNECTS):
-            self.session.close()
-            gevent.sleep(min(10.0, 0.5 * 2**attempt))
-            try:
-                self.session.connect()
-                for entry in self.session.follow(run, record.offset, stop=self.stop):
-                    self._entry(entry, record, program)
-                return
-            except StepFailed as error:
-                raise StepFailed(
-                    "the connection broke before the node had the program; nothing was done",
-                    fix="run again",
+            if what == "overtaken":
+                raise RefusedError(
+                    f"run {rest} was at work here after this one had looked", fix="run again"
                 ) from error
-            except (ConnectionFailed, ProbeError) as error:
-                problem = error
-        raise ConnectionFailed(
-            f"{problem.message}; the node finishes its steps by itself",
-            fix="run the same command again, or gpustate resume: it takes up where the node is",
-        )
+            raise
 
     # --- reboots -----------------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class Walk:
 def _steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]:
     """A state's steps; a mistake of its author is told as such."""
     try:
-        return tuple(state.apply(look.seen[state.name], planned.plan))
+        steps = tuple(state.apply(look.seen[state.name], planned.plan))
     except GpustateError:
         raise
     except Exception as error:
@@ -389,3 +390,6 @@ def _steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...
             f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
             "this is a mistake in the state"
         ) from error
+    if not look.view.facts.image:
+        return steps
+    return tuple(part for step in steps if (part := step.in_image) is not None)

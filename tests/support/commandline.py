@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import gpustate.remote  # noqa: F401  patches before anything opens a socket
 from gpustate import inventory, policies, registry
 from gpustate.cli import apply, plan
 from gpustate.cli.main import entry

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gpustate.remote  # noqa: F401  patches before anything opens a socket
 from gpustate import Disruption, Node, Plan, Policy, State, Step, diff, ops
 from gpustate.model.inventory import Connection, Inventory, InventoryNode
 from gpustate.run import fleet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import subprocess
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, FileStats, FileText, FileTexts, Shell
+from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.inventory import InventoryNode
 from gpustate.remote import batch
 
@@ -121,3 +123,40 @@ def test_any_output_survives_framing_however_it_is_cut(
     for at in range(0, len(stream), step):
         reader.feed(stream[at : at + step])
     assert [(a.out, a.status) for a in reader.answers()] == outputs
+
+
+def test_a_file_is_sent_once_however_often_it_is_asked_for() -> None:
+    made = batch.make_batch(NODE, [GpuFacts()], NONCE)
+    digest = next(iter(made.shipped))
+    reader = batch.AnswerReader(made)
+    reader.feed(f"{NONCE} begin\n{NONCE} need {digest}\n".encode())
+    assert reader.needed == [digest]
+    with pytest.raises(ProbeError, match="unknown frame: 'need"):
+        reader.feed(f"{NONCE} need {digest}\n".encode())
+
+
+def test_a_frame_that_does_not_end_is_given_up() -> None:
+    reader = batch.AnswerReader(batch.make_batch(NODE, [], NONCE))
+    with pytest.raises(ProbeError, match="prints without end"):
+        reader.feed(f"{NONCE} ".encode() + b"x" * 2_000_000)
+
+
+@pytest.mark.parametrize("status", ["9" * 5000, "-1", "x", ""])
+def test_a_status_that_is_none_is_a_missing_part(status: str) -> None:
+    body = f"\n{NONCE} 0\nx\n\n{NONCE} = 0 {status}\n".encode()
+    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+        batch.split_answers(body, NONCE, 1)
+
+
+def test_beginnings_without_end_cost_no_more_than_their_length() -> None:
+    body = b"".join(b"\n%s %d\n" % (NONCE.encode(), number % 999_999) for number in range(200_000))
+    before = time.process_time()
+    with pytest.raises(ProbeError, match="lacks 1 of 1 parts"):
+        batch.split_answers(body, NONCE, 1)
+    assert time.process_time() - before < 5
+
+
+def test_the_status_of_a_part_is_its_own() -> None:
+    n = NONCE.encode()
+    body = b"\n%s 0\n\n%s = 1 7\n\n%s = 0 3\n\n%s 1\nb\n%s = 1 4\n" % (n, n, n, n, n)
+    assert [a.status for a in batch.split_answers(body, NONCE, 2)] == [3, 4]

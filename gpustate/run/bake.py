@@ -1,0 +1,67 @@
+"""Walking an image: the states of a policy in a root where nothing runs, and its first boot last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpustate.model.inventory import InventoryNode
+from gpustate.model.outcome import NodeResult
+from gpustate.model.policy import Policy, resolve
+from gpustate.remote.chroot import ImageSession
+from gpustate.run import firstboot, fleet
+from gpustate.run.events import Listener, nobody
+from gpustate.run.fleet import FleetResult
+from gpustate.run.walk import Options, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is baked.
+
+    Args:
+        root: the folder.
+        node: name, groups and variables that the machines will have; they decide parameters.
+        gpus: those it is for, as ``8xH100``; empty when nobody said.
+    """
+
+    root: str
+    node: InventoryNode
+    gpus: str = ""
+
+
+def bake(
+    image: Image,
+    policy: Policy,
+    known: Collection[str],
+    *,
+    apply: bool,
+    listen: Listener = nobody,
+    stop: Callable[[], bool] = lambda: False,
+) -> FleetResult:
+    """Bake a policy into an image, or only say what that would change.
+
+    Raises:
+        GpustateError: policy, graph or overrides are wrong; nothing was touched then.
+    """
+    started = time.monotonic()
+    names = [state.name for state in fleet.ordered(policy.states, known)]
+    resolved = resolve(policy, image.node, known)
+    by_name = {state.name: state for state in resolved.states}
+    states = [by_name[name] for name in names]
+    last = firstboot.first_boot_of(states, image.node)
+    options = Options(run=fleet.new_run_id(), apply=apply, holder=fleet.controller())
+    session = ImageSession(image.node, image.root, image.gpus)
+    node = Walk(session, resolved, [*states, last], options, stop, listen).run()
+    result = FleetResult(options.run, applied=apply, interrupted=stop())
+    result.nodes = [node]
+    result.duration_s = time.monotonic() - started
+    return result
+
+
+def first_boot_work(node: NodeResult) -> list[str]:
+    """What is left for the first boot, as ``state: step``, in its order."""
+    seen = node.observed.get(firstboot.FirstBoot.name)
+    work = seen.get("wanted_work", []) if isinstance(seen, dict) else []
+    return [str(line) for line in work]

@@ -1,0 +1,222 @@
+"""Carrying out one point on a bench: kill, run again once, judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import killpoints
+import ledger
+import nodedisk
+from killbench import LOOKS, Bench, Hold, Result, Run, Trouble, ended_well
+from killpoints import CONTROLLER, NODE, SHELL, Point
+
+from gpustate.lab import process
+
+#: A re-run builds kernel modules at most twice.
+_RERUN_S = 240.0
+
+
+def carry_out(bench: Bench, point: Point, *, real: bool = False) -> Result:
+    """Bring a point about, run again once, and say what is wrong afterwards."""
+    began = time.monotonic()
+    problems: list[str] = []
+    try:
+        if point.who == NODE and not real:
+            problems += _from_copy(bench, point)
+        else:
+            problems += _live(bench, point)
+    except Exception as error:  # noqa: BLE001  the other points are still to be seen
+        problems.append(f"the point was not brought about: {type(error).__name__}: {error}")
+    return Result(point.name, problems, time.monotonic() - began)
+
+
+def _from_copy(bench: Bench, point: Point) -> list[str]:
+    copy = bench.copy_at(point.stop)
+    nodedisk.put_back(bench.node, copy)
+    own = nodedisk.upper(bench.node) / ledger.OWN
+    newest = sorted((own / "runs").glob("*-[0-9]*"))[-1]
+    journal = newest / "journal"
+    if journal.exists():
+        journal.write_bytes(killpoints.cut(journal.read_bytes(), point.when))
+    bench.boot()
+    before = _Before(bench, booted=True)
+    return before.judge(bench.apply("-o", "json"))
+
+
+def _live(bench: Bench, point: Point) -> list[str]:
+    stop = point.stop
+    bench.fresh()
+    with bench.armed(str(stop.call)) as hold:
+        first = bench.apply()
+        at = bench.held(hold, first)
+        if at is None:
+            raise Trouble(f"the run ended before call {stop.call}:\n{first.said()}")
+        found = bench._stop(at[0], at[1], at[2])
+        if not stop.clock and (found.name, found.step) != (stop.name, stop.step):
+            raise Trouble(
+                f"held at {found.name} {found.step}, recorded was {stop.name} {stop.step}"
+            )
+        hold.never_again()
+        if stop.clock:
+            hold.go()
+            time.sleep(stop.clock)
+        if point.who == CONTROLLER:
+            return _controller(bench, point, hold, first)
+        return _program(bench, point, hold, first)
+
+
+def _controller(bench: Bench, point: Point, hold: Hold, first: Run) -> list[str]:
+    """What differs is when the successor comes: while the program stands, at once, or after it ended."""
+    first.kill()
+    before = _Before(bench)
+    if point.when == "before":
+        second = bench.apply("-o", "json")
+        time.sleep(1.0)
+        if second.poll() is not None:
+            return [f"the re-run did not wait for the program at work:\n{second.said()}"]
+        hold.go()
+        return before.judge(second)
+    hold.go()
+    if point.when == "torn":
+        _until(lambda: not bench.processes(), 120, "the program goes on to its end")
+    return before.judge(bench.apply("-o", "json"))
+
+
+def _program(bench: Bench, point: Point, hold: Hold, first: Run) -> list[str]:
+    folder = bench.runs()[-1]
+    if point.who == NODE:
+        _cut(folder, point)
+        bench.node.kill()
+        bench.boot()
+    else:
+        with bench.frozen():
+            _cut(folder, point)
+            doomed = _unit(bench, folder.name)
+            if point.who == SHELL:
+                doomed &= {pid for pid, words in bench.processes().items() if "/program" in words}
+            if not doomed:
+                raise Trouble("there is no program to kill")
+            for pid in doomed:
+                os.kill(pid, signal.SIGKILL)
+        if point.who == SHELL and hold.holding:
+            hold.go()
+    code = first.wait(120)
+    problems = []
+    # 3: what was killed was the proof. 4: the node was not back in time.
+    if code not in (0, 1, 3, 4):
+        problems.append(f"the first run ended with {code}:\n{first.said()}")
+    if "Traceback" in first.said():
+        problems.append(f"a traceback in the first run:\n{first.said()}")
+    before = _Before(bench, booted=point.who == NODE)
+    return problems + before.judge(bench.apply("-o", "json"))
+
+
+def _cut(folder: Path, point: Point) -> None:
+    journal = folder / "journal"
+    text = journal.read_bytes()
+    left = killpoints.cut(text, point.when)
+    if left != text:
+        os.truncate(journal, len(left))
+
+
+def _unit(bench: Bench, run: str) -> set[int]:
+    """Every process of the unit the program runs in, daemons that dpkg started there included."""
+    pids: set[int] = set()
+    for hierarchy in process.cgroup_hierarchies():
+        base = hierarchy / process.CGROUP_PREFIX / bench.node.cgroup
+        for unit in base.rglob(f"gpustate-{run}.service"):
+            for procs in unit.rglob("cgroup.procs"):
+                pids.update(int(line) for line in procs.read_text().split())
+    return pids
+
+
+class _Before:
+    """What there was when the re-run began, and what must hold when it has ended."""
+
+    def __init__(self, bench: Bench, *, booted: bool = False) -> None:
+        self.bench = bench
+        self.booted = booted
+        self.runs = {folder.name for folder in bench.runs()}
+        self.done = [step for folder in bench.runs() for step in ended_well(folder)]
+        self.installed = bench.installed()
+        self.restarted = any(label == "restart containerd.service" for _, label in self.done)
+
+    def judge(self, second: Run) -> list[str]:
+        bench = self.bench
+        code = second.wait(_RERUN_S)
+        problems: list[str] = []
+        if code != 0:
+            return [f"the re-run ended with {code}:\n{_reason(second)}"]
+        row = json.loads(second.out.read_text())["nodes"][0]
+        if row["status"] != "ok" or row.get("reboots"):
+            problems.append(f"the re-run: {row['status']}, {row.get('reboots')} reboots")
+        drift = bench.start("drift")
+        if drift.wait(60) != 0:
+            problems.append(f"drift afterwards ended with {drift.code}:\n{drift.said()}")
+        return problems + self._disk() + self._steps()
+
+    def _disk(self) -> list[str]:
+        bench, wanted = self.bench, self.bench.reference
+        problems = [
+            f"a file of others changed: {name}"
+            for name, was in wanted["foreign"].items()
+            if bench.foreign()[name] != was
+        ]
+        problems += ledger.differences(wanted["ledger"], bench.ledger())
+        left = ledger.left_behind(nodedisk.upper(bench.node))
+        problems += [f"left behind: {name}" for name in left if name not in wanted["left"]]
+        own = bench.node.root / ledger.OWN
+        if (own / "lock").exists():
+            problems.append("the lock is still there")
+        try:
+            _until(lambda: not bench.processes(), 10, "nothing of a run is at work any more")
+        except Trouble as error:
+            problems.append(f"{error}: {', '.join(bench.processes().values())}")
+        return problems
+
+    def _steps(self) -> list[str]:
+        bench = self.bench
+        again = [
+            step
+            for folder in bench.runs()
+            if folder.name not in self.runs
+            for step in ended_well(folder, changing=True)
+        ]
+        problems = [f"repeated: {what}" for what in killpoints.repeated(self.done, again, LOOKS)]
+        for name, (count, _) in bench.installed().items():
+            was, complete = self.installed.get(name, (0, False))
+            if count > was + (0 if complete else 1):
+                problems.append(f"dpkg began {name} {count} times, {was} of them before the kill")
+        starts = bench.containerd_starts()
+        most = 1 if self.booted and self.restarted else bench.reference["containerd"]
+        most += 0 if self.restarted or self.booted else 1
+        if starts > most:
+            problems.append(f"containerd was started {starts} times, {most} are enough")
+        return problems
+
+
+def _reason(run: Run) -> str:
+    try:
+        rows: list[dict[str, Any]] = json.loads(run.out.read_text())["nodes"]
+        bad = [
+            f"{s['state']}: {s['outcome']}: {s.get('reason', '')} {s.get('evidence', '')}"
+            for s in rows[0]["states"]
+            if s["outcome"] not in ("changed", "unchanged", "not applicable")
+        ]
+        return "\n".join([f"{rows[0]['status']}: {rows[0].get('reason', '')}", *bad])
+    except (ValueError, KeyError, IndexError):
+        return run.said()
+
+
+def _until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise Trouble(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.05)

@@ -1,0 +1,94 @@
+"""Copies of a lab node's disk, to be put back later: what a killed node would have booted on.
+
+A copy holds the overlay's upper folder. Files that did not change since the copy before are hard
+links to it, so a copy of a node at each of hundreds of moments costs little.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpustate.lab import host
+from gpustate.lab.node import Node
+
+_Signature = tuple[int, int, int, int]
+
+
+def upper(node: Node) -> Path:
+    """The folder that holds everything the node's disk has beyond its image."""
+    return node.directory / "upper"
+
+
+@dataclass(slots=True)
+class Copier:
+    """Makes copies of one node's disk, one after the other."""
+
+    node: Node
+    _kept: dict[str, tuple[_Signature, Path]] = field(
+        default_factory=dict[str, tuple[_Signature, Path]]
+    )
+
+    def copy(self, to: Path) -> Path:
+        """Copy the disk as it is now; nothing may write to it meanwhile."""
+        self._folder(upper(self.node), to, "")
+        return to
+
+    def _folder(self, source: Path, to: Path, name: str) -> None:
+        to.mkdir()
+        with os.scandir(source) as found:
+            for entry in found:
+                path, target = Path(entry.path), to / entry.name
+                inner = f"{name}/{entry.name}"
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    self._folder(path, target, inner)
+                elif stat.S_ISREG(status.st_mode):
+                    self._file(path, target, inner, status)
+                elif stat.S_ISLNK(status.st_mode):
+                    target.symlink_to(os.readlink(path))
+                    _same(path, target, status)
+                elif stat.S_ISCHR(status.st_mode) or stat.S_ISFIFO(status.st_mode):
+                    os.mknod(target, status.st_mode, status.st_rdev)
+                    _same(path, target, status)
+        _same(source, to, source.lstat())
+
+    def _file(self, path: Path, target: Path, inner: str, status: os.stat_result) -> None:
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        known = self._kept.get(inner)
+        if known is not None and known[0] == signature:
+            os.link(known[1], target)
+            return
+        shutil.copyfile(path, target)
+        _same(path, target, status)
+        self._kept[inner] = (signature, target)
+
+
+def _same(path: Path, target: Path, status: os.stat_result) -> None:
+    """Owner, mode, attributes and times; overlayfs keeps what it needs in attributes."""
+    os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+    link = stat.S_ISLNK(status.st_mode)
+    if not link:
+        os.chmod(target, stat.S_IMODE(status.st_mode))
+    for name in os.listxattr(path, follow_symlinks=False):
+        try:
+            value = os.getxattr(path, name, follow_symlinks=False)
+            os.setxattr(target, name, value, follow_symlinks=False)
+        except OSError:
+            if not link:
+                raise
+    times = (status.st_atime_ns, status.st_mtime_ns)
+    os.utime(target, ns=times, follow_symlinks=False)
+
+
+def put_back(node: Node, copy: Path) -> None:
+    """Kill the node and give it the disk of a copy; it is off afterwards."""
+    node.kill()
+    host.unmount_all(node.root)
+    for folder in ("upper", "work"):
+        shutil.rmtree(node.directory / folder, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(copy), str(upper(node))], check=True)

@@ -1,0 +1,92 @@
+"""NVIDIA's packages with a kernel module that a real kernel loads, for tests in virtual machines.
+
+The packages are the lab's own (names, versions and what each needs of the others are NVIDIA's), with
+three of them changed: the DKMS sources are C for the kernel's own build system instead of objects
+that only look like modules, and the two programs that ask the lab's simulator for GPUs know that
+there is none in a virtual machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+from gpustate.lab.sim import deb
+from gpustate.lab.sim.deb import Entry, Package, Program
+from gpustate.lab.sim.driver_packages import DRIVERS, VENDOR, DriverSet
+from gpustate.lab.sim.native import Builder
+from gpustate.lab.sim.signing import SigningKey
+
+GUEST = Path(__file__).with_name("vmguest")
+VERSION = "580.65.06"
+DKMS = "nvidia-kernel-open-dkms"
+KEY = "key.asc"
+
+_MODPROBE = """#!/bin/sh
+# Simulated nvidia-modprobe: loads the modules, which make no device files here.
+modprobe -q nvidia || exit 1
+case " $* " in *" -u "*) modprobe -q nvidia-uvm || exit 1 ;; esac
+case " $* " in *" -m "*) modprobe -q nvidia-modeset || exit 1 ;; esac
+"""
+_PERSISTENCED = "#!/bin/sh\necho 'no GPU to keep awake (simulated)' >&2\nexit 1\n"
+
+
+def packages(scratch: Path) -> list[Package]:
+    """The driver's packages of one version.
+
+    Args:
+        scratch: where the libraries are compiled.
+    """
+    drivers = DriverSet(VERSION, DRIVERS[VERSION], VENDOR, Builder(scratch))
+    return list(_changed(drivers.packages()))
+
+
+def _changed(made: list[Package]) -> Iterator[Package]:
+    for package in made:
+        if package.name == DKMS:
+            yield replace(package, files=_sources())
+        elif package.name == "nvidia-modprobe":
+            yield replace(package, files={"usr/bin/nvidia-modprobe": Program(_MODPROBE)})
+        elif package.name == "nvidia-persistenced":
+            files: dict[str, Entry] = {"usr/bin/nvidia-persistenced": Program(_PERSISTENCED)}
+            yield replace(package, files=files, scripts={})
+        elif package.name not in ("nvidia-kernel-dkms", "nvidia-driver"):
+            yield package
+
+
+def _sources() -> dict[str, Entry]:
+    files: dict[str, Entry] = {
+        f"usr/src/nvidia-{VERSION}/{path.name}": path.read_text().replace("@VERSION@", VERSION)
+        for path in sorted((GUEST / "dkms").iterdir())
+    }
+    files[f"usr/src/nvidia-{VERSION}/nv-version.h"] = f'#define NV_VERSION "{VERSION}"\n'
+    return files
+
+
+def build_repository(folder: Path) -> Path:
+    """Write a signed flat repository with its key into ``folder``, which is not there yet."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = packages(Path(scratch))
+        folder.mkdir()
+        for package in made:
+            deb.write(package, folder)
+    lines = [
+        "Origin: gpustate-vm",
+        "Label: gpustate-vm",
+        "Architectures: amd64",
+        f"Date: {datetime.now(UTC):%a, %d %b %Y %H:%M:%S +0000}",
+        "SHA256:",
+    ]
+    for path in deb.write_index(made, folder):
+        data = path.read_bytes()
+        lines.append(f" {sha256(data).hexdigest()} {len(data)} {path.name}")
+    key = SigningKey(folder.with_name(f"{folder.name}.private"))
+    release = "\n".join(lines) + "\n"
+    (folder / "Release").write_text(release)
+    (folder / "InRelease").write_bytes(key.clearsign(release.encode()))
+    (folder / KEY).write_bytes(key.public())
+    return folder

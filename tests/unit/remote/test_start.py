@@ -1,0 +1,73 @@
+"""Starting a program on a node: once, whoever asks how often, and not on what is no longer so."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filestates import here
+
+from gpustate import ops
+from gpustate.errors import StepFailed
+from gpustate.remote.session import Session
+
+
+def lock(run: str) -> dict[str, Any]:
+    return {"run": run, "holder": "me@here", "pid": 1, "expires": int(time.time()) + 600}
+
+
+def start(folder: Path, run: str, after: str | None = None) -> list[dict[str, Any]]:
+    """Run a program that leaves a line in ``folder/count``."""
+    steps = (ops.Run(f"echo {run} >>{folder}/count; sleep 0.2", "count"),)
+    program = ops.compile_program((ops.Block("s", (), steps),))
+    entries = Session(here(folder / "state")).run_program(
+        f"{run}-1",
+        program,
+        lock(run),
+        keep_lock=False,
+        take_over=None,
+        stop=lambda: False,
+        after=after,
+    )
+    return list(entries)
+
+
+def counted(folder: Path) -> list[str]:
+    return (folder / "count").read_text().split()
+
+
+def test_one_run_asked_for_by_several_at_once_is_done_once_and_told_to_all(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: start(tmp_path, "r"), range(4)))
+    assert counted(tmp_path) == ["r"]
+    assert all([entry["e"] for entry in entries][-1] == "end" for entries in told)
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"runs"}
+    assert [path.name for path in (tmp_path / "state/runs").iterdir()] == ["r-1"]
+
+
+def test_a_run_that_is_over_is_told_and_not_done_again(tmp_path: Path) -> None:
+    first = start(tmp_path, "r", after="none")
+    assert start(tmp_path, "r", after="none") == first
+    assert counted(tmp_path) == ["r"]
+
+
+def test_an_order_that_was_overtaken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    start(tmp_path, "first", after="none")
+    start(tmp_path, "second", after="first-1")
+    for late in ("none", "first-1"):
+        with pytest.raises(StepFailed, match="overtaken second-1"):
+            start(tmp_path, "late", after=late)
+    assert counted(tmp_path) == ["first", "second"]
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"runs"}
+    assert {p.name for p in (tmp_path / "state/runs").iterdir()} == {"first-1", "second-1"}
+
+
+def test_what_an_attempt_that_died_left_is_cleared_away(tmp_path: Path) -> None:
+    left = tmp_path / "state/runs/dead-1.0123.new"
+    left.mkdir(parents=True)
+    (left / "program").write_text("half")
+    start(tmp_path, "r")
+    assert not left.exists()
