@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, ProbeError, State, Step, diff, ops
 from gpustate.text import cdi
+from gpustate.text.numbers import hexadecimal, whole
 
 SPEC_PATH = "/var/run/cdi/nvidia.yaml"
 ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -135,7 +136,8 @@ class CdiSpecification(State[Observed]):
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
         env, unit_text = node.read_text(ENV_PATH), node.read_text(OUR_UNIT_PATH)
         keys, specs = _split(node.shell(_SCRIPT).stdout)
-        units = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
+        rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
+        units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
         world = _world(version, keys)
         stale, present, leftovers, foreign = _judged(specs, world)
         return Observed(
@@ -221,6 +223,12 @@ class CdiSpecification(State[Observed]):
         elif plan.fields & {"stale", "present"}:
             yield ops.Run(_GENERATE, f"write {SPEC_PATH} with nvidia-ctk", 180)
 
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            unless = 'set -- "$PROC"/driver/nvidia/gpus/*; [ -e "$1" ] || { echo "no GPU to describe"; effect same; exit 0; }'
+            text = unless + _GENERATE
+            yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180, running=True)
+
     def _units(self, seen: Observed, after: Observed, plan: Plan) -> Iterator[Step]:
         gone = [unit for unit in seen.refresh if unit not in after.refresh]
         if "refresh" in plan.fields:
@@ -266,9 +274,9 @@ def _split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
             keys.setdefault(key, []).append(value.strip())
             continue
         path, _, size = value.rpartition(" ")
-        if not size.isdigit():
+        if whole(size) is None:
             raise ProbeError(f"the listing of CDI specifications is torn at {value!r}")
-        length = min(int(size), 400_000)
+        length = min(whole(size) or 0, 400_000)
         specs[path] = rest[:length].decode("utf-8", "replace")
         rest = rest[length + 1 :]
     return keys, specs
@@ -278,19 +286,24 @@ def _world(version: str, keys: dict[str, list[str]]) -> cdi.World:
     caps: dict[int, set[int]] = {}
     for row in keys.get("mig", []):
         gpu, _, cap = row.partition(" ")
-        if gpu.isdigit():
-            caps.setdefault(int(gpu), set()).update([int(cap)] if cap.isdigit() else [])
+        minor, number = whole(gpu), whole(cap)
+        if minor is not None:
+            caps.setdefault(minor, set()).update([] if number is None else [number])
     gpus = (row.partition(" ") for row in keys.get("gpu", []))
-    nodes = (row.split() for row in keys.get("node", []))
+    nodes = (
+        (row[0], hexadecimal(row[1]), hexadecimal(row[2]))
+        for row in map(str.split, keys.get("node", []))
+        if len(row) == 3
+    )
     return cdi.World(
         driver_version=version,
         gpus=tuple(
-            cdi.Gpu(int(minor), "" if "?" in uuid else uuid)
+            cdi.Gpu(whole(minor) or 0, "" if "?" in uuid else uuid)
             for minor, _, uuid in gpus
-            if minor.isdigit()
+            if whole(minor) is not None
         ),
         mig_caps={gpu: frozenset(minors) for gpu, minors in caps.items()},
-        nodes={row[0]: (int(row[1], 16), int(row[2], 16)) for row in nodes if len(row) == 3},
+        nodes={path: (a, b) for path, a, b in nodes if a is not None and b is not None},
         missing=frozenset(keys.get("missing", [])),
     )
 

@@ -230,7 +230,8 @@ class ContainerToolkit(State[Observed]):
             yield ops.PutText(CONFIG_PATH, after.config_text)
         if "versions" in plan.fields:
             pinned = tuple((name, seen.target) for name in PACKAGES)
-            yield ops.AptInstall(pinned, hold=self.hold)
+            written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
+            yield ops.AptInstall(pinned, hold=self.hold, roll_back=written)
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
             yield ops.AptHold(PACKAGES, hold=self.hold)
 

@@ -3,7 +3,8 @@
 Without it CUDA answers 802 (system not yet initialized) on HGX and DGX boards of the A100, H100
 and H200 generations, although every other look at the GPUs is fine. In another version than the
 driver's it refuses to start. On machines without NVSwitches it must not run: it has nothing to do,
-exits, and leaves a failed unit behind.
+exits, and leaves a failed unit behind. Whether a machine has them an image cannot know: it gets the
+package, and its first boot enables the service where there are NVSwitches.
 
 Surprising: the package carries the driver's branch in its name up to 575 and none from 580 on, and
 installing it does not start it.
@@ -22,8 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.text import dpkg
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate.text import dpkg, gpu_models
 
 UNIT = "nvidia-fabricmanager.service"
 _BRANCHES = ("535", "550", "560", "565", "570", "575")
@@ -52,6 +53,7 @@ class Observed:
     held: bool = False
     active: bool = False
     enabled: bool = False
+    image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
 
 
 class FabricManagerRunning(State[Observed]):
@@ -74,14 +76,17 @@ class FabricManagerRunning(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         version = node.read_text("/proc/driver/nvidia/version")
+        driver = loaded_version(version)
+        if facts.image:
+            driver = node.shell(_INSTALLED).stdout.strip() or None
         packages = node.packages("nvidia-fabricmanager*")
         candidates = node.candidates(*_NAMES)
         unit = node.units(UNIT).get(UNIT)
         installed = [p for p in packages.values() if p.installed and p.name in _NAMES]
         one = installed[0] if installed else None
         return Observed(
-            nvswitch=facts.has_nvswitch,
-            driver=loaded_version(version),
+            nvswitch=_may_have_nvswitches(facts) if facts.image else facts.has_nvswitch,
+            driver=driver,
             package=one.name if one else None,
             version=one.version if one else None,
             offered=tuple(
@@ -92,6 +97,7 @@ class FabricManagerRunning(State[Observed]):
             held=one.held if one else False,
             active=unit.active if unit else False,
             enabled=unit.enabled if unit else False,
+            image=facts.image,
         )
 
     def _fitting(self, seen: Observed) -> tuple[str, str] | None:
@@ -118,13 +124,19 @@ class FabricManagerRunning(State[Observed]):
             package=name,
             version=version,
             held=self.hold or seen.held,
-            active=True,
-            enabled=True,
+            active=not seen.image or seen.active,
+            enabled=not seen.image or seen.enabled,
         )
 
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or not seen.nvswitch or self._fitting(seen) is not None:
             return None
+        if seen.image:
+            return (
+                f"no repository offers nvidia-fabricmanager {seen.driver or ''}, which machines with NVSwitches "
+                "need: use a repository that has it, name the GPUs (--gpu) where they have none, or leave the "
+                "state out"
+            )
         if seen.driver is None:
             return (
                 "NVSwitches are there and no driver is loaded; put the state driver into the policy"
@@ -164,7 +176,39 @@ class FabricManagerRunning(State[Observed]):
             yield ops.EnableUnit(UNIT, now=False)
         if plan.fields & {"active", "package", "version"}:
             yield ops.RestartUnit(UNIT)
-            yield ops.Run(_WAIT, "wait until the fabric is complete on every GPU", timeout=120)
+            what = "wait until the fabric is complete on every GPU"
+            yield ops.Run(_WAIT, what, timeout=120, running=True)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            yield ops.Run(
+                _FIRST_BOOT + _WAIT, "start Fabric Manager where NVSwitches are", 180, running=True
+            )
+
+
+#: Boards of these carry NVSwitches, some of them.
+_ON_BOARDS = frozenset({"A100", "A800", "H100", "H800", "H20", "H200"})
+
+_INSTALLED = r"""for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
+  [ -e "$f" ] && { f=$(readlink -f "$f"); echo "${f##*.so.}"; break; }
+done; :"""
+
+_FIRST_BOOT = f"""n=
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; c=; {{ read -r v <"$d/vendor" && read -r c <"$d/class"; }} 2>/dev/null || continue
+  case $v$c in 0x10de0x0680*) n=1; break;; esac
+done
+[ -n "$n" ] || {{ echo "no NVSwitch on PCI: nothing to start"; effect same; exit 0; }}
+systemctl cat {UNIT} >/dev/null 2>&1 || fail "NVSwitches are there, and the image has no {UNIT}: bake it without --gpu, or for these GPUs"
+systemctl --no-reload enable {UNIT}
+systemctl start {UNIT} || {{ journalctl -u {UNIT} -n 15 --no-pager -o cat; fail "{UNIT} does not start"; }}
+"""
+
+
+def _may_have_nvswitches(facts: NodeFacts) -> bool:
+    """Whether an image needs it: unless it is said to be for other GPUs."""
+    models = {gpu_models.name(gpu.device_id) for gpu in facts.gpus}
+    return not models or bool(models & _ON_BOARDS)
 
 
 def loaded_version(text: str | None) -> str | None:

@@ -284,6 +284,17 @@ class NouveauBlacklisted(State[Observed]):
             yield ops.UnloadModules(UNLOAD_ORDER)
             yield ops.Reboot(f"{', '.join(seen.loaded)} is in use", timeout=self.reboot_timeout_s)
 
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            # The boot itself is the test of what was baked.
+            yield ops.Run(
+                f"for m in {' '.join(UNLOAD_ORDER)}; do if module_loaded $m; then modprobe -r $m || rmmod $m || "
+                'fail "$m was loaded at boot and is in use: see lsinitramfs of the kernel that runs"; fi; done\n'
+                "effect unloaded",
+                "see that nouveau was not loaded",
+                running=True,
+            )
+
     def _files(self, plan: Plan) -> Iterator[Step]:
         texts = {
             "conf_text": (CONF_PATH, 0o644),

@@ -39,8 +39,8 @@ class Observed:
     at_boot: bool
     persistent: dict[str, bool]  # PCI address: persistence mode is on; GPUs that answer only
     unit_text: str | None
-    has_gpus: bool
-    systemd: bool
+    has_gpus: bool  # here and now; an image has none
+    systemd: bool  # it runs, or will in what boots the image
 
 
 class PersistenceMode(State[Observed]):
@@ -67,7 +67,7 @@ class PersistenceMode(State[Observed]):
         unit_text = node.read_text(UNIT_PATH)
         drop_in = node.read_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
-        said = node.shell(f"timeout -k 2 30 {QUERY}")
+        said = node.shell(f'[ -n "${{GPUSTATE_IMAGE-}}" ] || timeout -k 2 30 {QUERY}')
         unit = units.get(UNIT)
         return Observed(
             drop_in_text=drop_in,
@@ -75,8 +75,8 @@ class PersistenceMode(State[Observed]):
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
             persistent=parse_modes(said.stdout),
             unit_text=unit_text,
-            has_gpus=bool(facts.gpus),
-            systemd=facts.systemd,
+            has_gpus=bool(facts.gpus) and not facts.image,
+            systemd=facts.systemd or facts.image,
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -137,6 +137,10 @@ class PersistenceMode(State[Observed]):
         if plan.fields & {"drop_in_text", "active", "persistent"} and seen.has_gpus:
             yield ops.RestartUnit(UNIT)
 
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            yield ops.Run(_START, "see that every GPU is in persistence mode", 180, running=True)
+
     def _take_away(self, seen: Observed) -> Iterator[Step]:
         if seen.at_boot or seen.active:
             yield ops.DisableUnit(UNIT)
@@ -145,6 +149,15 @@ class PersistenceMode(State[Observed]):
                 "no longer start nvidia-persistenced at boot",
                 timeout=60,
             )
+
+
+# Without a GPU the daemon ends at once, and there is nothing to keep.
+_START = f"""if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU answers"; effect same; exit 0; fi
+systemctl is-active --quiet {UNIT} || systemctl restart {UNIT}
+off() {{ {QUERY} | grep -q 'Disabled$'; }}
+persistent() {{ systemctl is-active --quiet {UNIT} && ! off; }}
+wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({QUERY} | tr '\n' ';')"
+effect started"""
 
 
 def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:

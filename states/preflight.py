@@ -27,7 +27,8 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
-from gpustate.text import gpu_models
+from gpustate.text import aptsays, gpu_models
+from gpustate.text.numbers import whole
 
 SUPPORTED = ("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604")
 MACHINES = ("x86_64", "aarch64")
@@ -44,8 +45,7 @@ def _checked_gpus(value: int | str | None) -> int | str | None:
 
 
 _SCRIPT = r"""
-[ /proc/1/root -ef / ] && echo own=1
-[ -d "/lib/modules/$(uname -r)" ] && echo modules=1
+[ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/$(uname -r)" ] && echo modules=1
 echo "now=$(date +%s)"
 printf 'written=%s\n' $(stat -c %Y /var/lib/dpkg/status /etc/os-release 2>/dev/null)
 for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
@@ -56,7 +56,9 @@ set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
 df -Pk "$@" 2>/dev/null | { read -r _; while read -r _ _ _ a _ m; do echo "room=$1 $((a / 1024)) $m"; shift; done; }
 df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
   case $s$a in 0*|*[!0-9]*|'') ;; *) [ "$a" -ge 20000 ] || echo "inodes=$m" ;; esac; done; }
-dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>/dev/null | grep -vE '^package=.[nci] '
+[ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
+dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /'
+command -v apt-get >/dev/null && apt-get check -qq -o Debug::NoLocking=1 2>&1 | sed -n 's/^E: /apt=/p'
 for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
 for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null); do
   while read -r _ _ _ _ p n _; do
@@ -75,6 +77,8 @@ class Observed:
     unsettled: tuple[str, ...] = ()  # packages somebody left half-way, as "iF name"
     journal: bool = False  # dpkg was killed while it wrote its database
     left: tuple[str, ...] = ()  # half-way packages that belong to other states
+    dpkg_error: str = ""  # dpkg cannot read its database
+    apt_error: str = ""  # apt cannot work with what is installed, or with its package lists
     lock_holder: str = ""
     distribution: str = ""
     machine: str = ""
@@ -136,27 +140,28 @@ class NodeFit(State[Observed]):
         for line in node.shell(_SCRIPT).stdout.splitlines():
             key, _, value = line.partition("=")
             keys.setdefault(key, []).append(value.strip())
-        image = "own" not in keys and not facts.systemd
-        broken = tuple(_package(row) for row in keys.get("package", []))
+        broken = tuple(filter(None, map(_package, keys.get("package", []))))
         return Observed(
             unsettled=tuple(row for row in broken if not _NVIDIA.search(row.split()[-1])),
             journal="journal" in keys,
             left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
+            dpkg_error=" ".join(keys.get("dpkg", [])),
+            apt_error=_said_by_apt(keys.get("apt", [])),
             lock_holder=keys.get("lock", [""])[0],
             distribution=facts.distribution,
             machine=facts.machine,
             package_manager=facts.package_manager,
-            image=image,
+            image=facts.image,
             systemd=facts.systemd,
             python3=bool(facts.python3),
             kernel=facts.kernel,
             kernel_modules="modules" in keys or facts.container,
-            gpus=() if image else facts.gpus,
+            gpus=() if facts.image else facts.gpus,
             read_only=tuple(keys.get("readonly", [])),
             room=tuple(room for room in map(_room, keys.get("room", [])) if room),
             few_inodes=tuple(dict.fromkeys(keys.get("inodes", []))),
-            clock_s=int(keys.get("now", ["0"])[0] or 0),
-            last_write_s=max((int(t) for t in keys.get("written", []) if t.isdigit()), default=0),
+            clock_s=whole(keys.get("now", ["0"])[0]) or 0,
+            last_write_s=max((whole(t) or 0 for t in keys.get("written", [])), default=0),
             time_service="ntp" in keys,
             secure_boot=keys.get("secure_boot") == ["1"],
         )
@@ -169,7 +174,8 @@ class NodeFit(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent:
             return None
-        return "; ".join([*self._system(seen), *self._room(seen), *self._gpus(seen)]) or None
+        reasons = [*self._system(seen), *self._packages(seen), *self._room(seen), *self._gpus(seen)]
+        return "; ".join(reasons) or None
 
     def _system(self, seen: Observed) -> Iterator[str]:
         systems = SUPPORTED + self.other_systems
@@ -183,7 +189,7 @@ class NodeFit(State[Observed]):
         if seen.machine not in MACHINES:
             yield f"NVIDIA publishes no driver for {seen.machine}: only {' and '.join(MACHINES)}"
         if not seen.systemd and not seen.image:
-            yield "systemd does not run here: boot with systemd as init, or bake the root as an image"
+            yield "systemd does not run here: boot with systemd as init, or bake the root as an image (gpustate bake)"
         if seen.read_only:
             yield f"{', '.join(seen.read_only)} cannot be written: become root there (-b), or mount them read-write (a disk error may be why: dmesg)"
         if seen.clock_s and not _EARLIEST_S <= seen.clock_s < _LATEST_S:
@@ -193,6 +199,17 @@ class NodeFit(State[Observed]):
                 f"the clock says {_date(seen.clock_s)}, but the package database was written on "
                 f"{_date(seen.last_write_s)}: set the time"
             )
+
+    def _packages(self, seen: Observed) -> Iterator[str]:
+        if seen.dpkg_error:
+            yield (
+                f"dpkg cannot read its database ({seen.dpkg_error}): put /var/lib/dpkg/status-old, or a "
+                "copy from /var/backups, in the place of /var/lib/dpkg/status"
+            )
+        # What is half-way is finished first, here or by the state that owns it; apt minds it as well.
+        elif seen.apt_error and not (seen.unsettled or seen.journal or seen.left):
+            _, move = aptsays.trouble(seen.apt_error) or ("", "see apt-get check on the node")
+            yield f"apt cannot work here ({seen.apt_error}): {move}"
 
     def _room(self, seen: Observed) -> Iterator[str]:
         wanted = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
@@ -265,15 +282,21 @@ class NodeFit(State[Observed]):
             for row in seen.unsettled
             if "H" in row.split()[0] or "R" in row.split()[0]
         )
-        lines = ["dpkg --configure -a --force-confdef --force-confold || echo 'left for apt'"]
+        lines = [
+            "apt_wait",
+            "dpkg --configure -a --force-confdef --force-confold || echo 'left for apt'",
+        ]
         if torn:
             lines.append(
                 f"apt --reinstall --no-remove install {torn} || echo 'left for the next step'"
             )
-        # Whether it worked is for the next probe to say: a package of NVIDIA that cannot be
-        # configured yet makes all of these fail, and is none of ours.
+        # What is left of NVIDIA's makes all of these fail, and is none of ours.
         lines += [
             "apt --no-remove -f install || echo 'apt could not settle everything'",
+            "left=$(dpkg-query -W -f '${db:Status-Abbrev}|${Package}\\n' | grep -vE '^.[nci] ' | cut -d '|' -f 2 "
+            f"| grep -vE '{_NVIDIA.pattern}') || :",
+            '[ -z "$left" ] || { echo "error: installed half-way, and not to be finished without removing '
+            'others:" $left; exit 1; }',
             "effect configured",
         ]
         yield ops.Run(
@@ -282,13 +305,21 @@ class NodeFit(State[Observed]):
 
 
 def _package(row: str) -> str:
-    status, _, name = row.partition("|")
-    return f"{status.strip()} {name}"
+    """Status and name; empty when it is no row of dpkg's: the name becomes a word of a command."""
+    found = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
+    return f"{found[1]} {found[2]}" if found else ""
+
+
+def _said_by_apt(lines: list[str]) -> str:
+    """The one of several complaints that says most."""
+    found = aptsays.trouble("\n".join(lines))
+    return found[0] if found else "".join(lines[:1])
 
 
 def _room(row: str) -> tuple[str, str, int] | None:
     folder, mib, mount = [*row.split(" ", 2), "", ""][:3]
-    return (folder, mount, int(mib)) if mib.isdigit() and mount else None
+    size = whole(mib)
+    return (folder, mount, size) if size is not None and mount else None
 
 
 def _date(seconds: int) -> str:

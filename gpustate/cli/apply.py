@@ -81,7 +81,6 @@ def apply_policy(
     source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
 ) -> None:
     """Apply a policy: ask first on a terminal, unless ``--yes``."""
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
 
     if not options["yes"]:
         if not sys.stdin.isatty():
@@ -103,7 +102,6 @@ def apply_policy(
 
 
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.plan.document import read_plan
 
     document = read_plan(_read_json(path), place=path)
@@ -125,7 +123,6 @@ def carry_plan_on(path: str, options: dict[str, Any]) -> None:
     Its nodes have moved by our own doing, so they are not held against the plan's observations;
     what each state may cost still is.
     """
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.plan.document import read_plan
 
     document = read_plan(_read_json(path), place=path)
@@ -149,7 +146,8 @@ def _policy_of(document: dict[str, Any], place: str) -> Any:
     states = [
         build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]
     ]
-    return Policy(*states, name=made.get("name"), notes=tuple(document.get("notes", ())))
+    notes = tuple(document.get("notes", ()))
+    return Policy(*states, name=made.get("name"), notes=notes, allow=made.get("allow"))
 
 
 def carry_out(

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,13 +77,14 @@ def inventory_options(function: F) -> F:
 def load_inventory(options: dict[str, Any]) -> Inventory:
     """Read the inventory that the options name, and put the connection options on top."""
     from gpustate import inventory
+    from gpustate.text.words import printable
 
     source = options.get("inventory")
     if not source:
         raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
     loaded = inventory.load(source, limit=options.get("limit"), exclude=options.get("exclude"))
     for note in loaded.notes:
-        click.echo(f"gpustate: note: {note}", err=True)
+        click.echo(printable(f"gpustate: note: {note}"), err=True)
     if options.get("private_key"):
         _check_key(os.path.expanduser(options["private_key"]))
     password = None
@@ -129,11 +130,11 @@ def load_policy(source: str) -> Policy:
     return policies.load(source)
 
 
-def known_states() -> frozenset[str]:
+def known_states() -> Collection[str]:
     """Names of all registered states."""
     from gpustate import registry
 
-    return frozenset(registry.states())
+    return registry.names()
 
 
 def now() -> str:
@@ -153,9 +154,8 @@ class Interrupt:
 
     def arm(self) -> None:
         """Take over SIGINT and SIGTERM."""
-        import gevent
 
-        def hit() -> None:
+        def hit(number: int, frame: object) -> None:
             self.seen += 1
             if self.seen > 1:
                 sys.stderr.write(
@@ -165,8 +165,8 @@ class Interrupt:
                 os._exit(130)
             self._told()
 
-        gevent.signal_handler(signal.SIGINT, hit)
-        gevent.signal_handler(signal.SIGTERM, hit)
+        signal.signal(signal.SIGINT, hit)
+        signal.signal(signal.SIGTERM, hit)
 
 
 def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
@@ -212,8 +212,10 @@ def write_out(text: str, path: str | None = None) -> None:
 
 
 def as_json(document: Any) -> str:
-    """A document as it is printed and saved."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    """A document as it is printed and saved; what a terminal would act on is escaped in it."""
+    from gpustate.text.words import json_text
+
+    return json_text(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 def finish(*codes: int) -> None:

@@ -36,24 +36,28 @@ def explain(node: str, output: str, **options: Any) -> None:
     NODE is a name or pattern of the inventory. Nothing is changed, and no kernel is run on the
     GPUs: what CUDA said last is taken from the proof that the validator keeps on the node.
     """
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.cli.show import show
     from gpustate.model import chain
     from gpustate.model.chain_ask import ask_chain
     from gpustate.model.encode import plain
+    from gpustate.model.node import Node
     from gpustate.run import fleet
+
+    def question(asked: Node) -> tuple[chain.Seen, str]:
+        return ask_chain(asked), asked.facts().first_boot
 
     options["limit"] = node if not options.get("limit") else f"{options['limit']}:&{node}"
     inventory = common.load_inventory(options)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
     page = Page()
-    for one, seen, error in fleet.question(inventory.nodes, options["forks"], ask_chain):
-        if error is not None or seen is None:
+    for one, answer, error in fleet.question(inventory.nodes, options["forks"], question):
+        if error is not None or answer is None:
             codes.append(error.exit_code if error else 1)
             rows.append({"name": one.name, "error": str(error)})
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
+        seen, first_boot = answer
         checks = tuple(
             # No kernel was run now: say whose word it is, so that nobody takes it for today's.
             replace(c, evidence=f"{c.evidence} (by the kept proof; prove anew: gpustate validate)")
@@ -69,6 +73,7 @@ def explain(node: str, output: str, **options: Any) -> None:
                 "name": one.name,
                 "broken": None if broken is None else broken.name,
                 "checks": plain(checks),
+                **({"first_boot": first_boot} if first_boot else {}),
             }
         )
         page.add(
@@ -77,6 +82,8 @@ def explain(node: str, output: str, **options: Any) -> None:
             ("every link holds", "green") if broken is None else (f"broken: {broken.name}", "red"),
         )
         checks_page(page, plain(checks))
+        if first_boot not in ("", "done"):
+            page.add("  ", (f"the first boot of its image: {first_boot}", "yellow"))
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.explain/1", "nodes": rows}))
     else:

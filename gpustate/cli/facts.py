@@ -15,7 +15,6 @@ from gpustate.plan.render import Page
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def facts(output: str, **options: Any) -> None:
     """Show what nodes are: system, kernel, container runtimes, GPUs on PCI and as NVML sees them."""
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.cli.show import show
     from gpustate.model.encode import plain
     from gpustate.model.gpu_facts import GpuFacts
@@ -54,6 +53,9 @@ def _node(page: Page, name: str, data: dict[str, Any]) -> None:
     nvml = data["nvml"]
     page.add((name, "bold"), f"  {data['distribution']} {data['machine']}, kernel {data['kernel']}")
     page.add(f"  runtimes: {', '.join(data['runtimes']) or 'none'}")
+    if data["first_boot"]:
+        style = "green" if data["first_boot"] == "done" else "yellow"
+        page.add("  first boot of its image: ", (data["first_boot"], style))
     gpus = [device for device in data["pci"] if device["class_id"].startswith(("0300", "0302"))]
     page.add(f"  on PCI: {len(gpus)} GPUs, {len(data['pci']) - len(gpus)} other NVIDIA devices")
     if nvml.get("error"):

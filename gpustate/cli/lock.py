@@ -22,9 +22,9 @@ def _seconds(text: str) -> int:
 
 
 def _on_all(options: dict[str, Any], script: str) -> None:
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.run import fleet
     from gpustate.run.ledger import read_lock
+    from gpustate.text.words import printable
 
     inventory = common.load_inventory(options)
     codes: list[int] = []
@@ -43,7 +43,7 @@ def _on_all(options: dict[str, Any], script: str) -> None:
     for node, text, error in fleet.each(inventory.nodes, options["forks"], work):
         if error is not None:
             codes.append(error.exit_code)
-        click.echo(f"{node.name}: {error or text}", err=error is not None)
+        click.echo(printable(f"{node.name}: {error or text}"), err=error is not None)
     common.finish(*codes)
 
 
@@ -61,7 +61,6 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 @click.option("--force", is_flag=True, help="Take it although somebody else holds it.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     """Keep gpustate off the nodes: apply and remove are refused there (exit 8) until then."""
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.run.fleet import controller, new_run_id
     from gpustate.run.ledger import lock_script
 
@@ -86,7 +85,6 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
 @click.option("--force", is_flag=True, help="Break a lock that somebody else holds.")
 def unlock(force: bool, **options: Any) -> None:
     """Let gpustate on locked nodes again."""
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.run.fleet import controller
     from gpustate.run.ledger import unlock_script
 

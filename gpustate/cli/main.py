@@ -5,6 +5,8 @@ Verbs are imported when they are asked for, so that ``gpustate --help`` costs ne
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -38,7 +40,18 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "remove": ("remove", "remove", "Take away what a policy put on nodes."),
     "lock": ("lock", "lock", "Keep gpustate off nodes for a while."),
     "unlock": ("lock", "unlock", "Let gpustate on locked nodes again."),
+    "bake": ("bake", "bake", "Bake a policy into the mounted root of an image."),
     "resume": ("resume", "resume", "Go on with a run that was interrupted."),
+    "mig": (
+        "mig",
+        "group",
+        "MIG profiles of GPUs, the smallest change to a layout, mig-parted files.",
+    ),
+    "matrix": (
+        "matrix",
+        "group",
+        "Ask which versions, GPUs and kernels go together, and who says so.",
+    ),
     "lab": ("lab", "group", "Throw-away nodes with simulated GPUs."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
 }
@@ -86,38 +99,53 @@ def cli() -> None:
 
 
 def entry() -> NoReturn:
+    """The program. Short runs are most of what it is asked for, so it neither collects garbage often
+    nor takes a thousand modules apart at its end: that is a fifth of looking at one node.
+    """
+    gc.set_threshold(50_000)
+    code = run()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or EXIT_ERROR
+    os._exit(code)
+
+
+def run() -> int:
     """Run; end with one line and the documented exit code for everything a user can cause."""
     try:
         # Outside of click's standalone mode an exit code is a return value.
         code = cli.main(standalone_mode=False, prog_name="gpustate")
     except GpustateError as error:
         _complain(str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.Abort:
         _complain("interrupted")
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
-        sys.exit(EXIT_ERROR)
+        return EXIT_ERROR
     except click.UsageError as error:
         _complain(_with_place(error))
-        sys.exit(EXIT_ERROR)
+        return EXIT_ERROR
     except click.ClickException as error:
         _complain(error.format_message())
-        sys.exit(EXIT_ERROR)
+        return EXIT_ERROR
     except KeyboardInterrupt:
         _complain("interrupted")
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough; leave without a second complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_ERROR)
+        return EXIT_ERROR
     except OSError as error:
         _complain(f"{error.filename or 'gpustate'}: {error.strerror or error}")
-        sys.exit(EXIT_ERROR)
-    sys.exit(code if isinstance(code, int) else 0)
+        return EXIT_ERROR
+    return code if isinstance(code, int) else 0
 
 
 def _with_place(error: click.UsageError) -> str:
@@ -131,4 +159,6 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _complain(text: str) -> None:
-    print(f"gpustate: {' '.join(text.splitlines())}", file=sys.stderr)
+    from gpustate.text.words import printable
+
+    print(f"gpustate: {printable(' '.join(text.splitlines()))}", file=sys.stderr)

@@ -56,7 +56,6 @@ def make_plan(
     ensure: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.cli.show import show
     from gpustate.plan import document, render
     from gpustate.run.fleet import Request

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from gpustate.run.events import Event
+from gpustate.text.words import printable
 
 _SHOWN = 20
 _PLAIN = ("started", "step", "result", "rebooting", "waiting", "note", "finished")
@@ -51,10 +52,11 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line of its own, whatever goes on."""
+        said = printable(text)
         if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
+            self._live.console.print(said, markup=False, highlight=False)
         else:
-            print(f"gpustate: {text}", file=sys.stderr, flush=True)
+            print(f"gpustate: {said}", file=sys.stderr, flush=True)
 
     def event(self, event: Event) -> None:
         """Take note of one thing that happened."""
@@ -73,7 +75,7 @@ class Progress:
             state = f" {event.state}:" if event.state else ""
             text = event.text or event.kind
             print(
-                f"{event.node:<{self._width}} {event.kind}{state} {text}",
+                printable(f"{event.node:<{self._width}} {event.kind}{state} {text}"),
                 file=sys.stderr,
                 flush=True,
             )
@@ -86,7 +88,7 @@ class Progress:
         lines.append(f"{self._done} of {len(self._nodes)} nodes done{failed}\n", style="bold")
         for name, what in list(self._busy.items())[:_SHOWN]:
             lines.append(f"{name:<{self._width}} ", style="cyan")
-            lines.append(f"{what[:100]}\n")
+            lines.append(f"{printable(what[:100])}\n")
         if len(self._busy) > _SHOWN:
             lines.append(f"... and {len(self._busy) - _SHOWN} more\n", style="dim")
         return lines

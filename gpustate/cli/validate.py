@@ -9,6 +9,7 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import UsageError
+from gpustate.text.words import printable_lines
 
 
 @click.command()
@@ -27,7 +28,6 @@ def validate(policy: str, output: str, **options: Any) -> None:
     The proof is made anew although one is kept: a CUDA kernel runs on every GPU. Nothing else is
     changed.
     """
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
     from gpustate.model.policy import Policy, build, parameters
@@ -86,6 +86,7 @@ def validate(policy: str, output: str, **options: Any) -> None:
 
 def as_junit(document: dict[str, Any]) -> str:
     """A result as JUnit's XML: a suite a node, a case a link of the chain."""
+    document = _fit_for_xml(document)
     suites = ElementTree.Element("testsuites", name="gpustate validate")
     for node in document["nodes"]:
         checks = node.get("checks", [])
@@ -113,3 +114,12 @@ def as_junit(document: dict[str, Any]) -> str:
             ElementTree.SubElement(case, "error", message=node.get("reason", node["status"]))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _fit_for_xml(value: Any) -> Any:
+    """The same data without the characters that XML has no way to write."""
+    if isinstance(value, str):
+        return printable_lines(value)
+    if isinstance(value, dict):
+        return {key: _fit_for_xml(item) for key, item in value.items()}
+    return [_fit_for_xml(item) for item in value] if isinstance(value, list) else value

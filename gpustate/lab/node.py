@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,13 @@ class Node:
         for folder in ("upper", "work"):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
         self.boot(wait=wait)
+
+    def on_top(self, layer: Path) -> Node:
+        """The same node with ``layer``, an overlay's upper folder, over its image; reset it to boot there.
+
+        Its apt sources are those of the layer.
+        """
+        return replace(self, layers=(layer, *self.layers), sources=())
 
     def prepare(self) -> None:
         """Mount the disk and connect the cable; fill the disk when it is new."""

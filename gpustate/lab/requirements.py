@@ -1,4 +1,4 @@
-"""The Debian packages that a machine needs to run a lab, one a line when run as a file.
+"""The Debian packages that a machine needs to run a lab and the tests, one a line when run as a file.
 
 The Makefile runs this with the system's python3, before there is a virtual environment: it imports
 nothing of gpustate.
@@ -20,11 +20,20 @@ PROGRAMS = {
     "gcc": "gcc",
 }
 
+#: What the project's own tests need beside a lab: many light nodes, a virtual machine without KVM.
+TEST_PROGRAMS = {
+    "sshd": "openssh-server",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mke2fs": "e2fsprogs",
+}
+
 #: Everything above, and what comes without a program to look for.
 DEBIAN_PACKAGES = tuple(
     sorted(
         {
             *PROGRAMS.values(),
+            *TEST_PROGRAMS.values(),
             "ca-certificates",
             "debian-archive-keyring",
             "libc6-dev",

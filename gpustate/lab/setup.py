@@ -36,7 +36,7 @@ def fill(
     name: str,
     sources: Iterable[tuple[str, str]],
 ) -> None:
-    """Write names, keys and apt sources into a new root."""
+    """Write names, keys and apt sources into a new root; without sources it keeps its own."""
     _write(root, "etc/hostname", f"{name}\n")
     _write(root, "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost\n")
     # With an empty one systemd would take this boot for the first boot of a new machine.
@@ -60,11 +60,14 @@ def fill(
 
 def _replace_sources(root: Path, sources: Iterable[tuple[str, str]]) -> None:
     """Only the lab's repository can be reached, so only it is configured."""
+    files = list(sources)
+    if not files:
+        return
     apt = _inside(root, "etc/apt")
     (apt / "sources.list").unlink(missing_ok=True)
     for path in (apt / "sources.list.d").iterdir():
         path.unlink()
-    for name, text in sources:
+    for name, text in files:
         _write(root, name.lstrip("/"), text)
 
 

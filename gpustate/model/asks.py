@@ -13,17 +13,17 @@ use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from gpustate.errors import ProbeError
 from gpustate.text import dpkg, systemd
+from gpustate.text.numbers import hexadecimal, whole
 
 T = TypeVar("T")
 
@@ -63,9 +63,12 @@ class ShippedFile:
 
 @cache
 def _shipped(package: str, resource: str | None) -> bytes:
+    # Most runs ship nothing, and these take a while to import.
+    from importlib import resources, util
+
     if resource is not None:
         return resources.files(package).joinpath(resource).read_bytes()
-    spec = find_spec(package)
+    spec = util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ProbeError(f"the Python module {package} is not installed here")
     return Path(spec.origin).read_bytes()
@@ -152,10 +155,9 @@ class FileTexts(Ask[dict[str, str]]):
         while rest:
             name, _, rest = rest.partition(b"\n")
             size, _, rest = rest.partition(b"\n")
-            try:
-                length = int(size)
-            except ValueError:
-                raise ProbeError(f"{self.pattern}: the listing is torn at {name!r}") from None
+            length = whole(size.decode("ascii", "replace").strip())
+            if length is None or length > len(rest):
+                raise ProbeError(f"{self.pattern}: the listing is torn at {name[:80]!r}")
             texts[name.decode("utf-8", "replace")] = rest[:length].decode("utf-8", "replace")
             rest = rest[length + 1 :]
         return texts
@@ -249,9 +251,14 @@ class FileStats(Ask[dict[str, FileStat]]):
             if len(parts) != 9 or parts[0] not in _KINDS:
                 continue
             kind, mode, uid, gid, size, major, minor, path, target = parts
-            device = (int(major, 16), int(minor, 16)) if _KINDS[kind] in ("char", "block") else None
+            if not re.fullmatch("[0-7]{1,5}", mode):
+                raise ProbeError(f"stat answered {line[:80]!r} for a file")
+            device = None
+            if _KINDS[kind] in ("char", "block"):
+                device = (hexadecimal(major) or 0, hexadecimal(minor) or 0)
+            user, group, length = (whole(text) or 0 for text in (uid, gid, size))
             stats[path] = FileStat(
-                _KINDS[kind], int(mode, 8), int(uid), int(gid), int(size), target or None, device
+                _KINDS[kind], int(mode, 8), user, group, length, target or None, device
             )
         return stats
 
@@ -302,7 +309,13 @@ class Units(Ask[dict[str, systemd.Unit]]):
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
         keys = ",".join(systemd.SHOW_KEYS)
-        return f"timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null || :"
+        return (
+            # An image has files of units and links that enable them, and nothing that runs.
+            f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
+            '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
+            '  printf \'Id=%s\\nLoadState=%s\\nActiveState=inactive\\nUnitFileState=%s\\n\\n\' "$u" $l "$s"\n'
+            f"done; else timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null; fi || :"
+        )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
         return systemd.parse_show(answer.text)

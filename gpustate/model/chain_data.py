@@ -51,7 +51,7 @@ class Wanted:
         handler = words.get("handler", cls.handler)
         return cls(
             cuda=words.get("cuda", "1") == "1",
-            gpus=int(gpus) if gpus.isdecimal() else None,
+            gpus=int(gpus) if gpus.isdecimal() and len(gpus) < 10 else None,
             containers=words.get("containers", cls.containers),
             handler="" if handler == "-" else handler,
             cdi=words.get("cdi", "1") == "1",

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+_AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
+
 
 def plain(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and sets into what JSON has; sets are sorted."""
+    if type(value) in _AS_THEY_ARE:
+        return value
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -33,5 +37,10 @@ def plain(value: Any) -> Any:
 
 def fingerprint(value: Any) -> str:
     """Hash of the plain form, the same in every process: 16 hexadecimal digits."""
-    text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
+    return plain_fingerprint(plain(value))
+
+
+def plain_fingerprint(data: Any) -> str:
+    """The same of data that is plain already."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -9,11 +9,13 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
+from gpustate.text import gpu_models
 
 #: First and last PCI device id of each architecture, as far as a decision needs it.
 _ARCHITECTURES = (
@@ -37,18 +39,9 @@ _ARCHITECTURES = (
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
 _MIG_CAPABLE = (
     "20b",
-    "20f1",
-    "2330",
-    "2331",
-    "2335",
-    "2339",
-    "233a",
-    "2342",
-    "2348",
-    "2901",
-    "2941",
-    "3182",
-    "2bb",
+    *("20f1", "20f3", "20f5", "20f6"),
+    *("2321", "2322", "2324", "2329", "233", "2342", "2348"),
+    *("2901", "2941", "2bb", "2c31", "3182", "31c2"),
 )
 
 
@@ -114,7 +107,10 @@ class NodeFacts:
     python3: str = ""  # path of the interpreter
     runtimes: tuple[str, ...] = ()  # of containerd, crio, docker, k3s, podman: those installed
     package_manager: str = ""  # apt, dnf, zypper
+    #: NVIDIA functions on PCI; in an image those it is said to be for, with addresses of their own.
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])
+    image: bool = False  # a root that is baked: no kernel runs, no systemd, no GPU is there
+    first_boot: str = ""  # of a baked image: pending, running, done, or failed and why
 
     @property
     def gpus(self) -> tuple[PciGpu, ...]:
@@ -143,8 +139,15 @@ class NodeFacts:
 _SCRIPT = r"""
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 printf 'os_id=%s\nos_version=%s\nos_codename=%s\nos_like=%s\n' "${ID-}" "${VERSION_ID-}" "${VERSION_CODENAME-}" "${ID_LIKE-}"
-printf 'machine=%s\nkernel=%s\n' "$(uname -m)" "$(uname -r)"
-b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
+printf 'machine=%s\n' "$(uname -m)"
+if [ -n "${GPUSTATE_IMAGE-}" ]; then printf 'image=1\nimage_gpus=%s\n' "${GPUSTATE_IMAGE_GPUS-}"
+else
+  printf 'kernel=%s\n' "$(uname -r)"
+  b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
+  if [ -e "$G/firstboot/program" ]; then
+    b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"
+  fi
+fi
 [ -d /run/systemd/system ] && echo systemd=1
 [ -e /run/systemd/container ] && echo container=1
 p=$(command -v python3) && printf 'python3=%s\n' "$p"
@@ -160,6 +163,31 @@ done
 :"""
 
 
+_ID = re.compile("0x[0-9A-Fa-f]{4,6}")
+
+
+def meant_for(text: str) -> tuple[PciGpu, ...]:
+    """The GPUs that an image is said to be for, such as ``8xH100``, as they would show on PCI.
+
+    Raises:
+        ValueError: naming the known models.
+    """
+    counts = gpu_models.parse_count(text) if text else {}
+    if counts.pop("", 0):
+        raise ValueError(f"{text!r} names no model; write 8xH100 or 4xA100,4xL40S")
+    ids = [gpu_models.MODELS[model][0] for model, count in counts.items() for _ in range(count)]
+    return tuple(
+        PciGpu(f"image:{number}", device_id, "030200", None) for number, device_id in enumerate(ids)
+    )
+
+
+def _meant(text: str) -> tuple[PciGpu, ...]:
+    try:
+        return meant_for(text)
+    except ValueError as error:
+        raise ProbeError(f"the GPUs of the image: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class AskFacts(Ask[NodeFacts]):
     """Everything :class:`NodeFacts` holds, in one fragment."""
@@ -172,7 +200,7 @@ class AskFacts(Ask[NodeFacts]):
         for line in answer.text.splitlines():
             key, _, value = line.partition("=")
             keys.setdefault(key, []).append(value)
-        if "kernel" not in keys:
+        if "kernel" not in keys and "image" not in keys:
             raise ProbeError("the node did not say which kernel it runs (uname failed)")
 
         def one(key: str) -> str:
@@ -181,8 +209,8 @@ class AskFacts(Ask[NodeFacts]):
         pci: list[PciGpu] = []
         for line in keys.get("pci", []):
             parts = line.split()
-            if len(parts) != 4:
-                raise ProbeError(f"sysfs answered {line!r} for a PCI device")
+            if len(parts) != 4 or not (_ID.fullmatch(parts[1]) and _ID.fullmatch(parts[2])):
+                raise ProbeError(f"sysfs answered {line[:80]!r} for a PCI device")
             address, device, class_id, driver = parts
             pci.append(
                 PciGpu(
@@ -205,7 +233,11 @@ class AskFacts(Ask[NodeFacts]):
             python3=one("python3"),
             runtimes=tuple(r.replace("dockerd", "docker") for r in keys.get("runtime", [])),
             package_manager=one("package_manager"),
-            pci=tuple(sorted(pci, key=lambda gpu: gpu.address)),
+            pci=tuple(sorted(pci, key=lambda gpu: gpu.address))
+            if "image" not in keys
+            else _meant(one("image_gpus")),
+            image="image" in keys,
+            first_boot=one("first_boot"),
         )
 
     def stand_in(self) -> NodeFacts:

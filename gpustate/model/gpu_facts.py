@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.text import nvml_report, nvsmi
+from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
 
 PYNVML = ShippedFile("pynvml.py", "pynvml")
@@ -98,7 +99,7 @@ def parse(text: str) -> NvmlFacts:
     elif rest:
         facts = nvsmi.parse(rest)
     else:
-        code = int(head["error"]) if head.get("error", "").isdecimal() else 999
+        code = whole(head.get("error", "")) or 999
         facts = NvmlFacts(error=code, error_text=nvml_report.error_name(code))
     return replace(facts, driver_loaded=bool(head["loaded"]), library=head.get("library", ""))
 

@@ -5,11 +5,26 @@ Pure data. ``gpustate.inventory`` reads the many formats into it, ``gpustate.rem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: A path of the kind that needs no quoting anywhere: in scripts, units, configuration files.
+PLAIN_PATH = r"(/[A-Za-z0-9_.+@:-]+)+"
 DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
+
+
+#: When nothing came for so long, a node is asked for a sign of life, and after so many questions
+#: without an answer the connection counts as dead: a minute in all.
+ALIVE_INTERVAL_S, ALIVE_COUNT = 15.0, 3
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def alive_interval(text: str) -> float | None:
+    """Read a time as ssh_config writes it (``15``, ``1m``); ``None`` when it is none."""
+    match = re.fullmatch("([0-9]{1,6})([smh]?)", text.lower())
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +47,8 @@ class Connection:
         become_user: that user.
         become_password: sudo's password; never part of a command line.
         timeout_s: to be connected and authenticated, in seconds.
+        alive_interval_s: when nothing came for so long, the node is asked for a sign of life; 0: never.
+        alive_count: questions without an answer, after which the connection counts as dead.
     """
 
     kind: str = "ssh"
@@ -49,6 +66,8 @@ class Connection:
     become_user: str = "root"
     become_password: str | None = field(default=None, repr=False)
     timeout_s: float = 10.0
+    alive_interval_s: float | None = None
+    alive_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

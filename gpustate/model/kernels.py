@@ -2,14 +2,16 @@
 
 A node that works today may come up without GPUs tomorrow: the next boot takes another kernel, one
 without headers, without a built module, or with nouveau in its initramfs. So states look at every
-kernel with an image in /boot, and at the running one, which a container has no image of.
+kernel with an image in /boot, and at the running one, which a container has no image of. In an
+image that is baked no kernel runs: there, each that is installed below /lib/modules counts too.
 
 The NVIDIA module is looked up where modprobe looks, in ``modules.dep``: a file that was built but
 never indexed cannot be loaded by name. Debian's own packages call it ``nvidia-current.ko``.
 
 Sources:
     modules.dep(5), modinfo(8); update-initramfs(8) and dracut(8) for the names of the images;
-    NVIDIA/open-gpu-kernel-modules: MODULE_LICENSE "Dual MIT/GPL" of the open modules.
+    NVIDIA/open-gpu-kernel-modules: MODULE_LICENSE "Dual MIT/GPL" of the open modules;
+    :mod:`gpustate.text.grub`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
+from gpustate.text import grub
 from gpustate.text.dpkg import version_key
 
 
@@ -28,7 +31,7 @@ class Kernel:
 
     Args:
         release: as ``uname -r`` has it.
-        image: path of the image in /boot; ``None`` for the running kernel of a container.
+        image: path of the kernel's own image; ``None`` for the running kernel of a container.
         initrd: path of its initramfs, ``None`` where there is none.
         running: it runs now.
         bootable: it has an image and a folder of modules.
@@ -36,6 +39,7 @@ class Kernel:
         module_path: the nvidia module modprobe would take, ``None`` where there is none.
         nvidia_version, nvidia_license, nvidia_signer: what modinfo says of it; the signer is
             ``None`` for a module without a signature.
+        boots_next: GRUB's menu and environment say that the next boot takes it.
     """
 
     release: str
@@ -48,6 +52,7 @@ class Kernel:
     nvidia_license: str | None = None
     nvidia_signer: str | None = None
     module_path: str | None = None
+    boots_next: bool = False
 
     @property
     def nvidia_open(self) -> bool | None:
@@ -56,15 +61,18 @@ class Kernel:
 
 
 def default_kernel(kernels: Iterable[Kernel]) -> Kernel | None:
-    """The kernel the next boot takes unless somebody chose: the newest that can boot."""
+    """The kernel the next boot takes: GRUB's choice; where that cannot be read, the newest."""
     bootable = [kernel for kernel in kernels if kernel.bootable]
+    for kernel in bootable:
+        if kernel.boots_next:
+            return kernel
     return max(bootable, key=lambda kernel: version_key(kernel.release), default=None)
 
 
 # modinfo reads a compressed module as a whole, up to a second for 100 MiB: what it says of those
 # is kept, by the file's size, time and inode.
 _SCRIPT = r"""
-run=$(uname -r); dir=/var/lib/gpustate/cache
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || run=$(uname -r); dir=/var/lib/gpustate/cache
 about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*) printf '%s\n' "$l";; esac; done; }
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
@@ -92,20 +100,32 @@ for i in /boot/vmlinuz-* /boot/vmlinux-*; do
   [ -e "$i" ] || continue
   seen="$seen $k"; one "$k" "$i"
 done
-case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
+if [ -n "${GPUSTATE_IMAGE-}" ]; then
+  echo 'no kernel runs'
+  for i in /lib/modules/*/modules.order; do
+    [ -e "$i" ] || continue; k=${i%/*}; k=${k##*/}
+    case " $seen " in *" $k "*) ;; *) one "$k" "/lib/modules/$k/vmlinuz";; esac
+  done
+else
+  case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
+fi
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels(Ask[tuple[Kernel, ...]]):
-    """Every kernel with an image in /boot and the running one, oldest first, in one fragment."""
+    """Every kernel with an image in /boot and the running one, oldest first, in one fragment.
+
+    In an image that is baked: every kernel that is installed, and none that runs.
+    """
 
     def script(self) -> str:
         return _SCRIPT
 
     def parse(self, answer: Answer) -> tuple[Kernel, ...]:
         found: list[dict[str, str]] = []
-        for line in answer.text.splitlines():
+        listed, _, menu = answer.text.partition("grub=\n")
+        for line in listed.splitlines():
             if line.startswith("kernel|"):
                 parts = line.split("|")
                 if len(parts) != 7:
@@ -115,9 +135,11 @@ class Kernels(Ask[tuple[Kernel, ...]]):
                 key, _, value = line.partition(":")
                 if key in ("module", "version", "license", "signer"):
                     found[-1].setdefault(key, value.strip())
-        if not any(keys["running"] for keys in found):
+        image = any(line == "no kernel runs" for line in answer.text.splitlines())
+        if not image and not any(keys["running"] for keys in found):
             raise ProbeError("the node did not say which kernel it runs (uname failed)")
-        kernels = (_kernel(keys) for keys in found)
+        chosen = grub.next_release(menu.splitlines())
+        kernels = (_kernel(keys, chosen) for keys in found)
         return tuple(sorted(kernels, key=lambda kernel: version_key(kernel.release)))
 
     def stand_in(self) -> tuple[Kernel, ...]:
@@ -127,16 +149,17 @@ class Kernels(Ask[tuple[Kernel, ...]]):
 _KEYS = ("release", "image", "initrd", "running", "modules", "headers")
 
 
-def _kernel(keys: dict[str, str]) -> Kernel:
+def _kernel(keys: dict[str, str], chosen: str | None) -> Kernel:
     return Kernel(
         release=keys["release"],
         image=keys["image"] or None,
         initrd=keys["initrd"] or None,
-        running=bool(keys["running"]),
+        running=keys["running"] == "1",
         bootable=bool(keys["image"]) and bool(keys["modules"]),
         headers=bool(keys["headers"]),
         nvidia_version=keys.get("version") or None,
         nvidia_license=keys.get("license") or None,
         nvidia_signer=keys.get("signer") or None,
         module_path=keys.get("module") or None,
+        boots_next=keys["release"] == chosen,
     )

@@ -16,6 +16,7 @@ class Outcome(Enum):
     CHANGED = "changed"
     PENDING = "would change"  # plan and drift
     KNOWN_AFTER = "known after"  # plan: what it needs to look at is not there yet
+    FIRST_BOOT = "at first boot"  # an image: nothing more to be baked, the rest comes when it boots
     REBOOT_PENDING = "reboot pending"  # done as far as it goes; the rest comes with a reboot
     NOT_APPLICABLE = "not applicable"
     NOT_RUN = "not run"  # because another state failed; see the reason

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.model import chain
+from gpustate.text.nvml_report import typed
 
 FORMAT = "gpustate.proof/1"
 
@@ -35,16 +36,24 @@ def read_proof(text: str) -> Proof | None:
         return Proof(
             ok=data["ok"] is True,
             made_for=_key(data["made_for"]),
-            checks=tuple(chain.Check(**check) for check in data["checks"]),
-            cuda=tuple(chain.CudaResult(**result) for result in data["cuda"] or ()),
+            checks=tuple(_check(check) for check in data["checks"]),
+            cuda=tuple(typed(chain.CudaResult, result) for result in data["cuda"] or ()),
             status_files=tuple(str(name) for name in data["status_files"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _check(data: Any) -> chain.Check:
+    check: chain.Check = typed(chain.Check, data)
+    if check.outcome not in (chain.OK, chain.FAILED, chain.NOT_APPLICABLE):
+        raise ValueError(f"{check.outcome!r} is no outcome of a check")
+    return check
 
 
 def _key(data: Any) -> chain.Key:
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }
-    return chain.Key(**fields)
+    key: chain.Key = typed(chain.Key, fields)
+    return key

@@ -9,6 +9,9 @@ can be understood without reading it::
     plan(seen) -> Plan       pure: what differs from desired(seen), and what it costs
     apply(seen, plan)        pure: yields the steps the plan asks for; the engine carries them out
     probe, verify(seen)      what the node says afterwards decides; exit codes of steps never do
+
+In an image that is baked nothing runs: the engine leaves out what steps do to a running system, and
+asks ``first_boot(seen)`` for what the machine that boots the image has to do itself.
 """
 
 from __future__ import annotations
@@ -109,6 +112,18 @@ class State(BaseModel, Generic[Seen]):
         """MAY: judge a fresh observation after the steps ran; empty means good. Only to add checks."""
         return self.plan(seen)
 
+    def first_boot(self, seen: Seen) -> Iterator[Step]:
+        """MAY: the steps that a machine does itself when it boots an image that was baked. Pure.
+
+        They depend on what is wanted only, not on what the image lacks now, run without a network,
+        and do nothing where there is nothing left to do. Not given: what all the steps of
+        :meth:`apply` together would do to a running system (start a service, load a module).
+        """
+        if not self.absent:
+            steps = self.apply(seen, everything(seen, self.desired(seen)))
+            left = (step.at_first_boot for step in steps)
+            yield from dict.fromkeys(step for step in left if step is not None)
+
     def reboot_blocker(self, seen: Seen) -> str | None:
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
@@ -160,6 +175,12 @@ def diff(
     return Plan(changes, notes)
 
 
+def everything(seen: object, desired: object) -> Plan:
+    """A plan that changes every field, whether it differs or not."""
+    before, after = plain(seen), plain(desired)
+    return Plan(tuple(Change(name, before[name], after[name]) for name in before))
+
+
 AnyState = State[Any]
 
-__all__ = ["AnyState", "OnlyWhere", "Seen", "State", "diff"]
+__all__ = ["AnyState", "OnlyWhere", "Seen", "State", "diff", "everything"]

@@ -24,6 +24,16 @@ class Step(ABC):
         """POSIX sh, run with ``set -e`` as root; the functions of ``ops.library`` are at hand."""
 
     @property
+    def in_image(self) -> Step | None:
+        """What of it is done where nothing runs, in an image that is baked; ``None``: nothing."""
+        return self
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        """What of it is left for the first boot of such an image; ``None``: nothing."""
+        return None
+
+    @property
     def timeout_s(self) -> int:
         """Seconds after which a step counts as failed and is killed."""
         return 300

@@ -1,28 +1,39 @@
-"""Steps a state may yield, as plain data, and the program they are compiled into."""
+"""Steps a state may yield, as plain data, and the program they are compiled into.
+
+The steps are imported when the first one is made: most runs find nothing to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gpustate.ops.library import LIBRARY
-from gpustate.ops.steps import (
-    AptHold,
-    AptInstall,
-    AptRemove,
-    AptUpdate,
-    Block,
-    DaemonReload,
-    DisableUnit,
-    EnableUnit,
-    ForgetOriginal,
-    LoadModules,
-    Program,
-    PutText,
-    Reboot,
-    RebuildInitramfs,
-    RemoveFile,
-    RestartUnit,
-    RestoreOriginal,
-    Run,
-    UnloadModules,
-    compile_program,
-)
+
+if TYPE_CHECKING:
+    from gpustate.ops.steps import (
+        AptHold,
+        AptInstall,
+        AptRemove,
+        AptUpdate,
+        Block,
+        DaemonReload,
+        DisableUnit,
+        EnableUnit,
+        ForgetOriginal,
+        LoadModules,
+        Program,
+        PutText,
+        Reboot,
+        RebuildInitramfs,
+        RemoveFile,
+        RestartUnit,
+        RestoreOriginal,
+        Run,
+        StartUnit,
+        UnloadModules,
+        compile_program,
+    )
 
 __all__ = [
     "LIBRARY",
@@ -44,6 +55,17 @@ __all__ = [
     "RestartUnit",
     "RestoreOriginal",
     "Run",
+    "StartUnit",
     "UnloadModules",
     "compile_program",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("gpustate.ops.steps"), name)
+    raise AttributeError(f"module 'gpustate.ops' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

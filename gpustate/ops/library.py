@@ -6,14 +6,17 @@ steps. Every step is announced in the journal before it starts (intent), tells w
 whoever reads the journal after a power cut knows what may have happened.
 
 Files are written to a temporary file in the same folder, forced to disk, renamed, and the folder
-forced to disk. The bytes a file had before are kept: for the run in ``$R/pre`` (roll-back), and,
+forced to disk; one that a kill left behind is removed by the next program. The bytes a file had before are kept: for the run in ``$R/pre`` (roll-back), and,
 once, as they were before gpustate ever touched the file in ``$G/originals`` (removal).
 
 Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock it runs under),
 ``PROC`` and ``SYS`` to be set.
 """
 
-LIBRARY = r"""
+from gpustate.ops.packages import PACKAGES
+
+LIBRARY = (
+    r"""
 LC_ALL=C; DEBIAN_FRONTEND=noninteractive; NEEDRESTART_SUSPEND=1; UCF_FORCE_CONFFOLD=1
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export LC_ALL DEBIAN_FRONTEND NEEDRESTART_SUSPEND UCF_FORCE_CONFFOLD PATH PROC SYS G R
@@ -67,21 +70,34 @@ folder() { # dir: make it, and force its name to disk
   [ -d "$1" ] && return 0
   folder "$(dirname "$1")"; mkdir "$1" || return 1; sync "$(dirname "$1")"
 }
+temporary() { # path: a name beside it for its next content; after a kill, sweep finds it by what is kept
+  t=$(dirname "$1")/.gpustate.$(sha "$1").${R##*/}; rm -f "$t" && ( umask 077; set -C; : >"$t" )
+}
+sweep() { # a program was killed before this one: let a step that outlived it end, remove what is half written
+  while grep -qas "$G/runs/[^/]*/step\." /proc/[0-9]*/cmdline; do sleep 0.5; done
+  for f in "$G"/originals/*.path; do
+    [ -e "$f" ] || continue
+    IFS= read -r p <"$f" || :
+    k=${f##*/}; set -- "$@" "${p%/*}/.gpustate.${k%.path}."*
+  done
+  [ $# = 0 ] || rm -f "$@"
+}
 put() { # path mode(- keeps) owner(- keeps); content on standard input
-  no_link "$1"; d=$(dirname "$1"); folder "$d"
-  t=$(mktemp "$d/.gpustate.XXXXXXXX") || fail "no temporary file in $d"
-  cat >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+  no_link "$1"; d=$(dirname "$1"); folder "$d"; c=$R/content
+  cat >"$c" || { rm -f "$c"; fail "$R: no room for $1"; }
   if [ -e "$1" ]; then
-    [ -f "$1" ] || { rm -f "$t"; fail "$1 is no plain file"; }
+    [ -f "$1" ] || fail "$1 is no plain file"
     m=$(stat -c %a "$1"); u=$(stat -c %U:%G "$1")
-    if cmp -s "$t" "$1" && { [ "$2" = - ] || [ "$((0$2))" = "$((0$m))" ]; } && { [ "$3" = - ] || [ "$3" = "$u" ]; }; then
-      rm -f "$t"; effect same; return 0
+    if cmp -s "$c" "$1" && { [ "$2" = - ] || [ "$((0$2))" = "$((0$m))" ]; } && { [ "$3" = - ] || [ "$3" = "$u" ]; }; then
+      effect same; return 0
     fi
-    keep "$1" || { rm -f "$t"; fail "$1: its old content could not be kept (disk full?)"; }
+    keep "$1" || fail "$1: its old content could not be kept (disk full?)"
+    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
     cp --attributes-only --preserve=all "$1" "$t" 2>/dev/null || chown --reference="$1" "$t"
     touch "$t"
   else
-    keep "$1" || { rm -f "$t"; fail "$1: cannot be noted (disk full?)"; }
+    keep "$1" || fail "$1: cannot be noted (disk full?)"
+    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
     chmod 0644 "$t"
   fi
   [ "$3" = - ] || chown "$3" "$t"
@@ -97,7 +113,7 @@ take_away() { # path
   rm -f "$1" && sync "$(dirname "$1")"; effect removed
 }
 copy_back() { # from to: same bytes, owner, mode and times as kept
-  t=$(mktemp "$(dirname "$2")/.gpustate.XXXXXXXX") && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
+  temporary "$2" && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
 }
 roll_back() { # path...: as they were before this run
   for p in "$@"; do
@@ -115,14 +131,9 @@ restore_original() { # path: as it was before gpustate first touched it
 forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
 
 # --- packages ----------------------------------------------------------------------------
-apt() { # a shut package manager, no questions, conffiles kept, waits for somebody else's lock
-  apt-get -y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
-    -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
-}
-dpkg_settle() { # finish what an interrupted dpkg left
-  if dpkg --audit 2>/dev/null | grep -q .; then dpkg --configure -a --force-confdef --force-confold; effect configured; fi
-}
-
+"""
+    + PACKAGES
+    + r"""
 # --- services ----------------------------------------------------------------------------
 systemd_reload() { if [ -d /run/systemd/system ]; then systemctl daemon-reload; effect daemon-reload; fi; }
 wait_for() { # seconds command...
@@ -131,3 +142,4 @@ wait_for() { # seconds command...
 }
 module_loaded() { while read -r m _; do [ "$m" = "$1" ] && return 0; done <"$PROC/modules"; return 1; }
 """
+)

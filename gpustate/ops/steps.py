@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpustate.errors import PolicyError
 from gpustate.model.step import Step
+from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
 
 
 def _q(word: str) -> str:
@@ -108,15 +109,26 @@ class Run(Step):
         text: the fragment; runs with ``set -e``.
         what: the label a person reads.
         timeout: seconds.
+        running: it means something on a running system only (it talks to a service, to the kernel
+            or to a GPU); an image leaves it to its first boot.
     """
 
     text: str
     what: str
     timeout: int = 300
+    running: bool = False
 
     @property
     def label(self) -> str:
         return self.what
+
+    @property
+    def in_image(self) -> Step | None:
+        return None if self.running else self
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        return self if self.running else None
 
     @property
     def timeout_s(self) -> int:
@@ -132,9 +144,12 @@ class AptUpdate(Step):
 
     Args:
         source_list: a file below /etc/apt/sources.list.d whose repository alone is read.
+        roll_back: files that are put back as they were before this run when they cannot be read, for
+            a repository that does not work stops every other use of apt.
     """
 
     source_list: str | None = None
+    roll_back: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -147,18 +162,26 @@ class AptUpdate(Step):
                 f" -o Dir::Etc::sourcelist={_q(self.source_list)}"
                 " -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0"
             )
-        return f"apt update{only} -o APT::Update::Error-Mode=any"
+        return (
+            f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then exit 0; fi\n"
+            + (f"roll_back {_words(self.roll_back)}\n" if self.roll_back else "")
+            + "exit 1"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class AptInstall(Step):
-    """Install packages at exact versions in one transaction.
+    """Install packages at exact versions in one transaction, wholly or not at all.
+
+    Everything is downloaded before anything is unpacked. Where the transaction fails in the middle,
+    what was installed before is installed again, and what came is purged.
 
     Args:
         packages: name and version; an empty version takes the candidate.
         hold: mark them all as held afterwards.
         remove: packages that leave in the same transaction.
         reinstall: packages whose files are put back even where the version is right.
+        roll_back: files that go back with the packages, as they were before this run.
         timeout: seconds; building modules counts.
     """
 
@@ -166,6 +189,7 @@ class AptInstall(Step):
     hold: bool = False
     remove: tuple[str, ...] = ()
     reinstall: bool = False
+    roll_back: tuple[str, ...] = ()
     timeout: int = 3600
 
     @property
@@ -181,14 +205,15 @@ class AptInstall(Step):
         wanted = [_q(f"{name}={version}" if version else name) for name, version in self.packages]
         wanted += [_q(f"{name}-") for name in self.remove]
         names = _words(tuple(name for name, _ in self.packages))
-        again = " --reinstall" if self.reinstall else ""
+        again = "--reinstall " if self.reinstall else ""
+        words = again + " ".join(wanted)
+        back = f"roll_back {_words(self.roll_back)}"
         lines = [
-            "dpkg_settle || :",
-            f"apt install{again} --allow-downgrades --allow-change-held-packages {' '.join(wanted)}",
-            "effect installed",
+            f"{{ apt_ready && apt_fetch {words}; }} || {{ {back}; exit 1; }}",
+            f'apt_swap {words} || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
         ]
         if self.hold:
-            lines.append(f"apt-mark hold {names}")
+            lines.append(f"apt_wait; apt-mark hold {names}")
         return "\n".join(lines)
 
 
@@ -204,7 +229,7 @@ class AptHold(Step):
         return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
 
     def script(self) -> str:
-        return f"apt-mark {'hold' if self.hold else 'unhold'} {_words(self.packages)}"
+        return f"apt_wait; apt-mark {'hold' if self.hold else 'unhold'} {_words(self.packages)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +248,7 @@ class AptRemove(Step):
 
     def script(self) -> str:
         return (
-            "dpkg_settle || :\n"
+            "apt_ready\n"
             f"apt purge --allow-change-held-packages {_words(self.packages)}\neffect removed"
         )
 
@@ -267,6 +292,14 @@ class LoadModules(Step):
     def label(self) -> str:
         return f"load {', '.join(self.modules)}"
 
+    @property
+    def in_image(self) -> Step | None:
+        return None
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        return self
+
     def script(self) -> str:
         lines = []
         for module in self.modules:
@@ -286,6 +319,14 @@ class UnloadModules(Step):
     def label(self) -> str:
         return f"unload {', '.join(self.modules)}"
 
+    @property
+    def in_image(self) -> Step | None:
+        return None
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        return self
+
     def script(self) -> str:
         lines = [
             f"if module_loaded {_q(m.replace('-', '_'))}; then "
@@ -293,99 +334,6 @@ class UnloadModules(Step):
             for m in self.modules
         ]
         return "\n".join([*lines, "effect unloaded"])
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonReload(Step):
-    """Let systemd read its unit files again. Mind running GPU containers: see the containerd state."""
-
-    @property
-    def label(self) -> str:
-        return "systemctl daemon-reload"
-
-    def script(self) -> str:
-        return "systemd_reload"
-
-
-@dataclass(frozen=True, slots=True)
-class EnableUnit(Step):
-    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
-
-    unit: str
-    now: bool = True
-
-    @property
-    def label(self) -> str:
-        return f"enable {'and start ' if self.now else ''}{self.unit}"
-
-    def script(self) -> str:
-        start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
-        return f"systemctl --no-reload enable {_q(self.unit)}{start}\neffect enabled"
-
-
-@dataclass(frozen=True, slots=True)
-class DisableUnit(Step):
-    """Stop a unit and keep it from starting at boot; nothing to do when it does not exist."""
-
-    unit: str
-
-    @property
-    def label(self) -> str:
-        return f"stop and disable {self.unit}"
-
-    def script(self) -> str:
-        unit = _q(self.unit)
-        return (
-            f"if systemctl cat {unit} >/dev/null 2>&1; then systemctl --no-reload disable --now {unit}; fi\n"
-            f"systemctl reset-failed {unit} 2>/dev/null || :\neffect disabled"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RestartUnit(Step):
-    """Restart a service through systemd, and put files back when it does not come up again.
-
-    Args:
-        unit: the service.
-        healthy: sh fragment that succeeds once the service works; ``is-active`` when empty.
-        roll_back: files that are put back as they were before this run when it does not; the
-            service is then restarted once more and the step fails.
-        wait_s: how long it may take to be healthy.
-    """
-
-    unit: str
-    healthy: str = ""
-    roll_back: tuple[str, ...] = ()
-    wait_s: int = 30
-
-    @property
-    def label(self) -> str:
-        return f"restart {self.unit}"
-
-    @property
-    def timeout_s(self) -> int:
-        return 2 * self.wait_s + 240
-
-    def script(self) -> str:
-        unit = _q(self.unit)
-        check = self.healthy or f"systemctl is-active --quiet {unit}"
-        lines = [
-            "healthy() { " + check + "\n}",
-            # Three restarts within seconds may exhaust the start limit of the unit.
-            f"systemctl reset-failed {unit} 2>/dev/null || :",
-            f"if systemctl restart {unit} && wait_for {self.wait_s} healthy; then effect restarted; exit 0; fi",
-            f"echo '{self.unit} did not come up:'",
-            f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :",
-        ]
-        if self.roll_back:
-            lines += [
-                f"roll_back {_words(self.roll_back)}",
-                f"systemctl reset-failed {unit} 2>/dev/null || :",
-                f"systemctl restart {unit} && wait_for {self.wait_s} healthy "
-                f"&& echo 'rolled back; {self.unit} runs as before' "
-                f"|| echo 'rolled back, and {self.unit} still does not run'",
-            ]
-        return "\n".join([*lines, "exit 1"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +351,10 @@ class Reboot(Step):
     @property
     def label(self) -> str:
         return f"reboot: {self.reason}"
+
+    @property
+    def in_image(self) -> Step | None:
+        return None
 
     @property
     def timeout_s(self) -> int:
@@ -438,7 +390,7 @@ class Program:
 
 def compile_program(blocks: tuple[Block, ...]) -> Program:
     """Put the steps of some states, in order, into one program. Reboots are left out."""
-    lines: list[str] = []
+    lines = ["sweep"]
     files: dict[str, str] = {}
     steps: list[tuple[str, Step]] = []
     for block in blocks:
@@ -452,3 +404,28 @@ def compile_program(blocks: tuple[Block, ...]) -> Program:
             lines.append(f"step {number} {one.timeout_s}")
     lines.append("finish 0")
     return Program("\n".join(lines) + "\n", files, tuple(steps))
+
+
+__all__ = [
+    "AptHold",
+    "AptInstall",
+    "AptRemove",
+    "AptUpdate",
+    "Block",
+    "DaemonReload",
+    "DisableUnit",
+    "EnableUnit",
+    "ForgetOriginal",
+    "LoadModules",
+    "Program",
+    "PutText",
+    "Reboot",
+    "RebuildInitramfs",
+    "RemoveFile",
+    "RestartUnit",
+    "RestoreOriginal",
+    "Run",
+    "StartUnit",
+    "UnloadModules",
+    "compile_program",
+]

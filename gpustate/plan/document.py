@@ -1,8 +1,8 @@
 """Plans and results as documents: versioned JSON with a stable key order. Pure.
 
 The terminal text is rendered from these documents, never the other way round. Formats:
-``gpustate.plan/1`` (what would be done, and what it was made from) and ``gpustate.result/1`` (what
-became of a run). Both are described by the JSON Schemas in ``gpustate/plan/schema``.
+``gpustate.plan/1`` (what would be done, and what it was made from), ``gpustate.result/1`` (what
+became of a run) and ``gpustate.bake/1`` (of one image). They are described by the JSON Schemas in ``gpustate/plan/schema``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.model.change import Change, Disruption
-from gpustate.model.encode import fingerprint, plain
+from gpustate.model.encode import plain, plain_fingerprint
 from gpustate.model.outcome import NodeResult, StateResult
 from gpustate.model.policy import Policy, parameters
+from gpustate.plan import render
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
+BAKE_FORMAT = "gpustate.bake/1"
 MASK = "(secret)"
 
 
@@ -80,6 +82,7 @@ def policy_data(policy: Policy, source: str) -> dict[str, Any]:
         "states": [
             {"state": state.name, "parameters": parameters(state)} for state in policy.states
         ],
+        **({"allow": dict(policy.allow)} if policy.allow else {}),
     }
 
 
@@ -92,11 +95,11 @@ def plan_document(
     for node in nodes:
         row = node_data(node)
         row["observed"] = node.observed
-        row["fingerprint"] = fingerprint(node.observed)
+        row["fingerprint"] = plain_fingerprint(node.observed)
         rows.append(row)
     return {
         "format": PLAN_FORMAT,
-        "id": fingerprint([made, rows]),
+        "id": plain_fingerprint([made, rows]),
         "run": run,
         "created": created,
         "policy": made,
@@ -125,6 +128,43 @@ def result_document(
         "notes": list(notes),
         "nodes": [node_data(node) for node in nodes],
         "skipped": list(skipped),
+        "summary": summary,
+        "exit_code": exit_code,
+    }
+
+
+def bake_document(
+    node: NodeResult,
+    *,
+    root: str,
+    gpus: str,
+    run: str,
+    created: str,
+    applied: bool,
+    first_boot: Sequence[str],
+    notes: Sequence[str],
+    summary: str,
+    exit_code: int,
+) -> dict[str, Any]:
+    """What became of one image, or would become of it when it was not applied."""
+    row = node_data(node)
+    # Nothing runs there that a change could disturb.
+    row["disruption"] = Disruption.NONE.word
+    for state in row["states"]:
+        if "worst" in state:
+            state["worst"] = Disruption.NONE.word
+    return {
+        "format": BAKE_FORMAT,
+        "run": run,
+        "created": created,
+        "root": root,
+        "gpus": gpus,
+        "applied": applied,
+        "notes": list(notes),
+        "nodes": [row],
+        "first_boot": [
+            dict(zip(("state", "step"), line.split(": ", 1), strict=True)) for line in first_boot
+        ],
         "summary": summary,
         "exit_code": exit_code,
     }
@@ -159,11 +199,27 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
             raise PolicyError(
                 "the plan is damaged (a node without name or states)", place=place, fix="plan again"
             )
-        if fingerprint(row.get("observed")) != row.get("fingerprint"):
+        if plain_fingerprint(row.get("observed")) != row.get("fingerprint"):
             raise PolicyError(f"the plan was altered: {row['name']}", place=place, fix="plan again")
-    if fingerprint([policy, nodes]) != data.get("id"):
+    if plain_fingerprint([policy, nodes]) != data.get("id"):
         raise PolicyError("the plan was altered after it was made", place=place, fix="plan again")
+    if not _is_whole(data):
+        raise PolicyError("the plan is damaged: it cannot be shown", place=place, fix="plan again")
     return data
+
+
+def _is_whole(data: Mapping[str, Any]) -> bool:
+    """Everything that is looked at later is there; also in a plan whose id somebody made to fit."""
+    try:
+        render.nodes_page(data, diff=True, whole=True)
+        render.plan_sentence(data)
+        announced_disruptions(data)
+        return all(
+            isinstance(row["state"], str) and isinstance(row["parameters"], dict)
+            for row in data["policy"]["states"]
+        ) and all(isinstance(note, str) for note in data.get("notes", ()))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        return False
 
 
 def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:

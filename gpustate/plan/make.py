@@ -130,7 +130,14 @@ def _one(
     if refusal is not None:
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
+    if plan and look.view.facts.image and left_to_first_boot(state, seen, plan):
+        outcome = Outcome.FIRST_BOOT
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+
+
+def left_to_first_boot(state: AnyState, seen: object, plan: Plan) -> bool:
+    """Nothing of what differs can be done in an image: every step wants a running system."""
+    return all(step.in_image is None for step in state.apply(seen, plan))
 
 
 def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.text.words import printable
+
 Piece = tuple[str, str]  # text, style: "", "bold", "dim", "green", "yellow", "red", "cyan"
 
 _SIGNS = {
     "would change": ("~", "yellow"),
     "changed": ("~", "yellow"),
     "known after": ("?", "cyan"),
+    "at first boot": ("=", "cyan"),
     "reboot pending": ("~", "yellow"),
     "unchanged": ("=", "green"),
     "not applicable": ("-", "dim"),
@@ -36,6 +39,8 @@ _COSTS = {
     "reboot": "red",
 }
 _WIDE = 72
+#: More on one line than this, nobody reads; the documents have it all.
+_LONGEST = 4000
 
 
 @dataclass(slots=True)
@@ -45,12 +50,18 @@ class Page:
     lines: list[list[Piece]] = field(default_factory=list[list[Piece]])
 
     def add(self, *pieces: Piece | str) -> None:
-        """One line."""
-        self.lines.append([piece if isinstance(piece, tuple) else (piece, "") for piece in pieces])
+        """One line; what nodes and files say cannot make it more, or act on a terminal."""
+        both = (piece if isinstance(piece, tuple) else (piece, "") for piece in pieces)
+        self.lines.append([(_on_one_line(text), style) for text, style in both])
 
     def plain(self) -> str:
         """Without any style."""
         return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in self.lines)
+
+
+def _on_one_line(text: str) -> str:
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return printable(text.replace("\n", " "))
 
 
 def _short(value: Any) -> str:

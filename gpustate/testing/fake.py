@@ -143,7 +143,11 @@ class FakeNode(Node):
         )
 
     def carry_out(self, step: Step) -> None:
-        """Let one step change the world."""
+        """Let one step change the world; in an image, the part of it that can be baked."""
+        baked = step.in_image if self.node_facts.image else step
+        if baked is None:
+            return
+        step = baked
         self.done.append(step)
         match step:
             case ops.PutText(path=path, text=text):
@@ -191,7 +195,7 @@ class FakeNode(Node):
                 self.enabled.discard(unit)
                 if unit in self.unit_states:
                     self.unit_states[unit] = "inactive"
-            case ops.RestartUnit(unit=unit):
+            case ops.RestartUnit(unit=unit) | ops.StartUnit(unit=unit):
                 self.unit_states[unit] = "active"
             case ops.Reboot():
                 self.reboots += 1

@@ -196,8 +196,12 @@ class Offer:
     origins: tuple[str, ...] = ()
 
 
-_VERSION = re.compile(r"^ (?:\*\*\*|   ) (?P<version>\S+) (?P<priority>-?\d+)")
-_ORIGIN = re.compile(r"^ {7,}(?P<priority>-?\d+) (?P<origin>\S.*)")
+# deb-control(5), deb-version(7): both become words of commands.
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_VERSION = re.compile(
+    r"^ (?:\*\*\*|   ) (?P<version>[0-9A-Za-z.+:~-]+) (?P<priority>-?[0-9]{1,6})\b"
+)
+_ORIGIN = re.compile(r"^ {7,}(?P<priority>-?[0-9]{1,6}) (?P<origin>\S.*)")
 
 
 def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
@@ -210,8 +214,9 @@ def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
     for line in text.splitlines():
         version, origin = _VERSION.match(line), _ORIGIN.match(line)
         if line and not line.startswith(" ") and line.endswith(":"):
-            name = line[:-1]
-            found.setdefault(name, [])
+            name = line[:-1] if _NAME.fullmatch(line[:-1]) else ""
+            if name:
+                found.setdefault(name, [])
         elif version and name:
             found[name].append(Offer(version.group("version"), int(version.group("priority"))))
         elif (

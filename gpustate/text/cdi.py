@@ -21,20 +21,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from gpustate.errors import ProbeError
+from gpustate.text import yaml_events
 
 KIND = "nvidia.com/gpu"
 
 #: libyaml where it is there: ten times as fast, which a fleet notices.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RULES = yaml_events.Rules(ProbeError, depth=40, values=200_000)
 _GENERATORS = ("nvidia-ctk", "nvidia-cdi-hook")
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _FIRMWARE = re.compile(r"/firmware/nvidia/(\d+\.\d+(?:\.\d+)?)/")
 _VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
-_GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
-_CAP_NODE = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)$")
+_GPU_NODE = re.compile(r"/dev/nvidia([0-9]{1,9})$")
+_CAP_NODE = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,9})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,10 @@ def parse(text: str, *, place: str = "the CDI specification") -> Spec:
         ProbeError: it is torn, or is no CDI specification.
     """
     try:
-        data = yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ProbeError(f"{place} is no YAML: {' '.join(str(error).split())}") from None
+        found = yaml_events.documents(text, place, _RULES)
+    except ProbeError as error:
+        raise ProbeError(f"{place} is no YAML: {error.place}: {error.message}") from None
+    data = found[0].data if found else None
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ProbeError(f"{place} has no kind: it is torn, or no CDI specification")
     devices = [one for one in _list(data.get("devices")) if isinstance(one, dict)]

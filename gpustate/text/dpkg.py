@@ -11,8 +11,15 @@ import re
 from dataclasses import dataclass
 from functools import cmp_to_key
 
+from gpustate.text.numbers import whole
+
 #: Name, architecture, version, two-letter status (desired, state), one package a line.
 QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
+
+
+# deb-control(5), deb-version(7). Both become words of commands: nothing else may pass for them.
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ def parse_query(text: str) -> dict[str, Package]:
         if len(parts) != 4:
             continue
         name, arch, version, status = (part.strip() for part in parts)
-        if version and status[1:2] != "n":
+        if _NAME.fullmatch(name) and _VERSION.fullmatch(version) and status[1:2] != "n":
             packages[name] = Package(name, version, arch, status)
     return packages
 
@@ -70,6 +77,8 @@ def parse_madison(text: str) -> dict[str, tuple[Candidate, ...]]:
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 3 or parts[2].endswith(" Sources"):
             continue
+        if not _NAME.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
+            continue
         found.setdefault(parts[0], []).append(Candidate(parts[1], parts[2]))
     return {name: tuple(candidates) for name, candidates in found.items()}
 
@@ -83,8 +92,8 @@ def _order(char: str) -> int:
 
 def _compare_part(left: str, right: str) -> int:
     while left or right:
-        a = re.match(r"\D*", left)
-        b = re.match(r"\D*", right)
+        a = re.match(r"[^0-9]*", left)
+        b = re.match(r"[^0-9]*", right)
         head_l, head_r = a.group() if a else "", b.group() if b else ""
         for i in range(max(len(head_l), len(head_r))):
             x = _order(head_l[i]) if i < len(head_l) else 0
@@ -92,10 +101,12 @@ def _compare_part(left: str, right: str) -> int:
             if x != y:
                 return -1 if x < y else 1
         left, right = left[len(head_l) :], right[len(head_r) :]
-        a, b = re.match(r"\d*", left), re.match(r"\d*", right)
+        a, b = re.match(r"[0-9]*", left), re.match(r"[0-9]*", right)
         num_l, num_r = a.group() if a else "", b.group() if b else ""
-        if int(num_l or 0) != int(num_r or 0):
-            return -1 if int(num_l or 0) < int(num_r or 0) else 1
+        # As numbers, but of any length.
+        bare_l, bare_r = num_l.lstrip("0"), num_r.lstrip("0")
+        if bare_l != bare_r:
+            return -1 if (len(bare_l), bare_l) < (len(bare_r), bare_r) else 1
         left, right = left[len(num_l) :], right[len(num_r) :]
     return 0
 
@@ -107,7 +118,7 @@ def _split(version: str) -> tuple[int, str, str]:
     upstream, _, revision = rest.rpartition("-")
     if not upstream:
         upstream, revision = rest, ""
-    return int(epoch) if epoch.isdigit() else 0, upstream, revision
+    return whole(epoch) or 0, upstream, revision
 
 
 def compare_versions(left: str, right: str) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpustate.text.dpkg import upstream_version, version_key
+from gpustate.text.numbers import whole
 
 OPEN, PROPRIETARY = "open", "proprietary"
 
@@ -33,12 +34,12 @@ _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
 #: Small tools that the distributions build from sources of their own: any version of them fits.
 _TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
-_BRANCH_NAME = re.compile(r"-(\d{3})(?=-|$)")
+_BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 
 
 def branch_of(version: str) -> int:
     """The branch of a driver version: 580 of ``580.65.06``."""
-    return int(version.partition(".")[0])
+    return whole(version.partition(".")[0]) or 0
 
 
 def is_member(name: str, version: str) -> bool:

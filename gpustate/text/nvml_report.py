@@ -13,7 +13,7 @@ Sources:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 DRIVER_NOT_LOADED = 9
@@ -126,7 +126,7 @@ def sysfs_address(text: str) -> str:
     if not colon or rest.count(":") != 1 or "." not in rest:
         return text.strip().lower()
     try:
-        return f"{int(domain, 16):04x}:{rest.lower()}"
+        return f"{int(domain[:9], 16):04x}:{rest.lower()}"
     except ValueError:
         return text.strip().lower()
 
@@ -140,6 +140,33 @@ def to_json(facts: NvmlFacts) -> dict[str, Any]:
     return {**facts.__dict__, "gpus": [gpu(one) for one in facts.gpus]}
 
 
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "bool": (bool,),
+    "float": (int, float),
+    "None": (type(None),),
+}
+
+
+def typed(cls: Any, data: Any) -> Any:
+    """Make a dataclass of plain data; raise ``ValueError`` where a field is given what it cannot hold."""
+    for one in fields(cls):
+        if one.name not in data:
+            continue
+        value, kind = data[one.name], str(one.type)
+        if kind == "tuple[str, ...]":
+            fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        else:
+            kinds = [known for word in kind.split(" | ") for known in _KINDS.get(word, ())]
+            fits = not kinds or (
+                isinstance(value, tuple(kinds)) and (bool in kinds or not isinstance(value, bool))
+            )
+        if not fits:
+            raise ValueError(f"{cls.__name__}.{one.name} is {str(value)[:60]!r}")
+    return cls(**data)
+
+
 def from_json(data: object) -> NvmlFacts:
     """Read what :func:`to_json` wrote, or part of it; raise ``ValueError`` for anything else."""
     if not isinstance(data, dict):
@@ -147,18 +174,19 @@ def from_json(data: object) -> NvmlFacts:
     try:
         gpus = []
         for one in data.get("gpus", []):
-            migs = tuple(MigDevice(**mig) for mig in one.get("mig_devices", []))
+            migs = tuple(typed(MigDevice, mig) for mig in one.get("mig_devices", []))
             pci = sysfs_address(str(one.get("pci", "")))
-            gpus.append(Gpu(**{**one, "mig_devices": migs, "pci": pci}))
-        return NvmlFacts(**{**data, "gpus": tuple(gpus)})
-    except (TypeError, AttributeError) as error:
+            gpus.append(typed(Gpu, {**one, "mig_devices": migs, "pci": pci}))
+        found: NvmlFacts = typed(NvmlFacts, {**data, "gpus": tuple(gpus)})
+    except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the NVML report has an unknown shape ({error})") from None
+    return found
 
 
 def parse(text: str) -> NvmlFacts:
     """Read the JSON text; raise ``ValueError`` when it is none."""
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"the NVML report is no JSON: {text[:80]!r}") from None
     return from_json(data)

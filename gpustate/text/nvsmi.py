@@ -15,6 +15,7 @@ import csv
 import re
 from dataclasses import replace
 
+from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts, error_name, sysfs_address
 
 OLD_COLUMNS = (
@@ -81,12 +82,12 @@ def _word(text: str) -> str:
 def _parse_row(columns: dict[str, str], number: int) -> Gpu:
     index, memory = columns["index"].strip(), columns["memory.total"].strip()
     return Gpu(
-        index=int(index) if index.isdecimal() else number,
+        index=number if whole(index) is None else whole(index) or 0,
         uuid=_word(columns["uuid"]),
         pci=sysfs_address(columns["pci.bus_id"]),
         name=_word(columns["name"]),
         serial=_word(columns["serial"]),
-        memory_mib=int(memory) if memory.isdecimal() else None,
+        memory_mib=whole(memory),
         persistence_mode=_flag(columns["persistence_mode"]),
         mig_current=_flag(columns["mig.mode.current"]),
         mig_pending=_flag(columns["mig.mode.pending"]),
@@ -121,7 +122,8 @@ def _parse_table(table: str) -> tuple[list[Gpu], str]:
             driver = driver or columns["driver_version"].strip()
             gpus.append(_parse_row(columns, len(gpus)))
         elif match := _LOST.search(",".join(row)):
-            index = int(match[1]) if match[1] else len(gpus)
+            seen = whole(match[1] or "")
+            index = len(gpus) if seen is None else seen
             gpus.append(Gpu(index, pci=sysfs_address(match[2] or ""), error=15))
     return gpus, driver
 
@@ -130,7 +132,8 @@ def parse(text: str) -> NvmlFacts:
     """Read what :data:`SCRIPT` printed; never raises, an odd answer is an error of the report."""
     head, _, rest = text.partition("\n")
     status = head.removeprefix("smi-status=")
-    code = int(status) if status.isdecimal() else 999
+    seen = whole(status)
+    code = 999 if seen is None else seen
     table, _, more = rest.partition("\nsmi-more\n")
     gpus, driver = _parse_table(table)
     lost = any(gpu.error for gpu in gpus)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustate.text.numbers import whole
+
 SHOW_KEYS = (
     "Id",
     "LoadState",
@@ -78,7 +80,7 @@ def parse_show(text: str) -> dict[str, Unit]:
             fragment_path=keys.get("FragmentPath", ""),
             drop_ins=tuple(keys.get("DropInPaths", "").split()),
             need_daemon_reload=keys.get("NeedDaemonReload") == "yes",
-            active_since_us=int(since) if since.isdigit() else 0,
+            active_since_us=whole(since) or 0,
             result=keys.get("Result", ""),
         )
     return units

@@ -83,6 +83,11 @@ def parse(text: str, place: str) -> dict[str, Any]:
         raise ProbeError(
             f"not valid TOML: {what}", place=f"{place}:{number}", fix="repair the file first"
         ) from error
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else "a number is too long"
+        raise ProbeError(
+            f"not valid TOML: {why}", place=place, fix="repair the file first"
+        ) from error
 
 
 def line_break(text: str) -> str:

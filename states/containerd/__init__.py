@@ -310,6 +310,10 @@ class ContainerdHandler(State[Observed]):
         else:
             yield scripts.settle(present=not self.absent)
 
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and seen.program:
+            yield scripts.first_start(self._target(seen), self.unit)
+
     def verify(self, seen: Observed) -> Plan:
         plan, reason = self.plan(seen), self.refuse(seen)
         if reason is None or plan:

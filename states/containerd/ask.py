@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gpustate import ProbeError
 from gpustate.model.asks import Answer, Ask
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
+from gpustate.text.numbers import whole
 
 #: What containerd ran with before a change it has yet to read; on tmpfs, because a boot reads it.
 OWED = "/run/gpustate/containerd"
@@ -111,10 +112,11 @@ class AskContainerd(Ask[Found]):
                 keys.setdefault(key, []).append(value)
                 continue
             size, _, path = value.partition(" ")
-            if not size.isdigit() or len(rest) < int(size):
+            length = whole(size)
+            if length is None or length > len(rest):
                 raise ProbeError(f"the listing of containerd's files is torn at {value[:80]!r}")
-            blobs[key][path] = rest[: int(size)].decode("utf-8", "replace")
-            rest = rest[int(size) + 1 :]
+            blobs[key][path] = rest[:length].decode("utf-8", "replace")
+            rest = rest[length + 1 :]
 
         def last(key: str) -> str:
             return keys.get(key, [""])[-1]
@@ -150,6 +152,14 @@ if [ -d /run/systemd/system ]; then
   done <<END
 $(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p ExecMainStartTimestamp -p ExecStart {unit})
 END
+elif [ -n "${{GPUSTATE_IMAGE-}}" ]; then
+  # What systemd will read when the image boots: the last of the unit's command lines.
+  for f in /lib/systemd/system/{unit} /usr/lib/systemd/system/{unit} /etc/systemd/system/{unit} \
+    /lib/systemd/system/{unit}.d/*.conf /usr/lib/systemd/system/{unit}.d/*.conf /etc/systemd/system/{unit}.d/*.conf; do
+    [ -f "$f" ] || continue
+    while IFS= read -r l; do case $l in ExecStart=?*) x=${{l#*=}} ;; esac; done <"$f"
+  done
+  while :; do case $x in [-@:+!]*) x=${{x#?}} ;; *) break ;; esac; done
 fi
 set -f; set -- $x; set +f
 [ $# = 0 ] || {{ p=$1; shift; }}

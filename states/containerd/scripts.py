@@ -158,6 +158,15 @@ def restart(
     )
 
 
+def first_start(target: Target, unit: str) -> ops.StartUnit:
+    """At the first boot of an image: ``unit`` runs, answers, and serves the handler."""
+    return ops.StartUnit(
+        unit,
+        healthy=target.functions()
+        + f"systemctl is-active --quiet {_q(unit)} && cri >/dev/null && dump | serves",
+    )
+
+
 def require(binary: str) -> ops.Run:
     """Refuse to register a program that is not there: every pod of the handler would fail."""
     return ops.Run(

@@ -19,7 +19,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -167,7 +167,7 @@ class DriverInstalled(State[Observed]):
 
     def _loads(self, seen: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
-        return self.load and bool(seen.gpus)
+        return self.load and bool(seen.gpus) and not seen.image
 
     def _can_build(self, seen: Observed, kernel: str) -> bool:
         return seen.headers[kernel] or (
@@ -274,7 +274,7 @@ class DriverInstalled(State[Observed]):
         for holder in seen.holders:
             yield f"has a GPU open: {holder.text}"
         if not self.absent:
-            if self.load and not seen.gpus:
+            if self.load and not seen.gpus and not seen.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
             yield from refusals.notes(seen, wanted, tuple(self.parameters))
 
@@ -303,6 +303,10 @@ class DriverInstalled(State[Observed]):
     def _refuse_present(self, seen: Observed) -> str | None:
         if seen.installer:
             return "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first"
+        if seen.image:
+            why = refusals.image(seen, self.version or self.branch, self.module_type)
+            if why:
+                return why
         target, problem = self._choose(seen)
         if target is None:
             return problem
@@ -325,21 +329,28 @@ class DriverInstalled(State[Observed]):
         if self.absent:
             yield from self._take_away(seen, plan)
             return
-        for field, path in files.PATHS.items():
-            text = getattr(wanted, field)
-            if field in plan.fields:
-                yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
-        if "headers" in plan.fields:
-            lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
-            yield ops.AptInstall(tuple((f"linux-headers-{k}", "") for k in lacking))
-        if plan.fields & {"packages", "library"}:
-            remove = tuple(sorted(set(seen.packages) - set(wanted.packages)))
-            yield scripts.check_transaction(wanted.packages, remove)
+        lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
+        headers = tuple((f"linux-headers-{k}", "") for k in lacking if "headers" in plan.fields)
+        installs = bool(plan.fields & {"packages", "library"})
+        paths = {field: path for field, path in files.PATHS.items() if field in plan.fields}
+        written = tuple(paths.values())
+        # Its pin decides what the packages pull in; the other files wait until all is downloaded.
+        yield from _write(wanted, {"pin_text"} & paths.keys())
+        remove = tuple(sorted(set(seen.packages) - set(wanted.packages)))
+        if installs:
+            also = tuple(name for name, _ in headers)
+            yield scripts.fetch(wanted.packages, remove, also, written)
+        if headers:
+            yield ops.AptInstall(headers, roll_back=written)
+        yield from _write(wanted, paths.keys() - {"pin_text"})
+        if installs:
             if self._reloads(seen):
                 yield scripts.note_services()
             # The packages may be right and only a file of theirs be wrong.
             again = "packages" not in plan.fields
-            yield scripts.install(wanted.packages, remove, again=again)
+            yield scripts.install(
+                wanted.packages, remove, again=again, built=seen.built, roll_back=written
+            )
         elif "broken" in plan.fields:
             yield scripts.settle()
         if plan.fields & {"held", "packages", "library"} and self.hold:
@@ -353,6 +364,11 @@ class DriverInstalled(State[Observed]):
         )
         if plan.fields & _LOADING and self._load_cost(seen)[0] is Disruption.REBOOT:
             yield ops.Reboot(self._load_cost(seen)[1], self.reboot_timeout_s)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        target, _ = self._choose(seen)
+        if self.load and not self.absent and target is not None:
+            yield scripts.first_load(f"{target.version} {target.module_type}")
 
     def _build_steps(
         self, seen: Observed, plan: Plan, wanted: Observed, kernels: list[str]
@@ -399,6 +415,13 @@ class DriverInstalled(State[Observed]):
             kernel = seen.default_kernel or seen.running
             return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
         return refusals.reboot(seen, f"{target.version} {target.module_type}")
+
+
+def _write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
+    for field, path in files.PATHS.items():
+        if field in fields:
+            text = getattr(wanted, field)
+            yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
 
 
 __all__ = ["DriverInstalled", "Observed"]

@@ -76,6 +76,12 @@ def _nothing(wanted: Wanted, seen: Observed, available: driverset.Versions) -> s
     )
     every = driverset.choices(seen.os_id, available, full=wanted.full, prebuilt=wanted.precompiled)
     offered = list(dict.fromkeys(choice[1] for choice in every))
+    for version in seen.pinned_away:
+        if wanted.version == version or wanted.branch == driverset.branch_of(version):
+            return (
+                f"apt offers driver {version}, and a pin forbids it; see apt-cache policy libcuda1 and "
+                "/etc/apt/preferences.d on the node"
+            )
     if offered:
         return f"apt does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
     return f"apt does not offer {what} at all; add driver-repository to the policy, or repair its source"

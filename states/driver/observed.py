@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpustate import PciGpu
 from gpustate.model.asks import Answer, Ask
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
+from gpustate.text.numbers import whole
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
@@ -73,6 +74,8 @@ class Observed:
     known_parameters: tuple[str, ...]  # names that the loaded module knows
     installer: bool  # NVIDIA's .run installer put a driver here
     operator: bool  # the GPU Operator's driver container runs here
+    pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
+    image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,9 @@ class AskApt(Ask[Apt]):
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
             f"m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null | grep -E '{driverset.MEMBER_ERE}')\n"
-            'for i in /boot/vmlinuz-* "/boot/vmlinuz-$(uname -r)"; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n'
+            'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
+            '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-$(uname -r)"\n'
+            "for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n"
             f'  [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k";{more} done\n'
             'printf "%s\\n=offers\\n" "$m"\n'
             # A package with the branch in its name may have another name in the next branch.
@@ -226,8 +231,9 @@ class AskHolders(Ask[tuple[Holder, ...]]):
         for line in answer.text.splitlines():
             pid, _, rest = line.partition("|")
             command, _, unit = rest.partition("|")
-            if pid.isdigit():
-                found.append(Holder(int(pid), command, unit))
+            number = whole(pid)
+            if number is not None:
+                found.append(Holder(number, command, unit))
         return tuple(sorted(found, key=lambda holder: holder.pid))
 
     def stand_in(self) -> tuple[Holder, ...]:

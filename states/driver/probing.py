@@ -14,7 +14,7 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
-from gpustate.text import driverset
+from gpustate.text import dpkg, driverset
 
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 
@@ -67,6 +67,15 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         known_parameters=tuple(sorted(params)),
         installer=live.installer,
         operator=live.operator,
+        pinned_away=tuple(
+            dict.fromkeys(
+                dpkg.upstream_version(o.version)
+                for name, offers in apt.offers.items()
+                for o in offers
+                if o.priority < 0 and o.origins and not name.startswith("linux-")
+            )
+        ),
+        image=facts.image,
     )
 
 

@@ -8,6 +8,25 @@ from collections.abc import Iterator
 from gpustate.states.driver.observed import Observed, shown_as
 
 
+def image(seen: Observed, version: str | int | None, module_type: str) -> str | None:
+    """What only GPUs could decide has to be said for an image."""
+    if not seen.built:
+        return "no kernel is installed in the image (looked in /boot and /lib/modules); install linux-image-amd64, or the cloud's kernel, first"
+    if seen.gpus:
+        return None
+    if module_type == "auto":
+        return (
+            "an image has no GPUs by which to choose the kind of the kernel modules; set module_type to 'open' or "
+            "'proprietary', or say for which GPUs the image is: --gpu 8xH100"
+        )
+    if version is None and not seen.packages:
+        return (
+            "an image has no GPUs by which to choose a driver; set branch or version, or say for which GPUs the "
+            "image is: --gpu 8xH100"
+        )
+    return None
+
+
 def headers(seen: Observed, wanted: Observed, lacking: list[str], *, require: bool) -> str | None:
     """Kernels that no module can be built for, as far as they matter.
 

@@ -6,6 +6,7 @@ Each fragment may be killed anywhere and run again.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from gpustate import Step, ops
 from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH
@@ -53,7 +54,7 @@ _COMPLAIN = (
     "complain() { # make.log\n"
     '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
     f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
-    '  echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $1)"\n'
+    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
     "}\n"
 )
 
@@ -69,38 +70,70 @@ def _words(install: dict[str, str], remove: tuple[str, ...]) -> str:
     return " ".join([*words, *(shlex.quote(f"{name}-") for name in remove)])
 
 
-def check_transaction(install: dict[str, str], remove: tuple[str, ...]) -> Step:
-    """Ask apt what the transaction would remove, and stop when that is somebody else's."""
+def fetch(
+    install: dict[str, str],
+    remove: tuple[str, ...],
+    also: tuple[str, ...],
+    roll_back: tuple[str, ...],
+) -> Step:
+    """Have everything on the node before anything changes; stop when somebody else's would go.
+
+    Args:
+        install: name to version.
+        remove: packages that leave in the same transaction.
+        also: packages that are installed ahead of it.
+        roll_back: files that are put back as they were before this run when it cannot be had.
+    """
+    words, more = _words(install, remove), " ".join(map(shlex.quote, also))
     return ops.Run(
+        f"back() {{ roll_back {' '.join(map(shlex.quote, roll_back))}; exit 1; }}\n"
         # What an interrupted run left half-configured may be just what this replaces.
-        "dpkg_settle || :\n" + _FOREIGN + "said=$(apt install -s --allow-downgrades "
-        f"--allow-change-held-packages {_words(install, remove)} 2>&1) "
-        '|| { printf "%s\\n" "$said" | tail -n 25; exit 1; }\n'
+        + "apt_ready || back\n"
+        + _FOREIGN
+        + "said=$(apt install -s --allow-downgrades "
+        f"--allow-change-held-packages {words} 2>&1) "
+        '|| { printf "%s\\n" "$said" | tail -n 25; back; }\n'
         'gone=$(printf "%s\\n" "$said" | foreign)\n'
-        '[ -z "$gone" ] || fail "this would also remove" $gone "which is no part of the driver; '
-        'remove it yourself first or choose another package set"',
-        "check what the installation would remove",
-        timeout=600,
+        '[ -z "$gone" ] || { echo "error: this would also remove" $gone "which is no part of the driver; '
+        'remove it yourself first or choose another package set"; back; }\n'
+        f"MAY_GO=1; apt_fetch {more} {words} || back\neffect fetched",
+        f"download the driver's {len(install)} packages and what they need",
+        timeout=3600,
     )
 
 
-def install(install: dict[str, str], remove: tuple[str, ...], *, again: bool = False) -> Step:
-    """The whole set in one transaction; a failed build says the compiler's first complaint.
+def install(
+    install: dict[str, str],
+    remove: tuple[str, ...],
+    *,
+    again: bool = False,
+    built: Mapping[str, str | None],
+    roll_back: tuple[str, ...],
+) -> Step:
+    """The whole set in one transaction, or what was there before; says the compiler's first complaint.
 
     Args:
         install: name to version.
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
+        built: kernel to the module it has now; built anew where the packages are put back.
+        roll_back: files that go back with the packages.
     """
-    reinstall = " --reinstall" if again else ""
+    words = ("--reinstall " if again else "") + _words(install, remove)
+    rebuild = "".join(
+        f"( k={shlex.quote(kernel)}; v={shlex.quote(have.partition(' ')[0])}; want={shlex.quote(have)}\n{_BUILD}) || :\n"
+        for kernel, have in built.items()
+        if have is not None
+    )
     return ops.Run(
-        _COMPLAIN
+        _HAVE
+        + _COMPLAIN
         # An interrupted run may have left what cannot be configured any more, only replaced.
-        + 'dpkg_settle || :\n: >"$R/dkms.start"\n'
-        f"if apt install{reinstall} --allow-downgrades --allow-change-held-packages {_words(install, remove)} "
-        '>"$R/apt.log" 2>&1; then effect installed; exit 0; fi\n'
-        'for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done\n'
-        'tail -c 3000 "$R/apt.log"; exit 1',
+        + 'apt_ready\n: >"$R/dkms.start"\n'
+        'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
+        f"if apt_swap {words}; then exit 0; fi\n"
+        '[ -n "$ROLLED" ] || exit 1\n'
+        f"set +e\n{rebuild}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
     )
@@ -111,6 +144,7 @@ def hold_all() -> Step:
     return ops.Run(
         f"set -- $(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' "
         "| grep -vE '\\|(.c|.n).?$' | cut -d '|' -f 1 | sort -u)\n"
+        "apt_wait\n"
         '[ $# = 0 ] || apt-mark hold "$@"\neffect held',
         "hold the driver's packages",
         timeout=120,
@@ -120,10 +154,25 @@ def hold_all() -> Step:
 def settle() -> Step:
     """Finish what an interrupted dpkg left."""
     return ops.Run(
-        "dpkg_settle || :\napt install -f\neffect configured",
+        "apt_ready\napt install -f\neffect configured",
         "finish the interrupted package installation",
         timeout=3600,
     )
+
+
+#: Wants k, v and want set: kernel, version, and version with type.
+_BUILD = (
+    'depmod "$k"; [ "$(have "$k")" != "$want" ] || exit 0\n'
+    'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
+    '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
+    'if ! dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; then\n'
+    '  complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1\n'
+    "fi\n"
+    'depmod "$k"\n'
+    # DKMS may believe it is installed while the file is gone.
+    'if [ "$(have "$k")" != "$want" ]; then dkms remove "$n/$v" -k "$k" || :; dkms install --force "$n/$v" -k "$k"; depmod "$k"; fi\n'
+    'got=$(have "$k"); [ "$got" = "$want" ] || fail "kernel $k has nvidia module ${got:-none} after the build, wanted $want"\n'
+)
 
 
 def build(kernel: str, want: str) -> Step:
@@ -131,18 +180,7 @@ def build(kernel: str, want: str) -> Step:
     version = want.partition(" ")[0]
     k, v = shlex.quote(kernel), shlex.quote(version)
     return ops.Run(
-        _HAVE + _COMPLAIN + f"k={k}; v={v}; want={shlex.quote(want)}\n"
-        'depmod "$k"; [ "$(have "$k")" != "$want" ] || exit 0\n'
-        'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
-        '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
-        'if ! dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; then\n'
-        '  complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1\n'
-        "fi\n"
-        'depmod "$k"\n'
-        # DKMS may believe it is installed while the file is gone.
-        'if [ "$(have "$k")" != "$want" ]; then dkms remove "$n/$v" -k "$k" || :; dkms install --force "$n/$v" -k "$k"; depmod "$k"; fi\n'
-        'got=$(have "$k"); [ "$got" = "$want" ] || fail "kernel $k has nvidia module ${got:-none} after the build, wanted $want"\n'
-        "effect built",
+        _HAVE + _COMPLAIN + f"k={k}; v={v}; want={shlex.quote(want)}\n" + _BUILD + "effect built",
         f"build the nvidia module for {kernel}",
         timeout=3600,
     )
@@ -154,6 +192,7 @@ def note_services() -> Step:
         f"if [ -d /run/systemd/system ]; then\n{_NOTE}fi\neffect noted",
         "note the services that use the driver",
         timeout=60,
+        running=True,
     )
 
 
@@ -213,6 +252,25 @@ def reload(want: str) -> Step:
         "start_again\neffect reloaded",
         "unload and load the nvidia modules",
         timeout=600,
+        running=True,
+    )
+
+
+def first_load(want: str) -> Step:
+    """At the first boot of an image: the modules that were built for it are loaded, where GPUs are."""
+    load = "\n".join(
+        f"module_loaded {module.replace('-', '_')} || modprobe {module}" for module in LOAD_ORDER
+    )
+    return ops.Run(
+        'n=; for d in "$SYS"/bus/pci/devices/*; do v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue\n'
+        "  case $v$c in 0x10de0x0300*|0x10de0x0302*) n=1; break;; esac; done\n"
+        '[ -n "$n" ] || { echo "no NVIDIA GPU on PCI: nothing to load"; effect same; exit 0; }\n'
+        + load
+        + f'\nv=; read -r v <"$SYS/module/nvidia/version"; [ "$v" = {shlex.quote(want.partition(" ")[0])} ] || '
+        f'fail "driver $v is loaded, and {want} is installed"\neffect loaded',
+        "load the nvidia modules",
+        timeout=300,
+        running=True,
     )
 
 
@@ -222,6 +280,7 @@ def unload() -> Step:
         "was=\n" + _unload() + f"rm -f {STOPPED_PATH}\neffect unloaded",
         "unload the nvidia modules",
         timeout=600,
+        running=True,
     )
 
 

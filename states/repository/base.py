@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,12 +27,16 @@ from gpustate.states.repository.where import (
     unread,
 )
 from gpustate.text import aptsources, openpgp
+from gpustate.text.numbers import whole
 
 SOURCE_PATTERNS = (
     "/etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources"
 )
-#: Names only: which lists are there. The shell expands the pattern itself, nothing is started.
-LISTS = "printf '%s\\n' /var/lib/apt/lists/*_Packages*"
+#: Which lists are there, ``empty:`` before those without content; nothing is started for it.
+LISTS = (
+    "for f in /var/lib/apt/lists/*_Packages*; do "
+    'if [ -s "$f" ]; then printf \'%s\\n\' "$f"; else printf \'empty:%s\\n\' "$f"; fi; done'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class Observed:
     unread: tuple[str, ...]  # files of others whose repositories have no package lists here
     apt: bool
     where: Repository
+
+
+#: What is one word in apt's files.
+_WORD = r"^[A-Za-z0-9_./+~:@-]+$"
 
 
 class RepositoryState(State[Observed]):
@@ -79,8 +88,8 @@ class RepositoryState(State[Observed]):
         "conflicts",
     )
     url: str | None = None
-    suite: str = "/"
-    components: tuple[str, ...] = ()
+    suite: Annotated[str, Field(pattern=_WORD)] = "/"
+    components: tuple[Annotated[str, Field(pattern=_WORD)], ...] = ()
     key: str | None = None
     fingerprint: str | None = None
     exclusive: bool = False
@@ -103,7 +112,7 @@ class RepositoryState(State[Observed]):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(r"(https?|file|mirror)(://|:/)\S+$", value):
+        if value is not None and not re.fullmatch(r"(https?|file|mirror)(://|:/)\S+", value):
             raise ValueError("must be an http, https or file address")
         return value
 
@@ -118,7 +127,7 @@ class RepositoryState(State[Observed]):
     @field_validator("key")
     @classmethod
     def _key_text(cls, value: str | None) -> str | None:
-        if value is None or re.match(r"https?://\S+$", value):
+        if value is None or re.fullmatch(r"https?://\S+", value):
             return value
         if value.startswith("/"):
             try:
@@ -183,7 +192,7 @@ class RepositoryState(State[Observed]):
             said = node.shell(
                 f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
             )
-            age_s = int(said.stdout.strip() or 0)
+            age_s = whole(said.stdout.strip()) or 0
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         ours, others = (
@@ -208,7 +217,8 @@ class RepositoryState(State[Observed]):
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
-            unread=unread(others, lists),
+            # A repository of somebody else's may well be empty.
+            unread=unread(others, [one.removeprefix("empty:") for one in lists]),
             apt=facts.package_manager == "apt",
             where=where,
         )
@@ -357,7 +367,14 @@ class RepositoryState(State[Observed]):
         if "lists_read" in plan.fields:
             for file in seen.unread:
                 yield read_if_possible(file)
-            yield ops.AptUpdate(self.sources_path if wanted.sources_text else None)
+            paths = {
+                "key_text": self.key_path,
+                "fingerprints": self.key_path,
+                "sources_text": self.sources_path,
+                "pin_text": self.pin_path,
+            }
+            written = dict.fromkeys(path for f, path in paths.items() if f in plan.fields)
+            yield ops.AptUpdate(self.sources_path if wanted.sources_text else None, tuple(written))
             yield ops.PutText(self.stamp_path, self._stamp(seen.where), mode=0o600)
 
     def _key_step(self, where: Repository) -> Step:
@@ -365,7 +382,7 @@ class RepositoryState(State[Observed]):
             return ops.PutText(self.key_path, self.key or "", mode=0o644)
         return ops.Run(
             f't=$R/key.{self.name}; rm -f "$t"\n'
-            f"/usr/lib/apt/apt-helper -o Acquire::Retries=2 download-file '{where.key_url}' \"$t\"\n"
+            f'/usr/lib/apt/apt-helper -o Acquire::Retries=2 download-file {shlex.quote(where.key_url)} "$t"\n'
             f'put {self.key_path} 0644 root:root <"$t"; rm -f "$t"',
             f"fetch the repository key {where.key_url}",
             timeout=180,
@@ -381,7 +398,7 @@ class RepositoryState(State[Observed]):
                 yield ops.RemoveFile(path)
                 yield ops.ForgetOriginal(path)
         base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
-        lists = f"; rm -f /var/lib/apt/lists/'{base}'_*" if base else ""
+        lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
             f"rm -f {self.stamp_path}{lists}",

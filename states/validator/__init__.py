@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -32,10 +34,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate import Node, Plan, ProbeError, State, Step, diff, ops
 from gpustate.model import chain, chain_seen
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
+from gpustate.model.inventory import PLAIN_PATH
 from gpustate.model.proof import Proof, read_proof
 
 UNIT = "gpustate-validate.service"
@@ -225,9 +228,9 @@ class Validated(State[Observed]):
             left=tuple(value for name, value in pairs if name == "left"),
             key=key,
             checks=kept.checks if kept else (),
-            proc=one.get("proc", "/proc"),
-            sys=one.get("sys", "/sys"),
-            state_folder=one.get("state", "/var/lib/gpustate"),
+            proc=_folder(one.get("proc", "/proc")),
+            sys=_folder(one.get("sys", "/sys")),
+            state_folder=_folder(one.get("state", "/var/lib/gpustate")),
             image=not facts.systemd,
         )
 
@@ -282,9 +285,18 @@ class Validated(State[Observed]):
         if plan.fields & {"proof", "status_missing"}:
             always = "" if self.force else " --if-needed"
             yield ops.Run(
-                f"sh {seen.state_folder}/validator/validate{always}\neffect proven",
+                f"sh {shlex.quote(seen.state_folder + '/validator/validate')}{always}\neffect proven",
                 "walk the chain of proofs",
                 timeout=3 * self.timeout_s + 120,
+            )
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            yield ops.Run(
+                f"sh {shlex.quote(seen.state_folder + '/validator/validate')} --boot\neffect proven",
+                "walk the chain of proofs",
+                timeout=3 * self.timeout_s + 120,
+                running=True,
             )
 
     def _remove(self, seen: Observed, plan: Plan) -> Iterator[Step]:
@@ -294,7 +306,7 @@ class Validated(State[Observed]):
             yield ops.RemoveFile(UNIT_PATH)
             yield ops.ForgetOriginal(UNIT_PATH)
         if plan.fields & {"left", "program", "proof", "status_missing"}:
-            files = " ".join(f"'{path}'" for path in self._files(seen))
+            files = " ".join(map(shlex.quote, self._files(seen)))
             text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)
             yield ops.Run(text, "remove the proof and what made it")
 
@@ -328,6 +340,13 @@ class Validated(State[Observed]):
     def _unit(self, seen: Observed) -> str:
         limit = str(3 * self.timeout_s + 120)
         return _UNIT.replace("@FOLDER@", f"{seen.state_folder}/validator").replace("@LIMIT@", limit)
+
+
+def _folder(path: str) -> str:
+    """A path the node named; it is written into a program and a unit."""
+    if re.fullmatch(PLAIN_PATH, path):
+        return path
+    raise ProbeError(f"the node says that {path[:80]!r} is a folder of it, which is no plain path")
 
 
 def _verdict(kept: Proof | None, key: chain.Key) -> str:

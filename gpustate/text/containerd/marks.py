@@ -128,11 +128,11 @@ def _readable(text: str, path: str) -> str:
     """
     try:
         tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         outside = _BLOCK.sub("", text)
         try:
             tomllib.loads(outside)
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             parse(text, path)
         return outside
     return text

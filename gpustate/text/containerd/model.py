@@ -16,7 +16,7 @@ CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 #: The CRI plugin's table by configuration version; from 3 on the name stays.
 _CRI_TABLES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-_RELEASE = re.compile(r"v?(\d+)\.(\d+)")
+_RELEASE = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

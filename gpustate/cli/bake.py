@@ -1,0 +1,170 @@
+"""``gpustate bake``: the same policy, in the mounted root of an image."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpustate.model.inventory import InventoryNode
+    from gpustate.model.policy import Policy
+    from gpustate.run.bake import Image
+    from gpustate.run.fleet import FleetResult
+
+#: Conditions whose answer needs GPUs, or NVSwitches, to look at.
+_ASKS_GPUS = re.compile(r"\b(gpu|mig_capable|architecture)\b(?!')")
+_ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
+
+
+@click.command()
+@click.argument("policy")
+@click.option(
+    "--root", required=True, metavar="DIR", help="The image's root: a folder or a mounted disk."
+)
+@click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the machines that will boot it.")
+@click.option(
+    "-i",
+    "--inventory",
+    metavar="SOURCE",
+    envvar="GPUSTATE_INVENTORY",
+    help="Inventory of the machines that will boot it.",
+)
+@click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables count.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+@click.option(
+    "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
+)
+def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: Any) -> None:
+    """Make the image in DIR as POLICY says, as far as an image goes; the rest is for its first boot.
+
+    Every command runs inside DIR, in namespaces of its own: nothing of this machine is written, or
+    stays mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
+    gpustate-firstboot.service when a machine first boots the image.
+    """
+    import gpustate.remote  # noqa: F401  patches before anything opens a socket
+    from gpustate.remote import chroot
+    from gpustate.run.bake import Image
+
+    made = common.load_policy(policy)
+    root = os.path.abspath(root)
+    node = _node(root, name, options)
+    _check_conditions(made, _checked_gpus(gpus))
+    image = Image(root, node, gpus or "")
+    if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
+        raise UsageError("nobody is there to say yes", fix="look with --dry-run, then give --yes")
+    with chroot.held(root):
+        if options["dry_run"] or not options["yes"]:
+            planned = _run(image, made, apply=False, quiet=options["output"] == "json")
+            _tell(
+                image,
+                made,
+                planned,
+                options if options["dry_run"] else {**options, "output": "text"},
+            )
+            if options["dry_run"] or planned.exit_code or not planned.pending:
+                common.finish(planned.exit_code)
+                return
+            click.confirm("Bake this?", abort=True, err=True)
+        baked = _run(image, made, apply=True, quiet=options["output"] == "json")
+    _tell(image, made, baked, options)
+    common.finish(baked.exit_code)
+
+
+def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode:
+    """Who the machines will be: a node of the inventory, or nobody."""
+    from dataclasses import replace
+
+    from gpustate.model.inventory import Connection, InventoryNode
+
+    if not name:
+        if options["inventory"] and "-i" in sys.argv:
+            raise UsageError(
+                "an inventory was given and no node of it",
+                fix="name one whose variables count: --as NODE",
+            )
+        return InventoryNode(root, connection=Connection(kind="local"))
+    nodes = [node for node in common.load_inventory(options).nodes if node.name == name]
+    if not nodes:
+        raise UsageError(f"the inventory has no node {name!r}", place=str(options["inventory"]))
+    return replace(nodes[0], connection=Connection(kind="local"))
+
+
+def _checked_gpus(gpus: str | None) -> bool:
+    from gpustate.model.facts import meant_for
+
+    try:
+        return bool(meant_for(gpus or ""))
+    except ValueError as error:
+        raise UsageError(f"--gpu: {error}") from None
+
+
+def _check_conditions(policy: Policy, known: bool) -> None:
+    """Refuse conditions that nobody can answer for an image."""
+    for state in policy.states:
+        text = state.only.text if state.only is not None else ""
+        if _ASKS_NVSWITCH.search(text):
+            raise UsageError(
+                f"{state.name}: only where {text}: an image cannot know",
+                fix="take the condition out of the policy for images",
+            )
+        if _ASKS_GPUS.search(text) and not known:
+            raise UsageError(
+                f"{state.name}: only where {text}: an image has no GPUs",
+                fix="say for which it is: --gpu 8xH100",
+            )
+
+
+def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResult:
+    from gpustate.cli.progress import Progress
+    from gpustate.run import bake as engine
+
+    progress = Progress([image.node.name], quiet=quiet)
+    stop = common.Interrupt(
+        lambda: progress.say(
+            "interrupted: the running step is finished, nothing new is begun; bake again"
+        )
+    )
+    stop.arm()
+    with progress:
+        return engine.bake(
+            image, policy, common.known_states(), apply=apply, listen=progress.event, stop=stop
+        )
+
+
+def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, Any]) -> None:
+    from gpustate.cli.show import show
+    from gpustate.plan import document, render
+    from gpustate.run.bake import first_boot_work
+
+    work = first_boot_work(result.nodes[0])
+    made = document.bake_document(
+        result.nodes[0],
+        root=image.root,
+        gpus=image.gpus,
+        run=result.run,
+        created=common.now(),
+        applied=result.applied,
+        first_boot=work,
+        notes=policy.notes,
+        summary=result.summary(),
+        exit_code=result.exit_code,
+    )
+    if options["output"] == "json":
+        common.write_out(common.as_json(made))
+        return
+    show(render.nodes_page(made, diff=options["diff"]))
+    show(render.notes_page(policy.notes))
+    if work and result.exit_code == 0:
+        click.echo("Left to the first boot:")
+        for line in work:
+            click.echo(f"  - {line}")
+    click.echo(result.summary())

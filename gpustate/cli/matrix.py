@@ -1,0 +1,171 @@
+"""``gpustate matrix``: the compatibility data on its own, without any node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_REFUSED, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.compat.facts import Value
+    from gpustate.compat.rules import RuleSet
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OUTPUT = click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+_RULES = click.option(
+    "--rules",
+    "where",
+    metavar="DIR[#sha256=SUM]",
+    help="Rules of a folder with SHA256SUMS, instead of those built in (GPUSTATE_COMPAT).",
+)
+
+
+def _facts(function: F) -> F:
+    """``--set FACT=VALUE ...`` and ``--allow RULE=REASON``."""
+    for option in (
+        click.argument("more", nargs=-1, metavar="[FACT=VALUE]..."),
+        click.option(
+            "--allow", multiple=True, metavar="RULE=REASON", help="Go on in spite of a rule."
+        ),
+        click.option(
+            "--set", "given", multiple=True, metavar="FACT=VALUE", help="What is known; repeat it."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def group() -> None:
+    """Ask which versions, GPUs, kernels and settings go together, and who says so.
+
+    Nothing here reaches a node: rules are asked about the facts that are given. What is not given makes a
+    rule "cannot tell", never "fits". All facts are in docs/matrix.md.
+    """
+
+
+@group.command()
+@_facts
+@click.option("--strict", is_flag=True, help="Take a warning for a block.")
+@_RULES
+@_OUTPUT
+def check(
+    given: tuple[str, ...],
+    more: tuple[str, ...],
+    allow: tuple[str, ...],
+    strict: bool,
+    where: str | None,
+    output: str,
+) -> None:
+    """Say what goes wrong with some facts: --set driver=580.65.06 gpu=B200 kernel=6.8.
+
+    A value may be a list (gpu=H100,L40S), a part of a version (driver=580), or none. Exit 5 when a
+    rule blocks.
+    """
+    from gpustate import compat
+    from gpustate.compat import document
+
+    known = _known(given + more)
+    if not known:
+        raise UsageError("no facts", fix="give some: --set driver=580.65.06 gpu=B200 kernel=6.8")
+    report = compat.check(known, rules=compat.load(where), allow=_allowed(allow))
+    if output == "json":
+        common.write_out(common.as_json(document.report_data(report, strict=strict)))
+    else:
+        common.write_out(document.report_text(report))
+    if document.refused(report, strict=strict):
+        common.finish(EXIT_REFUSED)
+
+
+@group.command(name="list")
+@click.option("--theme", metavar="THEME", help="Only the rules of one file.")
+@_RULES
+@_OUTPUT
+def list_(theme: str | None, where: str | None, output: str) -> None:
+    """List all rules."""
+    from gpustate import compat
+    from gpustate.compat import document
+
+    rules = compat.load(where)
+    if theme is not None:
+        rules = _of_theme(rules, theme)
+    if output == "json":
+        common.write_out(common.as_json(document.rules_data(rules)))
+    else:
+        common.write_out(document.rules_text(list(rules)))
+
+
+@group.command()
+@click.argument("name", metavar="RULE-ID")
+@_facts
+@_RULES
+@_OUTPUT
+def why(
+    name: str,
+    given: tuple[str, ...],
+    more: tuple[str, ...],
+    allow: tuple[str, ...],
+    where: str | None,
+    output: str,
+) -> None:
+    """Show a rule: its condition, source and tests; with facts, what it says of them."""
+    from gpustate import compat
+    from gpustate.compat import document
+
+    rules = compat.load(where)
+    rule = rules.rule(name)
+    known = _known(given + more)
+    result = None
+    if known:
+        report = compat.check(known, rules=rules, allow=_allowed(allow))
+        result = next(one for one in report.results if one.rule is rule)
+    if output == "json":
+        common.write_out(common.as_json(document.why_data(rule, result)))
+    else:
+        common.write_out(document.why_text(rule, result, known))
+
+
+def _known(words: tuple[str, ...]) -> dict[str, Value]:
+    from gpustate import compat
+    from gpustate.compat.facts import find
+
+    pairs: dict[str, object] = {}
+    for word in words:
+        name, value = _pair(word, "FACT=VALUE")
+        fact = find(name).name
+        if fact in pairs:
+            raise UsageError(f"{fact} is given twice")
+        pairs[fact] = value
+    return compat.facts(pairs)
+
+
+def _allowed(words: tuple[str, ...]) -> dict[str, str]:
+    return dict(_pair(word, "RULE=REASON") for word in words)
+
+
+def _pair(word: str, wanted: str) -> tuple[str, str]:
+    from gpustate.text.words import shown
+
+    name, sign, value = word.partition("=")
+    if not sign or not name.strip() or not value.strip():
+        raise UsageError(f"{shown(word)} is no {wanted}")
+    return name.strip(), value.strip()
+
+
+def _of_theme(rules: RuleSet, theme: str) -> RuleSet:
+    import difflib
+    from dataclasses import replace
+
+    from gpustate.text.words import shown
+
+    themes = sorted({rule.theme for rule in rules})
+    if theme not in themes:
+        near = difflib.get_close_matches(theme, themes, 1)
+        hint = f"did you mean {near[0]}" if near else f"there are {', '.join(themes)}"
+        raise UsageError(f"no theme is called {shown(theme)}", fix=hint)
+    return replace(rules, rules={r.id: r for r in rules if r.theme == theme})

@@ -1,0 +1,131 @@
+"""The sh functions that work with dpkg and apt; part of :mod:`gpustate.ops.library`.
+
+An installation is made in three moves, so that it is done as a whole or not at all: everything is
+downloaded and checked (``apt_fetch``), nothing of which changes a package; everything is installed in
+one transaction (``apt_swap``); and where that fails in the middle, what was there before is installed
+again and what came is purged. A library of one version beside a module of another breaks every
+program on the node, and a package that cannot be configured stops every later use of apt, unattended
+upgrades among them.
+
+Surprising: ``DPkg::Lock::Timeout`` waits for dpkg's locks only; those of the package lists and of the
+archives make apt fail at once, so all four are waited for here. A hook that fails after everything is
+installed makes apt fail as well: what is installed decides, not the exit status.
+
+Sources:
+    apt.conf(5), apt-get(8), dpkg(1); apt 2.6 and 3.0: apt-pkg/contrib/fileutl.cc (``GetLock``),
+    apt-pkg/deb/dpkgpm.cc (hooks). proc(5): /proc/locks.
+"""
+
+PACKAGES = r"""
+apt_patience() { # seconds to wait for locks: the node's own setting, else 300
+  [ -z "${APT_WAIT_S-}" ] || return 0
+  w=; eval "$(apt-config shell w DPkg::Lock::Timeout 2>/dev/null)" || :
+  case $w in ''|*[!0-9]*) w=300 ;; esac
+  APT_WAIT_S=$w
+}
+apt() { # a shut package manager, no questions, conffiles kept, waits for somebody else's lock
+  apt_patience
+  apt-get -y -q -o DPkg::Lock::Timeout="$APT_WAIT_S" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
+    -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
+}
+lock_holder() { # who holds a lock of dpkg or apt, as NAME (process N)
+  for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock 2>/dev/null); do
+    while read -r _ _ _ _ p n _; do
+      case $n in *:"$i") c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0 ;; esac
+    done </proc/locks
+  done 2>/dev/null
+  return 1
+}
+apt_wait() { # until nobody else is at work with dpkg or apt
+  apt_patience; n=$APT_WAIT_S
+  while h=$(lock_holder); do
+    [ "$n" -gt 0 ] || { echo "error: the package lock is held by $h, and was not let go for $APT_WAIT_S s"; return 1; }
+    n=$((n - 1)); sleep 1
+  done
+}
+dpkg_torn() { # killed while unpacking a package, or before saying so: as NAME=VERSION
+  dpkg-query -W -f '${db:Status-Abbrev}|${Package}=${Version}\n' 2>/dev/null | sed -n 's/^..R *|//p' | grep '=.' || :
+}
+dpkg_settle() { # finish what an interrupted dpkg left
+  t=$(dpkg_torn)
+  if [ -n "$t" ]; then
+    # Neither can it be configured, nor does apt always see that only unpacking it again helps.
+    rm -rf "$R/torn"; mkdir "$R/torn"
+    ( cd "$R/torn" && for p in $t; do apt-get -q download "$p" || :; done && dpkg --unpack --force-confdef --force-confold ./*.deb ) || :
+    rm -rf "$R/torn"; effect unpacked
+  fi
+  if dpkg --audit 2>/dev/null | grep -q .; then dpkg --configure -a --force-confdef --force-confold; effect configured; fi
+}
+apt_ready() { apt_wait || return 1; dpkg_settle || :; }
+apt_reread() { # the lists of our own repositories, or of all where they are somebody else's
+  s=1
+  for f in /etc/apt/sources.list.d/gpustate-*.sources; do
+    [ -e "$f" ] || continue
+    s=0; apt update -o Dir::Etc::sourcelist="$f" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any || return 1
+  done
+  [ $s = 0 ] || apt update
+}
+apt_fetch() { # words of an installation: all of it is here, and checked, before any of it is unpacked
+  apt_wait || return 1
+  set -- install --download-only --allow-downgrades --allow-change-held-packages "$@"
+  if ! apt "$@" >"$R/fetch.log" 2>&1; then
+    # The repository may have moved on since its lists were read.
+    if ! grep -q 'Failed to fetch' "$R/fetch.log" || ! apt_reread >"$R/reread.log" 2>&1 || ! apt "$@" >"$R/fetch.log" 2>&1; then
+      tail -c 3500 "$R/fetch.log"; return 1
+    fi
+  fi
+  apt_gone "$@" && apt_room
+}
+apt_gone() { # what is not named may not leave, unless MAY_GO says that it has been looked at
+  [ -z "${MAY_GO-}" ] || return 0
+  gone=
+  for p in $(sed -n '/will be REMOVED:$/,/^[^ ]/s/^  //p' "$R/fetch.log" | tr -d '*'); do
+    case " $* " in *" $p- "*) ;; *) gone="$gone $p" ;; esac
+  done
+  [ -z "$gone" ] || { echo "error: this would also remove$gone, which is somebody else's; remove it yourself first, or choose another version"; return 1; }
+}
+apt_room() { # apt looks at the room for its archives only
+  set -- $(sed -n 's/^After this operation, \([0-9,]*\)[.0-9]* \([kMG]*\)B of additional disk space will be used.*/\1 \2/p' "$R/fetch.log" | tr -d ,)
+  need=${1:-0}
+  case ${2-} in M) ;; G) need=$(((need + 1) * 1024)) ;; *) need=$((need / 1024)) ;; esac
+  room=$(($(df -k --output=avail /usr | tail -n 1) / 1024))
+  [ "$room" -gt "$need" ] || { echo "error: /usr has $room MiB free, and the packages need $need MiB: No space left on device"; return 1; }
+}
+apt_list() { dpkg-query -W -f '${binary:Package} ${Version} ${db:Status-Status}\n' | grep -vE ' (config-files|not-installed)$' | sort; }
+apt_failed() { :; } # what else to say before anything is put back
+apt_back() { # words that install what was there, and take away what came
+  cut -d ' ' -f 1 "$R/before" | sort >"$R/before.names"; apt_list | sort >"$R/after"
+  comm -23 "$R/before" "$R/after" | while read -r p v _; do echo "$p=$v"; done
+  cut -d ' ' -f 1 "$R/after" | sort | comm -13 "$R/before.names" - | sed 's/$/-/'
+}
+apt_rehold() { # dpkg forgets a hold when it unpacks
+  set -- $(apt-mark showhold | sort | comm -13 - "$R/held")
+  [ $# = 0 ] || apt-mark hold "$@" >/dev/null 2>&1 || :
+}
+apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was
+  ROLLED=
+  apt_list >"$R/before"; apt-mark showhold | sort >"$R/held"
+  set -- install --allow-downgrades --allow-change-held-packages "$@"
+  if apt "$@" >"$R/apt.log" 2>&1; then apt_rehold; effect installed; return 0; fi
+  case " $* " in *" --reinstall "*) ;; *)
+    if [ -z "$(dpkg --audit)" ] && said=$(apt "$@" -s 2>&1) && ! printf '%s\n' "$said" | grep -qE '^(Inst|Conf|Remv|Purg) '; then
+      tail -n 3 "$R/apt.log"; apt_rehold; effect installed; return 0
+    fi ;;
+  esac
+  apt_failed
+  tail -c 2500 "$R/apt.log"
+  if grep -qv ' installed$' "$R/before"; then echo 'What was there before was not whole either: nothing is put back.'; return 1; fi
+  apt_wait || return 1
+  set -- $(apt_back)
+  if [ $# -gt 0 ]; then
+    apt install --purge --allow-downgrades --allow-change-held-packages "$@" >"$R/back.log" 2>&1 || dpkg --configure -a >>"$R/back.log" 2>&1 || :
+  fi
+  apt_rehold
+  if apt_list | cmp -s - "$R/before"; then
+    ROLLED=1; echo 'All packages are installed as they were before.'
+  else
+    echo 'Not all packages could be put back as they were:'; tail -c 700 "$R/back.log"
+  fi
+  return 1
+}
+"""

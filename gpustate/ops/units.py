@@ -1,0 +1,178 @@
+"""The steps that are about systemd units; part of :mod:`gpustate.ops.steps`.
+
+Sources:
+    systemctl(1): without systemd at work units can be enabled and disabled, and nothing else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from gpustate.model.step import Step
+
+
+def _q(word: str) -> str:
+    return shlex.quote(word)
+
+
+def _words(words: tuple[str, ...]) -> str:
+    return " ".join(_q(word) for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReload(Step):
+    """Let systemd read its unit files again. Mind running GPU containers: see the containerd state."""
+
+    @property
+    def label(self) -> str:
+        return "systemctl daemon-reload"
+
+    @property
+    def in_image(self) -> Step | None:
+        return None
+
+    def script(self) -> str:
+        return "systemd_reload"
+
+
+@dataclass(frozen=True, slots=True)
+class EnableUnit(Step):
+    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
+
+    unit: str
+    now: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"enable {'and start ' if self.now else ''}{self.unit}"
+
+    @property
+    def in_image(self) -> Step | None:
+        return EnableUnit(self.unit, now=False)
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        return StartUnit(self.unit) if self.now else None
+
+    def script(self) -> str:
+        start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
+        return f"systemctl --no-reload enable {_q(self.unit)}{start}\neffect enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class StartUnit(Step):
+    """See to it that a unit runs; one that does already is left alone.
+
+    Args:
+        unit: the unit.
+        healthy: sh fragment that succeeds once it works; ``is-active`` when empty.
+        wait_s: how long it may take to be healthy.
+    """
+
+    unit: str
+    healthy: str = ""
+    wait_s: int = 30
+
+    @property
+    def label(self) -> str:
+        return f"start {self.unit}"
+
+    @property
+    def timeout_s(self) -> int:
+        return self.wait_s + 120
+
+    @property
+    def in_image(self) -> Step | None:
+        return None
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        return self
+
+    def script(self) -> str:
+        unit = _q(self.unit)
+        check = self.healthy or f"systemctl is-active --quiet {unit}"
+        return (
+            "healthy() { " + check + "\n}\n"
+            f"if systemctl start {unit} && wait_for {self.wait_s} healthy; then effect started; exit 0; fi\n"
+            f"echo {_q(self.unit + ' does not run:')}\n"
+            f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :\nexit 1"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DisableUnit(Step):
+    """Stop a unit and keep it from starting at boot; nothing to do when it does not exist."""
+
+    unit: str
+
+    @property
+    def label(self) -> str:
+        return f"stop and disable {self.unit}"
+
+    def script(self) -> str:
+        unit = _q(self.unit)
+        return (
+            # Without systemd at work (an image), units cannot be shown, but their state can be told.
+            f"if systemctl cat {unit} >/dev/null 2>&1 && s=$(systemctl is-enabled {unit} 2>/dev/null; :) && "
+            '[ -n "$s" ] && [ "$s" != not-found ]; then\n'
+            f"  systemctl --no-reload disable --now {unit}\nfi\n"
+            f"systemctl reset-failed {unit} 2>/dev/null || :\neffect disabled"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RestartUnit(Step):
+    """Restart a service through systemd, and put files back when it does not come up again.
+
+    Args:
+        unit: the service.
+        healthy: sh fragment that succeeds once the service works; ``is-active`` when empty.
+        roll_back: files that are put back as they were before this run when it does not; the
+            service is then restarted once more and the step fails.
+        wait_s: how long it may take to be healthy.
+    """
+
+    unit: str
+    healthy: str = ""
+    roll_back: tuple[str, ...] = ()
+    wait_s: int = 30
+
+    @property
+    def label(self) -> str:
+        return f"restart {self.unit}"
+
+    @property
+    def in_image(self) -> Step | None:
+        return None
+
+    @property
+    def at_first_boot(self) -> Step | None:
+        # The boot has started it with what it is to read.
+        return StartUnit(self.unit, self.healthy, self.wait_s)
+
+    @property
+    def timeout_s(self) -> int:
+        return 2 * self.wait_s + 240
+
+    def script(self) -> str:
+        unit = _q(self.unit)
+        check = self.healthy or f"systemctl is-active --quiet {unit}"
+        lines = [
+            "healthy() { " + check + "\n}",
+            # Three restarts within seconds may exhaust the start limit of the unit.
+            f"systemctl reset-failed {unit} 2>/dev/null || :",
+            f"if systemctl restart {unit} && wait_for {self.wait_s} healthy; then effect restarted; exit 0; fi",
+            f"echo {_q(self.unit + ' did not come up:')}",
+            f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :",
+        ]
+        if self.roll_back:
+            lines += [
+                f"roll_back {_words(self.roll_back)}",
+                f"systemctl reset-failed {unit} 2>/dev/null || :",
+                f"systemctl restart {unit} && wait_for {self.wait_s} healthy "
+                f"&& echo {_q(f'rolled back; {self.unit} runs as before')} "
+                f"|| echo {_q(f'rolled back, and {self.unit} still does not run')}",
+            ]
+        return "\n".join([*lines, "exit 1"])
