@@ -19,6 +19,10 @@ test: setup
 proof: setup
 	@$(BIN)/pytest --proof tests/proof
 
+# What a fleet costs beside the floor, pyinfra, Mitogen and ansible-core, in one table.
+bench: setup
+	@$(BIN)/python -m bench $(BENCH)
+
 # Without nodes: everything that needs neither root nor namespaces.
 quick: setup
 	@$(BIN)/pytest -m "not node"

@@ -1,0 +1,171 @@
+"""Killed with SIGKILL at every journal entry of a full apply, one more apply converges.
+
+The run is recorded on lab nodes, held at every call that forces something to disk, and its points are
+enumerated (:mod:`killpoints`). Somebody dies at each: the controller, the whole node program, the
+program's shell alone while its step goes on, or the node. Then ``gpustate apply`` is run once more, and
+``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
+others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
+disk may have been done again.
+
+A later state is in the run by being registered: in the policy are those of the Kubernetes preset and
+every other one with its defaults, and a state that did nothing in the run fails the first test.
+
+``GPUSTATE_POINT=debian12/node-2.17-result-after`` carries out one point alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import killpoints
+import pytest
+import shares
+from killcampaign import Campaign, told
+from killpoints import CONTROLLER, NODE, PROGRAM, SHELL, WHENS, Point
+
+from gpustate import presets, registry
+from gpustate.lab.api import Lab
+from gpustate.lab.spec import LabSpec
+
+pytestmark = pytest.mark.node
+
+POINT = os.environ.get("GPUSTATE_POINT", "")
+#: gpustate 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do.
+POLICY = """
+from gpustate import Policy, presets, registry
+
+preset = presets.kubernetes_node(
+    driver={"version": "580.65.06"}, container_toolkit={"version": "1.17.8"}
+)
+others = set(registry.states()) - {state.name for state in preset.states}
+policy = Policy(*preset.states, *(registry.get(name)() for name in sorted(others)))
+"""
+#: States that are in the run and have no step there, each with its reason.
+STEPLESS = {"preflight": "it only looks and refuses"}
+IMAGES = ("debian12", "debian13")
+
+
+@dataclass
+class Killed:
+    """What was done on one image."""
+
+    image: str
+    campaign: Campaign
+    taken: list[Point]
+
+
+def points_to_take(image: str, campaign: Campaign) -> list[Point]:
+    """Debian 12: all places. Debian 13: all places with an entry, for controller and node."""
+    if POINT:
+        return [p for p in campaign.points if f"{image}/{p.name}" == POINT]
+    if image == "debian12":
+        some = killpoints.thinned(campaign.places, inner=1)
+        some += [p for p in campaign.places if p.who == NODE and p not in some]
+    else:
+        some = [
+            p for p in killpoints.thinned(campaign.places, inner=0) if p.who in (CONTROLLER, NODE)
+        ]
+    return shares.share(
+        f"kill points, {image}",
+        [place.chosen for place in some],
+        most=8,
+        kind=lambda point: (point.who, point.when),
+    )
+
+
+@pytest.fixture(scope="module")
+def killed(
+    lab_factory: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Killed]]:
+    """Everything, done side by side: one node an image, two for Debian 12 when all points are asked for."""
+    images = [IMAGES[0], *IMAGES] if shares.everything() else list(IMAGES)
+    if POINT:
+        images = [POINT.partition("/")[0]]
+    names = [f"gpu{number}" for number in range(1, len(images) + 1)]
+    lab = lab_factory(
+        LabSpec.parse(
+            nodes=len(images),
+            image=",".join(images),
+            gpus="8xH100",
+            faults=[f"nouveau@{name}" for name in names],
+        )
+    )
+    policy = tmp_path_factory.mktemp("kill") / "policy.py"
+    policy.write_text(POLICY)
+    folder = lab.directory / "kill"  # goes with the lab; /tmp may be small
+    made = {
+        image: Campaign(
+            lab.name, [n for n, i in zip(names, images, strict=True) if i == image], policy, folder
+        )
+        for image in dict.fromkeys(images)
+    }
+
+    def one(image: str) -> Killed:
+        campaign = made[image]
+        campaign.record()
+        taken = points_to_take(image, campaign)
+        campaign.carry_out(taken, lambda line: print(f"{image}/{line}", flush=True))
+        return Killed(image, campaign, taken)
+
+    try:
+        with ThreadPoolExecutor(len(made)) as pool:
+            done = dict(zip(made, pool.map(one, made), strict=True))
+        for image, result in done.items():
+            for line in result.campaign.table():
+                shares.TAKEN[f"killed, {image}, {line.partition(':')[0]}"] = line.partition(": ")[2]
+        yield done
+    finally:
+        for campaign in made.values():
+            campaign.close()
+
+
+def test_every_registered_state_does_something_in_the_run_that_is_killed(
+    killed: dict[str, Killed],
+) -> None:
+    known = set(registry.states())
+    assert known >= {state.name for state in presets.kubernetes_node().states}
+    for image, result in killed.items():
+        outcomes = result.campaign.recording.states
+        assert outcomes.keys() == known
+        idle = {name for name, outcome in outcomes.items() if outcome != "changed"}
+        assert idle == set(STEPLESS), (
+            f"{image}: {sorted(idle ^ set(STEPLESS))}: make the node or the policy such that each of "
+            "these has something to do in the run"
+        )
+
+
+def test_every_journal_entry_has_its_points_and_each_of_them_a_place(
+    killed: dict[str, Killed],
+) -> None:
+    for result in killed.values():
+        campaign = result.campaign
+        entries = killpoints.entries(campaign.recording.stops)
+        assert {stop.kind for stop in entries} == {"start", "intent", "effect", "result", "end"}
+        placed = {point.name for place in campaign.places for point in place.points}
+        for stop in entries:
+            for who in (CONTROLLER, PROGRAM, NODE):
+                assert placed >= {f"{who}-{stop.name}-{when}" for when in WHENS}
+        if shares.everything() and not POINT:
+            carried = set(campaign.results)
+            for place in campaign.places:
+                wanted = place.who in (CONTROLLER, NODE) or result.image == "debian12"
+                if wanted and any(point.stop.kind for point in place.points):
+                    assert place.chosen.name in carried or place.who == SHELL
+
+
+@pytest.mark.parametrize("who", killpoints.WHO)
+@pytest.mark.parametrize("image", IMAGES)
+def test_whoever_dies_wherever_one_more_apply_converges_and_repeats_nothing(
+    killed: dict[str, Killed], image: str, who: str
+) -> None:
+    results = killed[image].campaign.results if image in killed else {}
+    mine = {name: result for name, result in results.items() if name.startswith(f"{who}-")}
+    if not mine:
+        pytest.skip(f"no point of {who} on {image} was asked for")
+    wrong = [result for result in mine.values() if result.problems]
+    assert not wrong, f"{len(wrong)} of {len(mine)}:\n" + "\n".join(
+        f"GPUSTATE_POINT='{image}/{told(result)}" for result in wrong
+    )
