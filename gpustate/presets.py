@@ -46,12 +46,16 @@ def slurm_node(**overrides: Override) -> Policy:
 
 
 def image(**overrides: Override) -> Policy:
-    """What a node image can hold: the stack of a Kubernetes node without the proofs that need a GPU.
+    """The stack of a Kubernetes node, to be baked; an image has no GPUs by which to choose a driver.
+
+    So give ``driver={"branch": ..., "module_type": ...}``, or bake with ``--gpu``. What needs GPUs,
+    the validator's proofs above all, is left to the first boot.
 
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    return _policy("image", (*_DRIVER, *_CONTAINERS, "containerd", "cdi"), overrides)
+    stack = (*_DRIVER, *_CONTAINERS, "containerd", "cdi", "validator")
+    return _policy("image", stack, overrides)
 
 
 def _policy(

@@ -15,7 +15,8 @@ Names from outside carry their owner's prefix (``acme-...``), and one name with 
 error: whichever came last would otherwise decide in silence what runs on a node.
 
 A bundled state lives in a module whose name is a part of its own (``driver-repository`` in
-``repository``), so that asking for one state imports little; asking for all imports all.
+``repository``), so that asking for one state imports little; asking for all imports all, a quarter
+of a second that a run does without (see :class:`Names`).
 
 Sources:
     Python Packaging User Guide, "Entry points specification".
@@ -29,13 +30,16 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpustate.errors import GraphError, PolicyError
 from gpustate.model.state import AnyState, State
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "gpustate.states"
 PROJECT_FILE = "gpustate.toml"
@@ -71,10 +75,7 @@ class Registry:
             for cls, owner in (*self._bundled(), *self._installed(), *self._own()):
                 other = owners.get(cls.name)
                 if other is not None and other[0] is not cls:
-                    raise GraphError(
-                        f"state {cls.name!r} has two owners: {other[1]} and {owner}",
-                        fix="rename or take away one of them",
-                    )
+                    raise _two_owners(cls.name, other[1], owner)
                 owners[cls.name] = (cls, owner)
             self._all = {name: owners[name][0] for name in sorted(owners)}
         return dict(self._all)
@@ -120,11 +121,24 @@ class Registry:
             file = folder / PROJECT_FILE
             if file.is_file():
                 if file not in self._projects:
-                    self._projects[file] = _project_states(file)
+                    found = _project_states(file)
+                    self._check_free(found, str(file))
+                    self._projects[file] = found
                     self._all = None
-                    self.states()  # a name with two owners is said now, not when it is asked for
                 return file
         return None
+
+    def _check_free(self, found: dict[str, StateClass], owner: str) -> None:
+        """Say now, not when one is asked for, that a project takes somebody's name; import little."""
+        installed = {point.name: point.value for point in _entry_points()}
+        for name, cls in found.items():
+            self._check_prefix(name, owner)
+            own = (more[name] for more in self._projects.values() if name in more)
+            for other in (self._guess(name), *own):
+                if other is not None and other is not cls:
+                    raise _two_owners(name, f"{other.__module__}.{other.__qualname__}", owner)
+            if name in installed:
+                raise _two_owners(name, f"an installed package ({installed[name]})", owner)
 
     def _bundled(self) -> Iterator[tuple[StateClass, str]]:
         for module in _modules(self.package):
@@ -142,7 +156,7 @@ class Registry:
         return None
 
     def _installed(self) -> Iterator[tuple[StateClass, str]]:
-        for point in metadata.entry_points(group=ENTRY_POINTS):
+        for point in _entry_points():
             owner = f"package {point.dist.name} {point.dist.version}" if point.dist else "a package"
             try:
                 found = point.load()
@@ -172,6 +186,38 @@ class Registry:
                 f"{owner}: state {name!r} carries no prefix of its owner",
                 fix="give it one, as in 'acme-limits'",
             )
+
+
+class Names(Collection[str]):
+    """Names of all registered states, for checks of names; imports no more than is asked for."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._registry.find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry.states())
+
+    def __len__(self) -> int:
+        return len(self._registry.states())
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    from importlib import metadata  # not needed by a policy of bundled states
+
+    return metadata.entry_points(group=ENTRY_POINTS)
+
+
+def _two_owners(name: str, one: str, other: str) -> GraphError:
+    return GraphError(
+        f"state {name!r} has two owners: {one} and {other}",
+        fix="rename or take away one of them",
+    )
 
 
 def _modules(package: str) -> tuple[str, ...]:
@@ -273,6 +319,11 @@ def current() -> Registry:
 def states() -> dict[str, StateClass]:
     """Return every state by name, sorted; see :meth:`Registry.states`."""
     return current().states()
+
+
+def names() -> Names:
+    """Return the names of all states, which are found as far as they are asked for."""
+    return Names(current())
 
 
 def get(name: str) -> StateClass:

@@ -50,7 +50,6 @@ def build(
     """
     graph = Graph([state.name for state in states])
     names = set(graph.nodes)
-    everyone = names | set(known)
     for state in states:
         for why, others in (
             ("needs", state.needs),
@@ -59,7 +58,8 @@ def build(
             ("before", state.before),
         ):
             for other in others:
-                _check_name(state.name, why, other, everyone, bool(known), places or {})
+                if other not in names:
+                    _check_name(state.name, why, other, names, known, places or {})
                 if other not in names or other == state.name:
                     continue
                 first, then = (state.name, other) if why == "before" else (other, state.name)
@@ -75,10 +75,16 @@ def reverse(graph: Graph) -> Graph:
 
 
 def _check_name(
-    state: str, why: str, other: str, everyone: set[str], strict: bool, places: Mapping[str, str]
+    state: str,
+    why: str,
+    other: str,
+    names: set[str],
+    known: Collection[str],
+    places: Mapping[str, str],
 ) -> None:
-    if other in everyone or not strict:
+    if not known or other in known:
         return
+    everyone = names.union(known)
     near = difflib.get_close_matches(other, sorted(everyone), 1)
     hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(sorted(everyone))}"
     raise GraphError(

@@ -1,6 +1,7 @@
-"""The containerd state on real nodes: real containerd 1.6, 1.7 and 2, real systemd.
+"""The containerd state on real nodes: real containerd 1.6 and 1.7, real systemd.
 
-Looked at with containerd, systemctl, stat and cat, not with the probes.
+Looked at with containerd, systemctl, stat and cat, not with the probes. What becomes of every kind of
+configuration is in tests/proof/test_containerd_configurations.py.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ import json
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from labnodes import LabFactory
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
 
 CONFIG = "/etc/containerd/config.toml"
 BINARY = "/usr/bin/true"
@@ -45,11 +42,6 @@ if grep -q runtimes.nvidia /etc/containerd/config.toml; then
 fi
 exec /usr/bin/containerd.real "$@"
 """
-
-
-@pytest.fixture(scope="module")
-def containerd2(lab_factory: LabFactory) -> Lab:
-    return lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), gpus=("none",)))
 
 
 @pytest.fixture
@@ -85,10 +77,6 @@ def gpustate(verb: str, lab: Lab, node: Node, folder: Path, *, code: int = 0) ->
     return {**state, "summary": document.get("summary", "")}
 
 
-def dump(node: Node) -> dict[str, Any]:
-    return tomllib.loads(node.run("containerd config dump 2>/dev/null").stdout)
-
-
 def process(node: Node) -> str:
     """Another one after every restart."""
     show = "systemctl show -p MainPID -p ActiveEnterTimestampMonotonic -p ActiveState containerd"
@@ -103,51 +91,6 @@ def disk(node: Node) -> str:
         "cd /etc/containerd && find . -type f | sort | xargs stat -c '%n %a %u:%g %Y' && "
         "find . -type f | sort | xargs sha256sum; find . -type d"
     ).stdout
-
-
-def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Values by path, without those that say nothing."""
-    rows: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            rows |= flat(value, f"{path}/{key}")
-        elif value not in ("", 0, []):
-            rows[f"{path}/{key}"] = value
-    return rows
-
-
-@pytest.mark.parametrize("which", ["node12", "node13", "containerd2"])
-def test_the_handler_alone_is_added_nothing_happens_twice_and_the_bytes_come_back(
-    which: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    if which == "containerd2":
-        lab: Lab = request.getfixturevalue("containerd2")
-        node = lab.nodes[0]
-    else:
-        lab, node = request.getfixturevalue("lab"), request.getfixturevalue(which)
-    bytes_before, dump_before, first = disk(node), flat(dump(node)), process(node)
-
-    assert gpustate("apply", lab, node, tmp_path)["outcome"] == "changed"
-    second, dump_after = process(node), flat(dump(node))
-    assert second != first
-    added = {path: dump_after[path] for path in dump_after.keys() - dump_before.keys()}
-    own = ("/runtimes/nvidia/", "/imports", "/enable_cdi", "/runtimes/runc/")
-    assert [path for path in added if not any(one in path for one in own)] == []
-    assert [
-        value for path, value in added.items() if path.endswith("nvidia/options/BinaryName")
-    ] == [BINARY]
-    assert {p for p in dump_before if dump_before[p] != dump_after.get(p)} <= {"/imports"}
-    assert " ok " in node.run("ctr plugins ls | grep ' cri '").stdout
-
-    there = disk(node)
-    assert " changed=0 " in gpustate("apply", lab, node, tmp_path)["summary"]
-    assert (process(node), disk(node)) == (second, there)
-
-    assert gpustate("remove", lab, node, tmp_path)["outcome"] == "changed"
-    assert disk(node) == bytes_before
-    assert flat(dump(node)) == dump_before
-    assert process(node) != second
-    assert node.run("ls -A /var/lib/gpustate/originals").stdout == ""
 
 
 def test_a_containerd_that_does_not_come_up_is_rolled_back(

@@ -220,10 +220,11 @@ def test_a_module_that_fails_to_build_is_told_by_its_first_compiler_error(
     node12.fault("dkms-build", on=True)
     try:
         ran = gpustate(
-            "apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=1
+            "apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=7
         )
         driver = next(s for s in ran.node("gpu1")["states"] if s["state"] == "driver")
-        assert driver["outcome"] == "failed"
+        assert driver["outcome"] == "rolled back"
+        assert node12.run("dpkg --audit; dpkg-query -W 'libcuda1*' 2>/dev/null || :").stdout == ""
         assert "error:" in driver["reason"] + driver.get("evidence", "")
         outcomes = {s["state"]: s["outcome"] for s in ran.node("gpu1")["states"]}
         assert outcomes["cdi"] == "not run"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,8 @@ def imported(*words: str) -> set[str]:
     """Heavy modules that a run of gpustate imports."""
     code = (
         "import sys; sys.argv = ['gpustate', *sys.argv[1:]]\n"
-        "from gpustate.cli.main import entry\n"
-        "try: entry()\n"
+        "from gpustate.cli.main import run\n"
+        "try: run()\n"
         f"finally: print(*({HEAVY!r} & sys.modules.keys()), file=sys.stderr)\n"
     ).replace(repr(HEAVY), f"set({HEAVY!r})")
     done = subprocess.run(
@@ -48,6 +49,25 @@ def imported(*words: str) -> set[str]:
 )
 def test_help_and_mistakes_import_nothing_heavy(words: tuple[str, ...]) -> None:
     assert imported(*words) == set()
+
+
+def cpu_ms(words: list[str]) -> float:
+    """CPU time that a program used, its children's included."""
+    pid = os.posix_spawn(
+        words[0],
+        words,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
+    )
+    _, status, used = os.wait4(pid, 0)
+    assert status == 0
+    return 1000 * (used.ru_utime + used.ru_stime)
+
+
+def test_help_starts_in_under_150_ms_of_cpu() -> None:
+    """The best of some runs: others on the machine make caches cold, never warm."""
+    program = str(Path(sys.executable).with_name("gpustate"))
+    assert min(cpu_ms([program, "--help"]) for _ in range(5)) < 150
 
 
 def test_a_graph_needs_no_way_to_nodes() -> None:

@@ -153,3 +153,19 @@ def test_a_wrong_override_names_its_place_in_the_inventory(overrides: Any, told:
 
 def test_without_a_known_place_the_inventory_is_named() -> None:
     assert message(Driver(), overrides=7).startswith("inventory: gpu1: gpustate: ")
+
+
+def test_what_is_wrong_is_told_in_one_short_line_whatever_was_given() -> None:
+    harm = {f"x\x1b\u2028{n}": "y" * 5000 for n in range(20)}
+    said = message(Driver(), overrides={"driver": harm})
+    assert said.isprintable()
+    assert len(said) < 1500
+    assert "and 15 more" in said
+
+
+def test_what_is_nested_too_deep_for_a_parameter_is_one_error() -> None:
+    value: Any = "x"
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(PolicyError, match="nested too deep"):
+        build(Driver, {"names": value})

@@ -194,3 +194,33 @@ def test_the_library_is_accepted_by_every_sh_there_is(tmp_path: Path) -> None:
     for shell in ("sh", "dash", "bash"):
         if subprocess.run(["which", shell], capture_output=True).returncode == 0:
             subprocess.run([shell, "-n", str(file)], check=True)
+
+
+def test_what_a_killed_program_left_half_written_is_removed_by_the_next_one(
+    place: Place, tmp_path: Path
+) -> None:
+    path = tmp_path / "etc" / "a.conf"
+    others = tmp_path / "etc" / ".gpustate.of-somebody"
+    # The program, and then the step with all that belongs to it.
+    half = "printf half >$t; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); kill -9 0"
+    shadow = f"sync() {{ case $1 in *.gpustate.*) {half};; esac; }}"
+    with pytest.raises(subprocess.CalledProcessError):
+        place.run(one(ops.Run(f"{shadow}\n{ops.PutText(str(path), 'whole').script()}", "killed")))
+    (left,) = path.parent.iterdir()
+    assert left.read_text() == "half"
+    others.write_text("theirs")
+    place.run(one(ops.Run(":", "something else")))
+    assert list(path.parent.iterdir()) == [others]
+
+
+def test_a_program_waits_for_a_step_that_outlived_its_own_program(
+    place: Place, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    # Step and its timeout stay; only the shell of the program is killed.
+    slow = f"kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); sleep 1.5; echo first >>{marks}"
+    with pytest.raises(subprocess.CalledProcessError):
+        place.run(one(ops.Run(slow, "outlives its program")))
+    assert not marks.exists()
+    place.run(one(ops.Run(f"echo second >>{marks}", "next")))
+    assert marks.read_text().split() == ["first", "second"]

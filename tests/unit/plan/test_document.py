@@ -251,3 +251,23 @@ def test_a_plan_that_was_altered_is_refused(alter: Any, message: str) -> None:
 def test_a_run_over_no_nodes_has_documents_too() -> None:
     PLAN_SCHEMA.validate(document.plan_document(POLICY, "p", [], run="r", created=CREATED))
     RESULT_SCHEMA.validate(result())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda made: made["nodes"][0]["states"][1].pop("known_after"),
+        lambda made: made["nodes"][0]["states"].append(7),
+        lambda made: made["nodes"][0].pop("status"),
+        lambda made: made["nodes"][0]["states"][0]["changes"][0].pop("before"),
+        lambda made: made["policy"]["states"][0].pop("parameters"),
+        lambda made: made["policy"]["states"][0].update(state=7),
+        lambda made: made.update(notes=7),
+    ],
+)
+def test_a_plan_that_lacks_something_is_refused_though_its_id_was_made_to_fit(spoil: Any) -> None:
+    made = json.loads(json.dumps(plan(node())))
+    spoil(made)
+    made["id"] = document.plain_fingerprint([made["policy"], made["nodes"]])
+    with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
+        document.read_plan(made, place="p.json")

@@ -186,3 +186,22 @@ def test_the_sentence_counts_nodes_and_their_worst_costs() -> None:
     assert render.plan_sentence(result(nodes[0])) == (
         "Plan: 1 node would change (at worst: 1 restart), 0 unchanged."
     )
+
+
+def test_what_a_node_says_cannot_act_on_the_terminal_or_make_a_line() -> None:
+    harm = "\x1b[2J\x9b31m\r\u202eevil\nnodes=1 ok=1"
+    plan = Plan((Change("text", harm, f"{harm}2", why=harm),), notes=(harm,))
+    states = [
+        StateResult("a", Outcome.PENDING, plan),
+        StateResult("b", Outcome.FAILED, reason=harm, evidence=harm),
+    ]
+    made = page(NodeResult("n1", NodeStatus.FAILED, harm, states), diff=True, whole=True)
+    assert not set(made) & set("\x1b\x9b\r\u202e")
+    assert "\\x1b[2J" in made
+    assert all(not line.startswith("nodes=") for line in made.splitlines())
+
+
+def test_a_line_has_an_end() -> None:
+    made = render.Page()
+    made.add("x" * 1_000_000)
+    assert len(made.plain()) == 4001

@@ -68,7 +68,7 @@ class World(FakeNode):
                 "AskHolders": lambda _: self.holders,
             },
             runs={
-                "check what": lambda _: None,
+                "download the driver's": lambda _: None,
                 "note the services": lambda _: None,
                 "install the driver's": lambda _: self.transaction(),
                 "finish the interrupted": lambda _: self.broken.clear(),
@@ -216,13 +216,13 @@ def test_a_fresh_node_gets_one_matched_set_held_built_and_loaded() -> None:
     assert all(kernel.nvidia_version == "580.65.06" for kernel in node.kernels.values())
 
 
-def test_headers_come_first_and_a_kernel_left_over_is_built_last() -> None:
+def test_all_is_downloaded_first_then_headers_and_a_kernel_left_over_is_built_last() -> None:
     node = World(gpu())
     node.reach(DriverInstalled())
     done = labels(node)
     order = [
+        "download the driver's 3 packages and what they need",
         f"install linux-headers-{OLD}",
-        "check what the installation would remove",
         "install the driver's 3 packages",
         "hold the driver's packages",
         f"build the nvidia module for {NEW}",

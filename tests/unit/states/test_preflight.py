@@ -65,6 +65,8 @@ def test_a_good_node_is_neither_refused_nor_changed() -> None:
         (GOOD.replace(f"written={NOW_S - 90}", f"written={NOW_S + 999_999}"), None, "set the time"),
         (GOOD.replace("50000", "2599"), None, "/boot, /usr, /var need 2600 MiB"),
         (GOOD + "inodes=/var\n", None, "inodes"),
+        (GOOD + "dpkg=error: parsing file\n", None, "dpkg cannot read its database (error: pars"),
+        (GOOD + "apt=Unmet dependencies.\n", None, "apt cannot work here (Unmet dependencies.)"),
         (GOOD, facts(()), "no NVIDIA GPU on PCI"),
         (GOOD, facts(h100(8, "vfio-pci")), "a virtual machine owns the GPU"),
     ],
@@ -73,6 +75,10 @@ def test_what_only_a_person_can_put_right_is_refused(
     out: str, of: NodeFacts | None, said: str
 ) -> None:
     assert said in (refusal(NodeFit(), node(out, of)) or "")
+
+
+def test_what_apt_says_of_packages_left_half_way_is_no_reason_to_refuse() -> None:
+    assert refusal(NodeFit(), node(GOOD + "apt=Unmet dependencies.\npackage=iU |tzdata\n")) is None
 
 
 def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
@@ -116,7 +122,7 @@ def test_a_gpu_parameter_that_makes_no_sense_is_an_error(bad: int | str) -> None
 
 def test_an_image_is_not_asked_for_gpus_or_an_init() -> None:
     state = NodeFit(gpus=8)
-    seen = state.probe(node(GOOD.replace("own=1\n", ""), facts((), systemd=False)))
+    seen = state.probe(node(GOOD, replace(facts((), systemd=False), image=True)))
     assert state.refuse(seen) is None
     assert state.plan(seen).notes == ()
 
@@ -173,3 +179,15 @@ def test_taking_preflight_away_changes_nothing() -> None:
     assert state.refuse(seen) is None
     assert not state.plan(seen)
     assert list(state.apply(seen, state.plan(seen))) == []
+
+
+@pytest.mark.parametrize("row", ["", "iH|", "iH|$(touch /x)", "iH|a b", "|x", "iHR|-o x", "²|x"])
+def test_a_row_of_dpkg_that_is_none_is_left_out(row: str) -> None:
+    """Its name would have become a word of a command."""
+    seen = NodeFit().probe(node(f"{GOOD}package={row}\npackage=iHR|acme\n"))
+    assert seen.unsettled == ("iHR acme",)
+
+
+def test_numbers_that_are_none_are_zero() -> None:
+    seen = NodeFit().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
+    assert (seen.clock_s, seen.last_write_s, seen.room) == (0, 0, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
     assert fake.files[state.key_path] == KEY
     (source,) = aptsources.parse_sources({state.sources_path: fake.files[state.sources_path]})
     assert (source.uri, source.suite, source.signed_by) == (URL, "/", state.key_path)
-    assert ops.AptUpdate(state.sources_path) in fake.done
+    (update,) = (step for step in fake.done if isinstance(step, ops.AptUpdate))
+    assert update.source_list == state.sources_path
+    # Taken away again when the lists cannot be read.
+    assert set(update.roll_back) == {state.sources_path, state.key_path, state.pin_path}
     assert fake.files[LIST] == ARCHIVE
 
 
@@ -244,3 +248,36 @@ def test_a_key_file_is_read_at_once_so_that_a_plan_carries_the_key() -> None:
 @pytest.mark.parametrize("cls", [DriverRepository, ToolkitRepository])
 def test_the_states_keep_their_contract(cls: type[DriverRepository]) -> None:
     check_contract(cls(**MIRROR), node())
+
+
+@pytest.mark.parametrize("word", ["'$(touch${IFS}/x)'", "$(x)", ";x", "`x`"])
+def test_the_address_of_a_key_is_one_word_of_the_script_that_fetches_it(word: str) -> None:
+    url = f"https://keys.example.com/{word}"
+    state = build(DriverRepository, {**MIRROR, "key": url, "fingerprint": ONE})
+    seen = state.probe(node())
+    step = next(s for s in state.apply(seen, state.plan(seen)) if isinstance(s, ops.Run))
+    line = next(line for line in step.text.splitlines() if "download-file" in line)
+    assert shlex.split(line)[-2] == url
+
+
+def test_the_version_a_node_names_is_no_part_of_a_script() -> None:
+    """It is a part of the address of NVIDIA's repository."""
+    state = DriverRepository()
+    seen = state.probe(node(os_version="12'$(touch /x)'"))
+    for step in state.apply(seen, state.plan(seen)):
+        if isinstance(step, ops.Run) and "download-file" in step.text:
+            line = next(line for line in step.text.splitlines() if "download-file" in line)
+            assert "$(touch /x)" in shlex.split(line)[-2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**MIRROR, "suite": "stable\nTrusted: yes", "components": ["main"]},
+        {**MIRROR, "suite": "stable", "components": ["main other"]},
+        {**MIRROR, "url": URL + "\n"},
+    ],
+)
+def test_what_would_be_another_line_of_a_source_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        build(DriverRepository, given)

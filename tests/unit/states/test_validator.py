@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gpustate import Disruption, NodeFacts, Plan, ops
+from gpustate import Disruption, NodeFacts, Plan, ProbeError, ops
 from gpustate.model import chain
 from gpustate.model.gpu_facts import Gpu, MigDevice, NvmlFacts
 from gpustate.states.validator import UNIT_LINK, UNIT_PATH, Validated
@@ -287,3 +287,30 @@ def test_what_is_desired_stays_desired(proven: Node, state: Validated) -> None:
 def test_a_wrong_parameter_is_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Validated(**parameters)
+
+
+@pytest.mark.parametrize("folder", ["/x/$(touch /y)", "/a b", "relative", "/a'b", ""])
+def test_a_folder_that_is_no_plain_path_is_written_into_no_program(folder: str) -> None:
+    node = Node()
+    answer = node.answer().replace(f"state={STATE}", f"state={folder}")
+    node.shells["runtime_digest"] = (0, answer)
+    with pytest.raises(ProbeError, match="no plain path"):
+        Validated().probe(node)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"outcome": "ok"', '"outcome": "fine"'),
+        ('"evidence": "ran on 2 devices"', '"evidence": ["x"]'),
+        ('"boot_id": "boot-1"', '"boot_id": 7'),
+        ('"cuda": null', '"cuda": [{"uuid": 1, "ok": true}]'),
+    ],
+)
+def test_a_proof_with_a_value_of_another_type_proves_nothing(
+    proven: Node, old: str, new: str
+) -> None:
+    path = f"{STATE}/proof.json"
+    assert old in proven.files[path]
+    proven.files[path] = proven.files[path].replace(old, new)
+    assert Validated().probe(proven).proof == "none"

@@ -207,3 +207,10 @@ def test_the_parser_raises_nothing_else(of: str) -> None:
 )
 def test_the_loaded_driver_is_read_of_both_kinds_of_module(line: str | None, version: str) -> None:
     assert cdi.driver_version(line) == version
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 50_000, "kind: " + "{a: " * 50_000])
+def test_a_specification_of_brackets_is_torn_and_ends_no_run(text: str) -> None:
+    """PyYAML's composer would take the whole program with it."""
+    with pytest.raises(ProbeError, match="nested deeper than"):
+        cdi.parse(text)

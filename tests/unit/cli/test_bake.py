@@ -1,0 +1,56 @@
+"""What ``gpustate bake`` refuses before it looks at any root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpustate.cli.main import cli
+from gpustate.errors import UsageError
+
+
+def said(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        cli.main(["bake", *words], standalone_mode=False)
+    return str(caught.value)
+
+
+def policy(folder: Path, only: str) -> str:
+    file = folder / "policy.py"
+    file.write_text(
+        "from gpustate import Policy, where\nfrom gpustate.states.nouveau import NouveauBlacklisted\n"
+        f"policy = Policy(NouveauBlacklisted(only={only}))\n"
+    )
+    return str(file)
+
+
+def test_gpus_of_an_image_are_models() -> None:
+    assert "write 8xH100" in said("nouveau", "--root", "/nowhere", "--gpu", "8", "--dry-run")
+
+
+def test_a_condition_on_gpus_wants_them_named(tmp_path: Path) -> None:
+    told = said(policy(tmp_path, "where.mig_capable"), "--root", "/nowhere", "--dry-run")
+    assert "--gpu 8xH100" in told
+
+
+def test_a_condition_on_nvswitches_cannot_be_answered(tmp_path: Path) -> None:
+    file = policy(tmp_path, "where.nvswitch & where.group('gpu')")
+    told = said(file, "--root", "/nowhere", "--gpu", "8xH100", "--dry-run")
+    assert "an image cannot know" in told
+
+
+def test_a_group_called_gpu_is_no_condition_on_gpus(tmp_path: Path) -> None:
+    told = said(policy(tmp_path, "where.group('gpu')"), "--root", "/nowhere", "--dry-run")
+    assert "/nowhere" in told or "as root" in told
+
+
+def test_a_node_that_the_inventory_lacks_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a\n")
+    told = said("nouveau", "--root", "/nowhere", "-i", str(file), "--as", "b", "--dry-run")
+    assert "no node 'b'" in told
+
+
+def test_without_a_terminal_yes_has_to_be_said() -> None:
+    assert "--dry-run" in said("nouveau", "--root", "/nowhere")

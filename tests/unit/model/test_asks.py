@@ -1,0 +1,70 @@
+"""Answers of the common asks that make no sense: an error that says so, or the rest of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer, FileStat, FileStats, FileTexts, Units
+from gpustate.model.facts import AskFacts
+from gpustate.run.ledger import AskLedger, Lock, read_lock
+
+
+@pytest.mark.parametrize("size", ["-5", "9" * 30, "9" * 5000, "٣", "", "x"])
+def test_a_listing_of_files_with_a_wrong_size_is_torn(size: str) -> None:
+    with pytest.raises(ProbeError, match="the listing is torn"):
+        FileTexts("/x/*").parse(Answer(0, f"/x/a\n{size}\nabc\n".encode()))
+
+
+def test_a_file_whose_mode_is_none_is_an_error() -> None:
+    with pytest.raises(ProbeError, match="stat answered"):
+        FileStats(("/x",)).parse(Answer(0, b"regular file|9z|0|0|1|0|0|/x|\n"))
+
+
+def test_numbers_of_a_file_that_are_none_are_zero() -> None:
+    found = FileStats(("/x",)).parse(
+        Answer(0, "character special file|644|²|x|-1|zz|1|/x|\n".encode())
+    )
+    assert found == {"/x": FileStat("char", 0o644, 0, 0, 0, None, (0, 1))}
+
+
+@pytest.mark.parametrize(
+    "row", ["0000:1b:00.0 0xzz 0x030200 -", "a b c", "0000:1b:00.0 2330 0x030200 -"]
+)
+def test_a_pci_device_without_ids_is_an_error(row: str) -> None:
+    with pytest.raises(ProbeError, match="for a PCI device"):
+        AskFacts().parse(Answer(0, f"kernel=6.1\npci={row}\n".encode()))
+
+
+def test_a_time_of_a_unit_that_is_none_is_zero() -> None:
+    found = Units(("a",)).parse(Answer(0, "Id=a\nActiveEnterTimestampMonotonic=²\n".encode()))
+    assert found["a"].active_since_us == 0
+
+
+@pytest.mark.parametrize("at", [10**30, -(10**30), 2**62])
+def test_a_lock_until_a_time_that_is_none_is_told(at: int) -> None:
+    told = Lock("r", "me@here", "apply", at, at).told()
+    assert "until a time that is none" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"run": 1, "holder": 1, "since": Infinity, "expires": 1}',
+        "[]",
+        "null",
+        "1e999",
+    ],
+)
+def test_a_lock_that_is_none_holds_nobody(text: str) -> None:
+    assert read_lock(text) is None
+
+
+def test_the_name_of_a_run_that_is_none_is_put_into_no_script() -> None:
+    """It was a folder's name on the node, and would have been a word of a script."""
+    for run in ("$(touch /x)", "a;b", "-a", "a" * 200):
+        assert AskLedger().parse(Answer(0, f"program {run} 1 x\n".encode())).program is None
+    found = AskLedger().parse(Answer(0, b"now 7\nprogram 20260101-000000-abcdef-1 1 {\n"))
+    assert found.now == 7
+    assert found.program is not None
