@@ -135,6 +135,7 @@ class IndexMovedOn(_Index):
             (root / "usr/share").mkdir(parents=True, exist_ok=True)
             (root / "usr/share/site").write_text("built again\n")
 
+        target.forget_downloads()
         target.change(target.deb(), edit)
         target.editions[target.sets] -= 1
 
@@ -202,7 +203,7 @@ class _Download(Fault):
     answer: ClassVar[Answer]
 
     def on(self, target: Target) -> None:
-        target.run("rm -f /var/cache/apt/archives/*nvidia* /var/cache/apt/archives/libcuda*")
+        target.forget_downloads()
         rules = target.server.shelf(target.node.name).rules
         rules.append((rf"/{re.escape(target.deb())}$", self.answer))
 

@@ -1,0 +1,133 @@
+"""Facts of one node from its probe and from what its policy wants. Pure; asks nothing of the node.
+
+What a policy changes counts as it will be, not as it is: a node that is to get another driver is judged with that
+one. Only what is certain is said: everything else stays unknown, and rules about it cannot tell.
+
+The states are known by name and by the fields of what they observe, so that none has to know of
+the matrix; a field that is not there any more leaves its fact unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gpustate.compat.facts import MODELS, Value, facts
+from gpustate.errors import UsageError
+from gpustate.model.facts import NodeFacts
+from gpustate.model.outcome import StateResult
+from gpustate.model.state import AnyState
+from gpustate.text import driverset, gpu_models
+
+_KNOWN = frozenset(model for models in MODELS.values() for model in models)
+#: GPUs whose fabric does not show on PCI.
+_HIDDEN_FABRIC = frozenset(("GH200", "GB200", "GB300", "B200", "B300"))
+_OPEN, _PROPRIETARY = driverset.OPEN, driverset.PROPRIETARY
+_BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
+
+
+def collect(
+    node: NodeFacts,
+    states: Iterable[AnyState],
+    seen: Mapping[str, object],
+    results: Mapping[str, StateResult],
+) -> dict[str, Value]:
+    """What is known of a node and of what it is to become.
+
+    Args:
+        node: what the probe found.
+        states: those that apply to the node.
+        seen: what each observed.
+        results: what each would change.
+    """
+    given = _of_node(node)
+    for state in states:
+        if state.absent:
+            continue
+        after = _After(seen.get(state.name), results.get(state.name))
+        if state.name == "driver":
+            given |= _of_driver(state, after)
+        elif state.name == "driver-repository":
+            given["driver_from"] = getattr(state, "origin", None)
+        elif state.name == "container-toolkit":
+            given |= _of_toolkit(state, after)
+        elif state.name == "containerd":
+            given["containerd"] = after.value("version") or None
+    return _certain(given)
+
+
+class _After:
+    """Fields of an observation as they will be."""
+
+    def __init__(self, seen: object, result: StateResult | None) -> None:
+        self.seen = seen
+        self.changes = {c.field: c.after for c in result.plan.changes} if result else {}
+
+    def value(self, field: str) -> object:
+        """What a field will be; ``None`` when there is no such field."""
+        return self.changes[field] if field in self.changes else getattr(self.seen, field, None)
+
+
+def _of_node(node: NodeFacts) -> dict[str, object]:
+    given: dict[str, object] = {
+        "os": node.os_id or None,
+        "os_version": node.os_version or None,
+        "machine": node.machine if node.machine in ("x86_64", "aarch64") else None,
+        # A container has the kernel of its host, and no modules of its own.
+        "kernel": None if node.container else node.kernel or None,
+    }
+    arches = {gpu.architecture for gpu in node.gpus}
+    if arches and None not in arches:
+        given["arch"] = [name for name in arches if name]
+    models = {name for gpu in node.gpus for name in gpu_models.name(gpu.device_id).split("/")}
+    if models and models <= _KNOWN:
+        given["gpu"] = sorted(models)
+        if not models & _HIDDEN_FABRIC:
+            given["fabric"] = "nvswitch" if node.has_nvswitch else "pcie"
+    return given
+
+
+def _of_driver(state: AnyState, after: _After) -> dict[str, object]:
+    wanted = getattr(state, "version", None) or getattr(state, "branch", None)
+    found = after.value("library")
+    kind: object = getattr(state, "module_type", None)
+    built = after.value("built")
+    kinds = set(_kinds(built.values())) if isinstance(built, Mapping) else set[str]()
+    if kind not in (_OPEN, _PROPRIETARY):
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+    precompiled = getattr(state, "precompiled", None)
+    sources = {True: "precompiled", False: "dkms"}
+    return {
+        "driver": found or wanted,
+        "module_type": kind,
+        "module_source": sources.get(precompiled) if isinstance(precompiled, bool) else None,
+    }
+
+
+def _kinds(built: Iterable[object]) -> Iterable[str]:
+    for one in built:
+        match = _BUILT.fullmatch(one) if isinstance(one, str) else None
+        if match:
+            yield match[2]
+
+
+def _of_toolkit(state: AnyState, after: _After) -> dict[str, object]:
+    versions = after.value("versions")
+    given: dict[str, object] = {"runtime_mode": getattr(state, "mode", None)}
+    if isinstance(versions, Mapping):
+        given["toolkit"] = versions.get("nvidia-container-toolkit")
+        given["libnvidia_container"] = versions.get("libnvidia-container1")
+    return given
+
+
+def _certain(given: Mapping[str, object]) -> dict[str, Value]:
+    """What can be read as a fact; a word or version that the matrix does not know is left out."""
+    known: dict[str, Value] = {}
+    for name, written in given.items():
+        if written is None:
+            continue
+        try:
+            known |= {key: one for key, one in facts({name: written}).items() if key not in known}
+        except UsageError:
+            continue
+    return known

@@ -1,0 +1,219 @@
+"""Reports and rules as documents and as text. Pure.
+
+Formats: ``gpustate.matrix/1`` (what rules say of some facts), ``gpustate.matrix-rules/1`` (the rules)
+and ``gpustate.matrix-rule/1`` (one of them); ``schema/`` describes them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpustate.compat.check import Report, Result
+from gpustate.compat.facts import FACTS, Facts, told
+from gpustate.compat.rules import Rule, RuleSet, Verdict
+
+REPORT_FORMAT = "gpustate.matrix/1"
+RULES_FORMAT = "gpustate.matrix-rules/1"
+RULE_FORMAT = "gpustate.matrix-rule/1"
+_STATES = {True: "holds", False: "does not hold", None: "cannot tell"}
+#: Facts named in the line about what is missing.
+_SHOWN = 6
+
+
+def rule_data(rule: Rule) -> dict[str, Any]:
+    """One rule, everything of it."""
+    data: dict[str, Any] = {
+        "id": rule.id,
+        "theme": rule.theme,
+        "verdict": rule.verdict.value,
+        "when": rule.written,
+        "because": rule.because,
+        "fix": rule.fix,
+        "source": {"address": rule.source.address, "retrieved": rule.source.retrieved},
+    }
+    for key, version in (("first_bad", rule.first_bad), ("first_good", rule.first_good)):
+        if version:
+            data[key] = version
+    data["tests"] = rule.tests
+    return data
+
+
+def rules_data(rules: RuleSet) -> dict[str, Any]:
+    """All rules."""
+    return {
+        "format": RULES_FORMAT,
+        "origin": rules.origin,
+        "digest": rules.digest,
+        "rules": [rule_data(rule) for rule in rules],
+    }
+
+
+def result_data(result: Result) -> dict[str, Any]:
+    """What one rule says."""
+    data: dict[str, Any] = {
+        "rule": result.rule.id,
+        "verdict": result.rule.verdict.value,
+        "state": _STATES[result.holds],
+    }
+    if result.missing:
+        data["missing"] = list(result.missing)
+    if result.holds:
+        data["because"] = result.rule.because
+        data["fix"] = result.rule.fix
+        data["source"] = result.rule.source.address
+    if result.allowed:
+        data["allowed"] = result.allowed
+    return data
+
+
+def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
+    """A whole report."""
+    return {
+        "format": REPORT_FORMAT,
+        "digest": report.digest,
+        "facts": {name: told(value) for name, value in report.facts.items()},
+        "blocked": refused(report, strict=strict),
+        "summary": _counts(report),
+        "results": [result_data(result) for result in report.results],
+    }
+
+
+def refused(report: Report, *, strict: bool) -> bool:
+    """Whether a node with these facts is left alone; ``strict`` takes a warning for a block."""
+    return bool(report.blocks or (strict and report.warnings))
+
+
+def _counts(report: Report) -> dict[str, int]:
+    fits = sum(result.holds is False for result in report.results)
+    return {
+        "rules": len(report.results),
+        "blocks": len(report.blocks),
+        "warnings": len(report.warnings),
+        "informs": len(report.informs),
+        "allowed": len(report.overridden),
+        "fits": fits,
+        "cannot_tell": len(report.untold),
+    }
+
+
+# --- text ----------------------------------------------------------------------------------
+
+
+def report_text(report: Report) -> str:
+    """A report for a person; the last line is for grep."""
+    parts: list[str] = []
+    for word, results in (
+        ("block", report.blocks),
+        ("warn", report.warnings),
+        ("inform", report.informs),
+        ("allowed", report.overridden),
+    ):
+        parts += ["\n".join(_held(word, result)) for result in results]
+    missing = report.most_missing()
+    if missing:
+        names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more facts" if len(missing) > _SHOWN else ""
+        parts.append(f"cannot tell: {len(report.untold)} rules; they wait for {names}{more}")
+    parts.append(" ".join(f"{name}={count}" for name, count in _counts(report).items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _held(word: str, result: Result) -> Iterator[str]:
+    rule = result.rule
+    yield f"{word}: {rule.id}"
+    yield from _wrapped(rule.because, "  ")
+    if result.allowed:
+        yield from _wrapped(f"allowed because: {result.allowed}", "  ")
+    else:
+        yield from _wrapped(f"fix: {rule.fix}", "  ")
+    yield f"  source: {rule.source.address}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        96,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def rules_text(rules: Sequence[Rule]) -> str:
+    """One line a rule, by theme."""
+    lines: list[str] = []
+    theme = ""
+    width = max((len(rule.id) for rule in rules), default=0)
+    for rule in rules:
+        if rule.theme != theme:
+            theme = rule.theme
+            lines += [*([""] if lines else []), theme]
+        lines.append(f"  {rule.id:{width}}  {rule.verdict.value:6}  {rule.because}")
+    counts = {one.value: sum(rule.verdict is one for rule in rules) for one in Verdict}
+    told_counts = " ".join(f"{name}={count}" for name, count in counts.items())
+    lines += ["", f"rules={len(rules)} {told_counts}"]
+    return "\n".join(lines) + "\n"
+
+
+def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
+    """One rule with its evidence; with facts, what it says of them and which it looked at."""
+    lines = [f"{rule.id} ({rule.theme}, {rule.verdict.value})", *_wrapped(rule.because, "  ")]
+    lines += [*_wrapped(f"fix: {rule.fix}", "  "), "  when:", *_condition(rule.written, 4)]
+    for key, version in (("first bad", rule.first_bad), ("first good", rule.first_good)):
+        if version:
+            lines.append(f"  {key}: {version}")
+    lines.append(f"  source: {rule.source.address} (read {rule.source.retrieved})")
+    for name, expected in (("positive", "holds"), ("negative", "does not hold")):
+        lines.append(f"  {name} test ({expected}): {_flow(rule.tests[name])}")
+    if result is not None:
+        lines.append(f"  here: {_STATES[result.holds]}")
+        for name in dict.fromkeys(rule.when.names()):
+            known = told(facts[name]) if name in facts else f"not known ({FACTS[name].where})"
+            lines.append(f"    {name}: {known}")
+        if result.allowed:
+            lines.append(f"    allowed because: {result.allowed}")
+    return "\n".join(lines) + "\n"
+
+
+def why_data(rule: Rule, result: Result | None) -> dict[str, Any]:
+    """The same as data."""
+    data: dict[str, Any] = {"format": RULE_FORMAT, "rule": rule_data(rule)}
+    if result is not None:
+        data["here"] = result_data(result)
+    return data
+
+
+def _condition(written: object, indent: int) -> Iterator[str]:
+    """A condition as it stands in the file."""
+    pad = " " * indent
+    if not isinstance(written, dict):
+        yield pad + _flow(written)
+        return
+    for key, value in written.items():
+        if key in ("all", "any") and isinstance(value, list):
+            yield f"{pad}{key}:"
+            for one in value:
+                yield f"{pad}  - {_flow(one)}"
+        else:
+            yield f"{pad}{key}: {_flow(value)}"
+
+
+def _flow(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(one) for one in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def line(result: Result) -> str:
+    """A rule that holds in one line: what a plan says of it."""
+    rule = result.rule
+    if result.allowed:
+        return f"{rule.id}: {rule.because} (allowed: {result.allowed})"
+    return f"{rule.id}: {rule.because}"

@@ -1,0 +1,345 @@
+"""The facts that rules may ask for: a closed list, and how each is written.
+
+A fact is unknown (not given), known to be absent (``none``), or has a value: a version, words out of
+a list, a number, or yes or no. :data:`FACTS` says of each what it means and where gpustate or a person gets
+it from; the page ``docs/matrix.md`` shows the same table.
+
+Surprising: some facts follow from others. A GPU model says its architecture, ``os=ubuntu24.04``
+is two facts, and no fabric manager at all is a value.
+
+Sources:
+    NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs (models and architectures).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gpustate.compat.versions import Version, parse
+from gpustate.errors import UsageError
+from gpustate.text.words import shown
+
+Value = Version | frozenset[str] | bool | int | None
+Facts = Mapping[str, Value]
+
+#: GPU models by architecture, as inventories and rules name them.
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "kepler": ("K40", "K80"),
+    "maxwell": ("M10", "M40", "M60"),
+    "pascal": ("P4", "P40", "P100"),
+    "volta": ("V100",),
+    "turing": ("T4", "T400", "T600", "T1000", "RTX4000", "RTX5000", "RTX6000", "RTX8000"),
+    "ampere": (
+        *("A2", "A10", "A10G", "A16", "A30", "A30X", "A40", "A100", "A100X", "A800"),
+        *("A4000", "A4500", "A5000", "A5500", "A6000"),
+    ),
+    "ada": ("L2", "L4", "L20", "L40", "L40S", "L40G", "RTX6000ADA"),
+    "hopper": ("H20", "H100", "H200", "H800", "GH200"),
+    "blackwell": (
+        *("B200", "B300", "GB10", "GB200", "GB300"),
+        *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
+    ),
+}
+_ARCHITECTURE = {model: name for name, models in MODELS.items() for model in models}
+_OTHER_NAMES = {"GRACEHOPPER": "GH200", "DGXSPARK": "GB10", "RTXA6000": "A6000"}
+_YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+_NONE = ("none", "absent")
+
+Kind = Literal["version", "words", "flag", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact.
+
+    Args:
+        name: as rules and people write it.
+        kind: what values it has.
+        meaning: one line.
+        where: where its value comes from.
+        numbers: of a version: how many numbers make a whole one.
+        words: the words there are; empty for any.
+        aliases: other names of it.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    where: str
+    numbers: int = 3
+    words: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def _version(name: str, meaning: str, where: str, numbers: int = 3, *aliases: str) -> Fact:
+    return Fact(name, "version", meaning, where, numbers, (), aliases)
+
+
+def _words(name: str, meaning: str, where: str, words: Iterable[str] = (), *aliases: str) -> Fact:
+    return Fact(name, "words", meaning, where, 0, tuple(words), aliases)
+
+
+def _flag(name: str, meaning: str, where: str, *aliases: str) -> Fact:
+    return Fact(name, "flag", meaning, where, 0, (), aliases)
+
+
+def _number(name: str, meaning: str, where: str, *aliases: str) -> Fact:
+    return Fact(name, "number", meaning, where, 0, (), aliases)
+
+
+_POLICY, _GIVEN = "policy", "given by hand"
+_PACKAGE, _PROBE = "package on the node", "probe"
+
+_LIST = (
+    # The driver and what it runs on.
+    _version("driver", "driver wanted, or its branch", _POLICY, 2, "driver_version", "branch"),
+    _words("module_type", "kernel modules", _POLICY, ("open", "proprietary"), "modules"),
+    _words("module_source", "where modules come from", _POLICY, ("dkms", "precompiled")),
+    _words("driver_from", "repository", _POLICY, ("vendor", "distribution", "container")),
+    _version("userland", "version of the driver's libraries", _PROBE, 2, "libnvidia_ml"),
+    _version("driver_loaded", "version of the module that is loaded", _PROBE, 2),
+    _version("kernel", "release of the kernel, as uname -r", _PROBE, 3, "kernel_version"),
+    _flag("kernel_auto_update", "unattended upgrades may bring another kernel", _GIVEN),
+    _flag("kernel_headers", "headers of the kernel are there", _PROBE, "headers"),
+    _words("machine", "architecture of the CPU", _PROBE, ("x86_64", "aarch64")),
+    _words("os", "distribution, ID of os-release", _PROBE, (), "distribution", "distro"),
+    _version("os_version", "its version", _PROBE, 2, "release"),
+    _flag("gsp", "GSP firmware is in use (NVreg_EnableGpuFirmware)", _POLICY, "gsp_firmware"),
+    _flag("cdmm", "NVreg_CoherentGPUMemoryMode=driver", _POLICY),
+    _words("uvm_hmm", "HMM of nvidia-uvm", _POLICY, ("on", "off")),
+    _flag("drm_loaded", "nvidia_drm is loaded", _PROBE),
+    _flag("nouveau_loaded", "nouveau or nova_core is loaded", _PROBE, "nouveau"),
+    # GPUs and the fabric between them.
+    _words("gpu", "GPU models, all of the node", _PROBE, _ARCHITECTURE, "gpus", "model"),
+    _words("arch", "architectures of the GPUs", "follows from gpu", MODELS, "architecture"),
+    _words("fabric", "what joins the GPUs", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
+    _version("fabric_manager", "fabric manager", _PACKAGE, 2, "fabricmanager", "fm"),
+    _flag("fabric_manager_runs", "its service is enabled", _POLICY),
+    _version("nvlsm", "NVLink subnet manager", _PACKAGE),
+    _version("imex", "nvidia-imex", _PACKAGE, 2),
+    _flag("imex_runs", "nvidia-imex.service is enabled on the host", _GIVEN),
+    _version("nscq", "libnvidia-nscq", _PACKAGE, 2),
+    _version("nvsdm", "libnvsdm", _PACKAGE, 2),
+    _flag("ib_umad", "modules ib_umad and mlx5_ib are there", _PROBE),
+    # CUDA, DCGM.
+    _version("cuda", "CUDA toolkit that programs are built with", _GIVEN, 2, "cuda_toolkit"),
+    _flag("cuda_compat", "CUDA's forward compatibility package is used", _GIVEN),
+    _version("dcgm", "DCGM", _PACKAGE),
+    _number("dcgm_cuda", "CUDA major of DCGM's package", _PACKAGE),
+    _version("dcgm_exporter", "dcgm-exporter, the number behind DCGM's", _PACKAGE, 3, "exporter"),
+    # Container runtimes.
+    _version("toolkit", "NVIDIA Container Toolkit", _PACKAGE, 3, "container_toolkit", "ctk"),
+    _version("libnvidia_container", "libnvidia-container1 and -tools", _PACKAGE),
+    _words(
+        *("runtime_mode", "mode of nvidia-container-runtime", _POLICY),
+        ("auto", "legacy", "cdi", "jit-cdi", "csv"),
+    ),
+    _version("containerd", "containerd", _PACKAGE),
+    _number("containerd_config", "version of containerd's root configuration", _PROBE),
+    _number("containerd_dropin", "version of the drop-in with the nvidia handler", _POLICY),
+    _flag("containerd_imports", "its root configuration imports other files", _PROBE),
+    _version("crio", "CRI-O", _PACKAGE, 3, "cri_o"),
+    _version("docker", "Docker Engine", _PACKAGE),
+    _version("podman", "Podman", _PACKAGE),
+    _flag("cdi", "CDI is used", _POLICY),
+    _flag("nri", "the toolkit's NRI plugin is used", _GIVEN),
+    _words("cgroup_driver", "of the kubelet", _GIVEN, ("systemd", "cgroupfs")),
+    _flag("user_namespaces", "pods with hostUsers: false", _GIVEN),
+    # Kubernetes.
+    _version("kubernetes", "Kubernetes", _GIVEN, 3, "k8s", "kubelet"),
+    _words(
+        *("kubernetes_flavour", "distribution of Kubernetes", _GIVEN),
+        ("kubeadm", "k3s", "rke2", "k0s", "microk8s", "gke", "eks", "aks", "openshift", "nkp"),
+        "k8s_flavour",
+    ),
+    _version("openshift", "OpenShift", _GIVEN, 2),
+    _version("gpu_operator", "GPU Operator", _GIVEN, 3, "operator"),
+    _version("network_operator", "Network Operator", _GIVEN),
+    _version("device_plugin", "k8s-device-plugin", _GIVEN),
+    _version("mig_manager", "MIG manager, nvidia-mig-parted", _PACKAGE, 3, "mig_parted"),
+    _version("nfd", "Node Feature Discovery", _GIVEN),
+    _flag("gfd_feature_files", "GFD writes feature files, not NodeFeature objects", _GIVEN),
+    _number("nodes", "GPU nodes in the cluster", _GIVEN),
+    _flag("cluster_policy", "a ClusterPolicy is there", _GIVEN),
+    _flag("gpu_cluster", "a GPUCluster is there", _GIVEN),
+    _flag("host_driver", "the driver is on the host, not in a container", _GIVEN),
+    _version("kubevirt", "KubeVirt", _GIVEN),
+    _version("openshift_virtualization", "OpenShift Virtualization", _GIVEN),
+    # Dynamic resource allocation.
+    _flag("dra", "the DRA driver is used", _GIVEN),
+    _flag("compute_domains", "ComputeDomains are used", _GIVEN),
+    _flag("device_plugin_runs", "the device plugin runs on the node too", _GIVEN),
+    _words(
+        *("dra_gates", "feature gates of the DRA driver that are on", _GIVEN),
+        (
+            *("ConsumableShares", "DeviceMetadata", "DynamicMIG", "MPSSupport"),
+            *("NVMLDeviceHealthCheck", "PassthroughSupport", "TimeSlicingSettings"),
+            *("FabricManagerPartitioning", "HostManagedIMEXDaemon", "ComputeDomainCliques"),
+            *("CrashOnNVLinkFabricErrors", "IMEXDaemonsWithDNSNames"),
+        ),
+    ),
+    # MIG and other uses of GPUs.
+    _flag("mig", "GPUs are divided by MIG", _POLICY),
+    _flag("mig_mixed", "MIG devices beside whole GPUs on one node", _POLICY),
+    _words("mig_strategy", "of device plugin and GFD", _GIVEN, ("none", "single", "mixed")),
+    _flag("vgpu", "NVIDIA vGPU, host or guest", _GIVEN),
+    _version("vgpu_software", "vGPU software release", _GIVEN, 1),
+    _flag("vgpu_mdev", "vGPUs are made as mediated devices", _GIVEN),
+    _flag("passthrough", "GPUs are handed to VMs", _GIVEN),
+    _version("kata", "Kata Containers", _GIVEN),
+    _flag("confidential", "Confidential Computing mode is on", _GIVEN, "cc"),
+    _flag("ppcie", "protected PCIe mode", _GIVEN),
+    _number("gpus_per_vm", "GPUs handed to one VM", _GIVEN),
+    # Storage and network.
+    _flag("gds", "GPUDirect Storage is used", _GIVEN),
+    _version("nvidia_fs", "nvidia-fs", _PACKAGE),
+    _version("gdrcopy", "GDRCopy", _PACKAGE, 2, "gdrdrv"),
+    _words("rdma", "way of GPUDirect RDMA", _GIVEN, ("peermem", "dma-buf")),
+    _version("ofed", "MLNX_OFED or DOCA-OFED", _PACKAGE, 2, "mlnx_ofed", "doca_ofed"),
+    _flag("ofed_after_driver", "OFED was installed after the driver was built", _GIVEN),
+    # Security.
+    _flag("secure_boot", "Secure Boot is on", _PROBE),
+    _flag("signer_enrolled", "the key that signs the modules is enrolled", _PROBE),
+    _words("selinux", "SELinux", _PROBE, ("enforcing", "permissive", "disabled")),
+)
+FACTS: Mapping[str, Fact] = {fact.name: fact for fact in _LIST}
+_NAMES: Mapping[str, Fact] = {
+    **FACTS,
+    **{alias: fact for fact in _LIST for alias in fact.aliases},
+}
+
+
+def find(name: str) -> Fact:
+    """The fact of a name or an alias; blanks, dashes and case make no difference.
+
+    Raises:
+        UsageError: naming the nearest.
+    """
+    plain = re.sub(r"[ -]", "_", name.strip().lower())
+    fact = _NAMES.get(plain)
+    if fact is None:
+        near = difflib.get_close_matches(plain, _NAMES, 2, 0.5)
+        hint = f"did you mean {' or '.join(near)}" if near else "see: gpustate matrix check --help"
+        raise UsageError(f"no fact is called {shown(name)}", fix=hint)
+    return fact
+
+
+def value(fact: Fact, given: object) -> Value:
+    """What a fact's value is that was written or observed so.
+
+    Raises:
+        UsageError: it cannot be one of this fact.
+    """
+    text = " ".join(str(given).split()) if not isinstance(given, bool) else given
+    if given is None or (isinstance(text, str) and text.lower() in _NONE and fact.kind != "flag"):
+        if "none" in fact.words:
+            return frozenset(("none",))
+        return None
+    return _READERS[fact.kind](fact, given)
+
+
+def _wrong(fact: Fact, given: object, wanted: str, fix: str | None = None) -> UsageError:
+    return UsageError(f"{fact.name} is {shown(given)}, wanted {wanted}", fix=fix)
+
+
+def _as_version(fact: Fact, given: object) -> Version:
+    try:
+        return parse(str(given) if not isinstance(given, bool) else "", fact.numbers)
+    except ValueError:
+        example = {1: "18", 2: "580.65.06"}.get(fact.numbers, "1.18.2")
+        raise _wrong(fact, given, f"a version such as {example}, or none") from None
+
+
+def _as_words(fact: Fact, given: object) -> frozenset[str]:
+    items = given if isinstance(given, (list, tuple, set, frozenset)) else str(given).split(",")
+    read = _model if fact.name == "gpu" else _word
+    return frozenset(read(fact, str(item).strip()) for item in items)
+
+
+def _word(fact: Fact, item: str) -> str:
+    if not fact.words:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", item):
+            raise _wrong(fact, item, "a word")
+        return item.lower()
+    for word in fact.words:
+        if word.lower() == item.lower():
+            return word
+    near = difflib.get_close_matches(item.lower(), [word.lower() for word in fact.words], 1)
+    known = f"one of {', '.join(fact.words)}"
+    raise _wrong(fact, item, known, f"did you mean {near[0]}" if near else None)
+
+
+def _model(fact: Fact, item: str) -> str:
+    bare = re.sub(r"^[0-9]{1,3} *[xX*] *", "", item).upper()
+    bare = re.sub(r"[ _-]|NVIDIA|TESLA|QUADRO", "", bare)
+    bare = _OTHER_NAMES.get(bare, bare)
+    if bare not in _ARCHITECTURE:
+        near = difflib.get_close_matches(bare, _ARCHITECTURE, 2, 0.5)
+        fix = f"did you mean {' or '.join(near)}" if near else "leave gpu out and give arch"
+        raise _wrong(fact, item, "a GPU model such as H100", fix)
+    return bare
+
+
+def _as_flag(fact: Fact, given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    found = _YES.get(str(given).strip().lower())
+    if found is None:
+        raise _wrong(fact, given, "yes or no")
+    return found
+
+
+def _as_number(fact: Fact, given: object) -> int:
+    text = str(given).strip().removeprefix("v") if not isinstance(given, bool) else ""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise _wrong(fact, given, "a number")
+    return int(text)
+
+
+_READERS: Mapping[Kind, Callable[[Fact, object], Value]] = {
+    "version": _as_version,
+    "words": _as_words,
+    "flag": _as_flag,
+    "number": _as_number,
+}
+
+
+def facts(given: Mapping[str, object]) -> dict[str, Value]:
+    """Facts from names and what was written or observed, with what follows from them.
+
+    Raises:
+        UsageError: no such fact, one twice, or no value of its.
+    """
+    found: dict[str, Value] = {}
+    for name, written in given.items():
+        pairs = {find(name).name: written}
+        if "os" in pairs and isinstance(written, str):
+            match = re.fullmatch(r"([a-z]+)[ -]?([0-9][0-9.]*)", written.strip().lower())
+            pairs = {"os": match[1], "os_version": match[2]} if match else pairs
+        for key, one in pairs.items():
+            if key in found:
+                raise UsageError(f"{key} is given twice")
+            found[key] = value(FACTS[key], one)
+    return derived(found)
+
+
+def derived(known: Facts) -> dict[str, Value]:
+    """The same facts, and those that follow from them."""
+    found = dict(known)
+    models = found.get("gpu")
+    if isinstance(models, frozenset) and "arch" not in found:
+        found["arch"] = frozenset(_ARCHITECTURE[model] for model in models)
+    return found
+
+
+def told(value: Value) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,305 @@
+"""Text of a data file to rules: strict, with file and line of everything that is wrong. Pure.
+
+A file is a theme: ``format``, ``theme``, ``sources`` by short name, and ``rules``. The shape is
+described by ``schema/rules.json`` too; what a schema cannot say is checked here: a fact there is, a
+value it can have, both tests giving what they should.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gpustate.compat import conditions
+from gpustate.compat.conditions import All, Condition, Not, Some
+from gpustate.compat.facts import FACTS, Fact, Value, derived, value
+from gpustate.compat.rules import Rule, Source, Verdict
+from gpustate.compat.versions import parse
+from gpustate.errors import UsageError
+from gpustate.text import yaml_events
+from gpustate.text.words import at, kind_of, shown
+
+FORMAT = "gpustate.compat/1"
+_TOP = ("format", "theme", "sources", "rules")
+_NEEDED = ("id", "when", "verdict", "because", "fix", "source", "tests")
+_RULE = (*_NEEDED, "first_bad", "first_good")
+_ID = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_DAY = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]")
+_ADDRESS = re.compile(r"https://[^\s]+")
+_DEPTH = 8
+_YAML = yaml_events.Rules(UsageError, depth=16, values=200_000, text_keys=True)
+
+
+def read(text: str, path: str) -> list[Rule]:
+    """Read the text of one data file.
+
+    Raises:
+        UsageError: with file and line.
+    """
+    found = yaml_events.documents(text, path, _YAML)
+    if len(found) != 1 or found[0].data is None:
+        raise UsageError("wanted one document with format, theme, sources and rules", place=path)
+    return _Reader(path, found[0].lines).file(found[0].data, found[0].line)
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: str
+    lines: yaml_events.Lines
+
+    def fail(self, why: str, line: int, fix: str | None = None) -> NoReturn:
+        raise UsageError(why, place=at(self.path, line), fix=fix)
+
+    def line_of(self, owner: Any, key: object, otherwise: int) -> int:
+        return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
+
+    def closed(
+        self, owner: Any, known: tuple[str, ...], line: int, what: str, needed: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """A mapping with no other keys, and with those that are needed."""
+        if not isinstance(owner, dict):
+            self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
+        for key in owner:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1)
+                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                self.fail(f"{what}: unknown key {shown(key)}", self.line_of(owner, key, line), hint)
+        for key in needed:
+            if key not in owner:
+                self.fail(f"{what} lacks {key}", line)
+        return owner
+
+    def text(self, owner: dict[str, Any], key: str, line: int) -> str:
+        given, where = owner[key], self.line_of(owner, key, line)
+        if not isinstance(given, str) or not given.strip():
+            self.fail(f"{key} is {kind_of(given)}, wanted text", where, "put it in quotes")
+        return given
+
+    # --- the file ----------------------------------------------------------------------------
+
+    def file(self, data: Any, line: int) -> list[Rule]:
+        top = self.closed(data, _TOP, line, "the file", _TOP)
+        if top["format"] != FORMAT:
+            where = self.line_of(top, "format", line)
+            self.fail(f"format is {shown(top['format'])}, wanted {FORMAT}", where)
+        sources = self.sources(top, line)
+        records = top["rules"]
+        if not isinstance(records, list) or not records:
+            self.fail("rules wants a list of at least one rule", self.line_of(top, "rules", line))
+        lines = self.lines.of_items.get(id(records), [line] * len(records))
+        theme = self.text(top, "theme", line)
+        return [
+            self.rule(record, where, theme, sources)
+            for record, where in zip(records, lines, strict=True)
+        ]
+
+    def sources(self, top: dict[str, Any], line: int) -> dict[str, Source]:
+        where = self.line_of(top, "sources", line)
+        given = top["sources"]
+        if not isinstance(given, dict):
+            self.fail(f"sources is {kind_of(given)}, wanted a mapping", where)
+        return {
+            name: self.source(one, self.line_of(given, name, where)) for name, one in given.items()
+        }
+
+    def source(self, data: Any, line: int) -> Source:
+        keys = ("address", "retrieved")
+        one = self.closed(data, keys, line, "a source", keys)
+        address, day = self.text(one, "address", line), self.text(one, "retrieved", line)
+        if not _ADDRESS.fullmatch(address):
+            where = self.line_of(one, "address", line)
+            self.fail(f"address is {shown(address)}, wanted https://...", where)
+        if not _DAY.fullmatch(day):
+            where = self.line_of(one, "retrieved", line)
+            self.fail(f"retrieved is {shown(day)}, wanted a day such as 2026-08-21", where)
+        return Source(address, day)
+
+    # --- one rule ----------------------------------------------------------------------------
+
+    def rule(self, data: Any, line: int, theme: str, sources: Mapping[str, Source]) -> Rule:
+        record = self.closed(data, _RULE, line, "a rule", _NEEDED)
+        name = self.text(record, "id", line)
+        if not _ID.fullmatch(name):
+            where = self.line_of(record, "id", line)
+            self.fail(f"id is {shown(name)}, wanted small letters, digits, dashes and dots", where)
+        verdicts = {one.value: one for one in Verdict}
+        if record["verdict"] not in verdicts:
+            where = self.line_of(record, "verdict", line)
+            self.fail(f"verdict is {shown(record['verdict'])}, wanted {', '.join(verdicts)}", where)
+        bounds = {key: self.version(record, key, line) for key in ("first_bad", "first_good")}
+        when = self.condition(record["when"], self.line_of(record, "when", line))
+        tests = self.tests(record, line, when, name)
+        return Rule(
+            id=name,
+            theme=theme,
+            when=when,
+            written=record["when"],
+            verdict=verdicts[record["verdict"]],
+            because=self.text(record, "because", line),
+            fix=self.text(record, "fix", line),
+            source=self.source_of(record, line, sources),
+            positive=tests["positive"],
+            negative=tests["negative"],
+            first_bad=bounds["first_bad"],
+            first_good=bounds["first_good"],
+            place=at(self.path, line),
+            tests=record["tests"],
+        )
+
+    def source_of(self, record: dict[str, Any], line: int, sources: Mapping[str, Source]) -> Source:
+        given, where = record["source"], self.line_of(record, "source", line)
+        if not isinstance(given, str):
+            return self.source(given, where)
+        if given not in sources:
+            near = difflib.get_close_matches(given, sources, 1)
+            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sources)}"
+            self.fail(f"source {shown(given)} is not among the file's sources", where, hint)
+        return sources[given]
+
+    def version(self, record: dict[str, Any], key: str, line: int) -> str:
+        if key not in record:
+            return ""
+        text = self.text(record, key, line)
+        try:
+            parse(text, 1)
+        except ValueError as error:
+            self.fail(f"{key}: {shown(text)} {error}", self.line_of(record, key, line))
+        return text
+
+    def tests(
+        self, record: dict[str, Any], line: int, when: Condition, name: str
+    ) -> dict[str, dict[str, Value]]:
+        keys, where = ("positive", "negative"), self.line_of(record, "tests", line)
+        given = self.closed(record["tests"], keys, where, "tests", keys)
+        found: dict[str, dict[str, Value]] = {}
+        for key in keys:
+            place = self.line_of(given, key, where)
+            found[key] = self.facts(given[key], place)
+            holds = when.holds(found[key])
+            if holds is not (key == "positive"):
+                said = {True: "holds", False: "does not hold", None: "cannot tell"}[holds]
+                self.fail(f"{name}: its {key} test says: {said}", place)
+        return found
+
+    def facts(self, data: Any, line: int) -> dict[str, Value]:
+        if not isinstance(data, dict):
+            self.fail(f"a test is {kind_of(data)}, wanted a mapping of facts", line)
+        found: dict[str, Value] = {}
+        for name, given in data.items():
+            where = self.line_of(data, name, line)
+            found[name] = self.value(self.fact(name, where), given, where)
+        return derived(found)
+
+    # --- conditions --------------------------------------------------------------------------
+
+    def fact(self, name: object, line: int) -> Fact:
+        found = conditions.known(name)
+        if found is None:
+            near = difflib.get_close_matches(str(name), FACTS, 1)
+            hint = f"did you mean {near[0]}" if near else "see docs/matrix.md for all facts"
+            self.fail(f"there is no fact {shown(name)}", line, hint)
+        return found
+
+    def value(self, fact: Fact, given: object, line: int) -> Value:
+        # YAML reads 1.10 as 1.1: only what is in quotes is the version that was written.
+        if fact.kind == "version" and isinstance(given, (int, float)):
+            self.fail(f"{fact.name}: {given} is a number", line, f"write it in quotes: '{given}'")
+        try:
+            return value(fact, given)
+        except UsageError as error:
+            self.fail(error.message, line, error.fix)
+
+    def condition(self, data: Any, line: int, depth: int = 0) -> Condition:
+        if not isinstance(data, dict) or not data:
+            self.fail(f"a condition is {kind_of(data)}, wanted a mapping of facts", line)
+        if depth > _DEPTH:
+            self.fail(f"conditions are nested deeper than {_DEPTH}", line)
+        parts: list[Condition] = []
+        for key, given in data.items():
+            where = self.line_of(data, key, line)
+            if key == "not":
+                parts.append(Not(self.condition(given, where, depth + 1)))
+            elif key in ("all", "any"):
+                inner = self.several(given, key, where, depth)
+                parts.append(All(inner) if key == "all" else Some(inner))
+            else:
+                parts.append(self.test(self.fact(key, where), given, where))
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def several(self, given: Any, key: str, line: int, depth: int) -> tuple[Condition, ...]:
+        if not isinstance(given, list) or not given:
+            self.fail(f"{key} is {kind_of(given)}, wanted a list of conditions", line)
+        lines = self.lines.of_items.get(id(given), [line] * len(given))
+        return tuple(
+            self.condition(one, where, depth + 1) for one, where in zip(given, lines, strict=True)
+        )
+
+    def test(self, fact: Fact, given: Any, line: int) -> Condition:
+        if not isinstance(given, dict):
+            return self.values(fact, given, line)
+        if len(given) != 1:
+            self.fail(f"{fact.name}: wanted one operator, has {len(given)}", line)
+        operator, argument = next(iter(given.items()))
+        make = self.operators().get(operator)
+        if make is None:
+            near = difflib.get_close_matches(str(operator), conditions.OPERATORS, 1)
+            known = f"there are {', '.join(conditions.OPERATORS)}"
+            hint = f"did you mean {near[0]}" if near else known
+            self.fail(f"{fact.name}: unknown operator {shown(operator)}", line, hint)
+        return make(fact, argument, self.line_of(given, operator, line))
+
+    def operators(self) -> Mapping[str, Callable[[Fact, Any, int], Condition]]:
+        return {
+            "equals": self.values,
+            "in": self.values,
+            "range": self.range,
+            "branch": self.branch,
+            "present": lambda fact, given, line: self.presence(fact, given, line, True),
+            "absent": lambda fact, given, line: self.presence(fact, given, line, False),
+            "same_as": self.same_as,
+            "same_series_as": self.same_series_as,
+        }
+
+    def values(self, fact: Fact, given: Any, line: int) -> Condition:
+        items = given if isinstance(given, list) else [given]
+        values = tuple(self.value(fact, one, line) for one in items)
+        if not values or None in values:
+            self.fail(f"{fact.name}: wanted values", line, "for none write {absent: true}")
+        return conditions.equals(fact, values)
+
+    def range(self, fact: Fact, given: Any, line: int) -> Condition:
+        if fact.kind not in ("version", "number") or not isinstance(given, str):
+            self.fail(
+                f"{fact.name}: range wants a version or number and text such as '>=1.2'", line
+            )
+        try:
+            return conditions.within(fact, given)
+        except ValueError as error:
+            self.fail(f"{fact.name}: {shown(given)} {error}", line)
+
+    def branch(self, fact: Fact, given: Any, line: int) -> Condition:
+        items = given if isinstance(given, list) else [given]
+        numbers = tuple(one for one in items if type(one) is int)
+        if fact.kind != "version" or not items or len(numbers) != len(items):
+            self.fail(f"{fact.name}: branch wants a version and whole numbers", line)
+        return conditions.in_branch(fact, numbers)
+
+    def presence(self, fact: Fact, given: Any, line: int, wanted: bool) -> Condition:
+        if not isinstance(given, bool):
+            self.fail(f"{fact.name}: {kind_of(given)}, wanted true or false", line)
+        return conditions.presence(fact, wanted is given)
+
+    def same_as(self, fact: Fact, given: Any, line: int) -> Condition:
+        other = self.fact(given, line)
+        if other.kind != fact.kind:
+            self.fail(f"{fact.name} is a {fact.kind}, and {other.name} a {other.kind}", line)
+        return conditions.same_as(fact, other)
+
+    def same_series_as(self, fact: Fact, given: Any, line: int) -> Condition:
+        other = self.fact(given, line)
+        if fact.kind != "version" or other.kind != "version":
+            self.fail(f"{fact.name}: same_series_as wants two versions", line)
+        return conditions.same_series_as(fact, other)

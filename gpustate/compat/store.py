@@ -1,0 +1,112 @@
+"""Where rules are read from: the data that comes with gpustate, or a folder beside it.
+
+A folder holds ``*.yaml`` files and ``SHA256SUMS``, as sha256sum(1) writes it. Every file must be
+listed with its sum, and nothing else may lie there: data that was changed in part is refused as a
+whole. ``DIR#sha256=SUM`` pins ``SHA256SUMS`` itself, and with it everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from gpustate.compat import reading
+from gpustate.compat.rules import Rule, RuleSet
+from gpustate.errors import RefusedError, UsageError
+from gpustate.files import TextFiles
+from gpustate.text.words import shown
+
+#: Names a folder, or a folder and the sum of its SHA256SUMS: DIR#sha256=SUM.
+VARIABLE = "GPUSTATE_COMPAT"
+SUMS = "SHA256SUMS"
+BUILT_IN = "built in"
+_LINE = re.compile(r"([0-9a-f]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._-]*\.yaml)")
+_PIN = re.compile(r"(?P<folder>.+?)#sha256=(?P<sum>[0-9a-fA-F]{64})")
+_FILES = TextFiles("rules file", UsageError, 8)
+
+
+def load(where: str | None = None) -> RuleSet:
+    """The rules of a folder, of the folder that ``GPUSTATE_COMPAT`` names, or the built-in ones.
+
+    Raises:
+        UsageError: a file that cannot be read or makes no sense, with its line.
+        RefusedError: a file that is not what SHA256SUMS says.
+    """
+    return _load(where or os.environ.get(VARIABLE) or "")
+
+
+@cache
+def _load(where: str) -> RuleSet:
+    if where:
+        pinned = _PIN.fullmatch(where)
+        folder = pinned["folder"] if pinned else where
+        return assemble(*_folder(folder, pinned["sum"].lower() if pinned else ""), folder)
+    data = resources.files("gpustate.compat") / "data"
+    texts = {one.name: one.read_text("utf-8") for one in data.iterdir() if one.is_file()}
+    return assemble(texts, texts.pop(SUMS, ""), BUILT_IN)
+
+
+def _folder(folder: str, wanted: str) -> tuple[dict[str, str], str]:
+    """Texts of the YAML files of a folder by name, and that of its sums."""
+    if not os.path.isdir(folder):
+        raise UsageError("is no folder", place=folder, fix="name the folder with the rules")
+    sums = _FILES.text(os.path.join(folder, SUMS))
+    found = hashlib.sha256(sums.encode()).hexdigest()
+    if wanted and found != wanted:
+        raise RefusedError(
+            f"has the sum {found}, and {wanted} is pinned",
+            place=os.path.join(folder, SUMS),
+            fix="take the data that was pinned, or pin this",
+        )
+    names = sorted(path.name for path in Path(folder).iterdir() if path.name != SUMS)
+    return {name: _FILES.text(os.path.join(folder, name)) for name in names}, sums
+
+
+def assemble(texts: Mapping[str, str], sums: str, origin: str) -> RuleSet:
+    """Rules of files whose sums are right.
+
+    Raises:
+        UsageError, RefusedError: as :func:`load`.
+    """
+    at = "" if origin == BUILT_IN else f"{origin.rstrip('/')}/"
+    listed = _sums(sums, at + SUMS)
+    for name in sorted({*texts, *listed}):
+        place = at + name
+        if name not in texts:
+            raise RefusedError(f"is listed in {SUMS} and not there", place=place)
+        if name not in listed:
+            raise RefusedError(f"is not listed in {SUMS}", place=place, fix="sha256sum *.yaml")
+        if hashlib.sha256(texts[name].encode()).hexdigest() != listed[name]:
+            raise RefusedError(
+                f"is not the file that {SUMS} lists (its SHA-256 differs)",
+                place=place,
+                fix=f"take the published data, or write {SUMS} anew with sha256sum",
+            )
+    rules: dict[str, Rule] = {}
+    for name in sorted(texts):
+        for rule in reading.read(texts[name], at + name):
+            if rule.id in rules:
+                first = rules[rule.id].place
+                raise UsageError(
+                    f"rule {rule.id} is there twice, first in {first}", place=rule.place
+                )
+            rules[rule.id] = rule
+    return RuleSet(rules, hashlib.sha256(sums.encode()).hexdigest(), origin)
+
+
+def _sums(text: str, path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in found:
+            why = "names a file twice" if match else "is no line of sha256sum"
+            raise UsageError(f"{shown(line)} {why}", place=f"{path}:{number}")
+        found[match[2]] = match[1]
+    if not found:
+        raise UsageError("lists no file", place=path, fix="sha256sum *.yaml >SHA256SUMS")
+    return found

@@ -1,0 +1,92 @@
+"""Versions as the rules compare them: what a package, a kernel or a person writes.
+
+``1:580.65.06-0ubuntu1``, ``v1.34.2+k3s1``, ``6.12.74+deb13+1-amd64`` and ``1.6.20~ds1-1`` are the
+software's own version with something of the distribution's around it, which is left out. What
+semantic versioning calls a pre-release (``1.19.0-rc.7``, ``1.19.0~rc7``) comes before the release.
+
+Surprising: a version may be known in part. ``580`` is some driver of that branch and ``6.8`` some
+kernel of that series; comparing one gives all the answers that are still possible.
+
+Sources:
+    deb-version(7); semver.org 2.0, items 9 to 11.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_VERSION = re.compile(
+    r"(?:[0-9]{1,6}:)?[vV]?(?P<parts>[0-9]{1,9}(?:\.[0-9]{1,9}){0,5})(?P<rest>[-+~._a-zA-Z0-9]*)"
+)
+_PRE = re.compile(r"[-~.]?(?P<word>alpha|beta|dev|pre|rc)(?:[-.]?(?P<number>[0-9]{1,9}))?(?![a-z])")
+_FINAL = (1, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version, or the beginning of one.
+
+    Args:
+        text: as it was written.
+        parts: its numbers.
+        pre: sorts a pre-release before the release.
+        whole: all of it is known; otherwise it stands for every version that begins so.
+    """
+
+    text: str
+    parts: tuple[int, ...]
+    pre: tuple[int, str, int] = _FINAL
+    whole: bool = True
+
+    def __str__(self) -> str:
+        return self.text if self.whole else f"{self.text}.*"
+
+    @property
+    def branch(self) -> int:
+        """Its first number."""
+        return self.parts[0]
+
+    def signs(self, bound: Version) -> frozenset[int]:
+        """What comparing with a bound may give, of -1, 0 and 1.
+
+        Where only the beginning is known, all that versions that begin so may give.
+        """
+        if self.whole:
+            return frozenset((_compare(self, bound),))
+        size = len(self.parts)
+        padded = bound.parts + (0,) * (size - len(bound.parts))
+        if self.parts != padded[:size]:
+            return frozenset((1 if self.parts > padded[:size] else -1,))
+        return frozenset(range(_compare(self, bound), 2))
+
+    def same(self, other: Version) -> bool | None:
+        """Whether two are the same; ``None`` when too little of them is known to say."""
+        if self.whole and other.whole:
+            return _compare(self, other) == 0
+        size = min(len(self.parts), len(other.parts))
+        return None if self.parts[:size] == other.parts[:size] else False
+
+
+def parse(text: str, numbers: int) -> Version:
+    """Read a version of which ``numbers`` numbers make a whole one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _VERSION.fullmatch(text.strip())
+    rest = match["rest"] if match else ""
+    if match is None or (rest and rest[0] not in "-+~_" and not _PRE.match(rest)):
+        raise ValueError("is no version")
+    parts = tuple(int(part) for part in match["parts"].split("."))
+    found = _PRE.match(rest)
+    pre = (0, found["word"], int(found["number"] or 0)) if found else _FINAL
+    whole = len(parts) >= numbers
+    return Version(match["parts"] if not found else match["parts"] + rest, parts, pre, whole)
+
+
+def _compare(left: Version, right: Version) -> int:
+    size = max(len(left.parts), len(right.parts))
+    a = (left.parts + (0,) * (size - len(left.parts)), left.pre)
+    b = (right.parts + (0,) * (size - len(right.parts)), right.pre)
+    return (a > b) - (a < b)

@@ -1,0 +1,112 @@
+"""``gpustate matrix``: what it says of facts, how it ends, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from commandline import Cli
+
+from gpustate import compat
+
+SCHEMA = Path(compat.__file__).parent / "schema/matrix.json"
+BAD = ("driver=570.86.15", "gpu=8xB200", "kernel=6.8")
+
+
+def test_facts_that_fit_end_well(gpustate: Cli) -> None:
+    done = gpustate("matrix", "check", "--set", "driver=580.65.06", "gpu=B200", "kernel=6.8")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines()[0].startswith("cannot tell: ")
+    assert f"rules={len(compat.load())} blocks=0 warnings=0 " in done.out.splitlines()[-1]
+
+
+def test_a_block_ends_with_5_and_says_why_what_to_do_and_who_says_so(gpustate: Cli) -> None:
+    done = gpustate("matrix", "check", "--set", *BAD)
+    assert (done.status, done.err) == (5, "")
+    assert done.out.startswith(
+        "block: driver-first-b200\n  HGX B200 needs driver 570.133.20 or later.\n"
+        "  fix: use branch 580, or 570.133.20 at least\n  source: https://github.com/NVIDIA/"
+    )
+
+
+def test_a_warning_blocks_when_that_is_asked_for(gpustate: Cli) -> None:
+    facts = ("driver=570.211.01", "gpu=H100")
+    assert gpustate("matrix", "check", "--set", *facts).status == 0
+    assert gpustate("matrix", "check", "--strict", "--set", *facts).status == 5
+
+
+def test_a_rule_is_overridden_with_a_reason_that_stays(gpustate: Cli) -> None:
+    done = gpustate("matrix", "check", "--allow", "driver-first-b200=a lab", "--set", *BAD)
+    assert done.status == 0
+    assert "allowed: driver-first-b200" in done.out
+    assert "allowed because: a lab" in done.out
+    assert "allowed=1" in done.out
+
+
+def test_a_report_as_json_fits_its_schema(gpustate: Cli) -> None:
+    done = gpustate("matrix", "check", "-o", "json", "--set", *BAD)
+    assert done.status == 5
+    data = json.loads(done.out)
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
+    assert data["blocked"] is True
+    assert data["facts"]["gpu"] == "B200"
+    held = {row["rule"] for row in data["results"] if row["state"] == "holds"}
+    assert held == {"driver-first-b200", "driver-eol-570"}
+    assert next(row for row in data["results"] if row["rule"] == "mig-b200-driver") == {
+        "rule": "mig-b200-driver",
+        "verdict": "block",
+        "state": "cannot tell",
+        "missing": ["mig"],
+    }
+
+
+def test_all_rules_are_listed(gpustate: Cli) -> None:
+    data = json.loads(gpustate("matrix", "list", "-o", "json").out)
+    assert len(data["rules"]) == len(compat.load()) >= 200
+    assert {"id", "when", "verdict", "because", "fix", "source", "tests"} <= set(data["rules"][0])
+    one = gpustate("matrix", "list", "--theme", "secure-boot")
+    assert "secure-boot-signer" in one.out
+    assert "driver-first-b200" not in one.out
+
+
+def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> None:
+    done = gpustate("matrix", "why", "driver-first-b200", "--set", "driver=570", "gpu=B200")
+    assert (done.status, done.err) == (0, "")
+    for line in (
+        "    driver: {range: <570.133.20}",
+        "  first good: 570.133.20",
+        "  negative test (does not hold): {gpu: B200, driver: 580.65.06}",
+        "  here: cannot tell",
+        "    driver: 570.*",
+    ):
+        assert line in done.out.splitlines()
+    data = json.loads(gpustate("matrix", "why", "driver-first-b200", "-o", "json").out)
+    assert data["rule"]["first_good"] == "570.133.20"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check",), "no facts; give some"),
+        (("check", "--set", "driver"), "'driver' is no FACT=VALUE"),
+        (("check", "--set", "divr=580"), "no fact is called 'divr'; did you mean driver"),
+        (("check", "--set", "driver=abc"), "driver is 'abc', wanted a version"),
+        (("check", "--set", "driver=1.2", "version=3"), "no fact is called 'version'"),
+        (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is given twice"),
+        (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: no rule is called 'x'"),
+        (("why", "driver-first-b20"), "no rule is called 'driver-first-b20'; did you mean"),
+        (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
+        (("list", "--rules", "nowhere"), "nowhere: is no folder"),
+        (("list", "--theme", "x\x1b[31m"), "no theme is called"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:
+    done = gpustate("matrix", *words)
+    assert done.status == 1
+    assert done.out == ""
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert "\x1b" not in done.err

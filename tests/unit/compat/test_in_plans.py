@@ -1,0 +1,117 @@
+"""The matrix in front of the first write: facts of a node and of what it is to become, and the refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate import Policy
+from gpustate.compat.collect import collect
+from gpustate.compat.facts import told
+from gpustate.errors import PolicyError, RefusedError
+from gpustate.model.change import Change, Plan
+from gpustate.model.facts import NodeFacts, PciGpu
+from gpustate.model.inventory import InventoryNode
+from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.policy import resolve
+from gpustate.plan.document import policy_data
+from gpustate.run import gate
+from gpustate.states.container_toolkit import ContainerToolkit
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.repository import DriverRepository
+
+B200 = PciGpu("0000:1b:00.0", "2901", "030200", None)
+L40S = PciGpu("0000:1b:00.0", "26b9", "030200", None)
+
+
+def node(gpu: PciGpu, **more: object) -> NodeFacts:
+    """A Debian 12 node with one GPU."""
+    given: dict[str, object] = {"os_id": "debian", "os_version": "12", "machine": "x86_64"}
+    return NodeFacts(**{**given, "kernel": "6.1.0-49-amd64", "pci": (gpu,), **more})  # type: ignore[arg-type]
+
+
+def known(facts: NodeFacts, *states: object, **results: StateResult) -> dict[str, str]:
+    """Facts as a person reads them."""
+    found = collect(facts, states, {}, results)  # type: ignore[arg-type]
+    return {name: told(value) for name, value in found.items()}
+
+
+def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
+    assert known(node(L40S)) == {
+        "os": "debian",
+        "os_version": "12.*",
+        "machine": "x86_64",
+        "kernel": "6.1.0",
+        "arch": "ada",
+        "gpu": "L40S",
+        "fabric": "pcie",
+    }
+
+
+def test_what_does_not_show_stays_unknown() -> None:
+    assert "fabric" not in known(node(B200)), "NVLink 5 is not on PCI"
+    assert "kernel" not in known(node(L40S, container=True)), "it is that of the host"
+    strange = PciGpu("0000:1b:00.0", "26ff", "030200", None)
+    assert "gpu" not in known(node(strange))
+    assert known(node(strange))["arch"] == "ada"
+    assert "arch" not in known(node(PciGpu("0000:1b:00.0", "ffff", "030200", None)))
+
+
+def test_a_driver_counts_as_it_will_be() -> None:
+    states = (DriverInstalled(branch=580), DriverRepository())
+    assert known(node(L40S), *states)["driver"] == "580.*"
+    assert known(node(L40S), *states)["driver_from"] == "vendor"
+    changes = (
+        Change("library", "570.86.15", "580.65.06"),
+        Change("built", {"6.1.0": None}, {"6.1.0": "580.65.06 open"}),
+    )
+    found = known(node(L40S), *states, driver=StateResult("driver", Outcome.PENDING, Plan(changes)))
+    assert (found["driver"], found["module_type"]) == ("580.65.06", "open")
+
+
+def test_the_toolkit_counts_as_it_will_be() -> None:
+    after = dict.fromkeys(("nvidia-container-toolkit", "libnvidia-container1"), "1.18.2-1")
+    result = StateResult(
+        "container-toolkit", Outcome.PENDING, Plan((Change("versions", {}, after),))
+    )
+    found = collect(node(L40S), (ContainerToolkit(mode="cdi"),), {}, {"container-toolkit": result})
+    assert told(found["toolkit"]) == told(found["libnvidia_container"]) == "1.18.2"
+    assert told(found["runtime_mode"]) == "cdi"
+
+
+def test_what_is_taken_away_is_not_judged() -> None:
+    assert "driver" not in known(node(B200), DriverInstalled(version="570.86.15", ensure="absent"))
+
+
+def test_a_block_is_a_refusal_with_rule_reason_and_next_move() -> None:
+    facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
+    notes, refusal = gate.incompatible(facts, {})
+    assert isinstance(refusal, RefusedError)
+    assert refusal.exit_code == 5
+    assert str(refusal) == (
+        "the matrix blocks it: driver-first-b200: HGX B200 needs driver 570.133.20 or later; "
+        "use branch 580, or 570.133.20 at least"
+    )
+    assert "matrix warns: driver-eol-570: R570" in notes[0]
+
+
+def test_an_exception_lets_it_pass_and_stays_visible() -> None:
+    facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
+    notes, refusal = gate.incompatible(facts, {"driver-first-b200": "lab board"})
+    assert refusal is None
+    assert notes[-1] == "matrix: driver-first-b200 is allowed: lab board"
+
+
+def test_exceptions_come_from_the_policy_and_from_the_inventory() -> None:
+    policy = Policy(DriverInstalled(), allow={"a": "all"})
+    mine = InventoryNode("n1", vars={"gpustate": {"allow": {"b": "here"}}})
+    assert resolve(policy, mine, known=["driver"]).allow == {"a": "all", "b": "here"}
+    assert policy.with_ensure("absent").allow == {"a": "all"}
+    assert policy_data(policy, "p")["allow"] == {"a": "all"}
+    assert "allow" not in policy_data(Policy(DriverInstalled()), "p")
+
+
+@pytest.mark.parametrize("allow", [["a"], {"a": ""}, {"a": 1}])
+def test_an_exception_without_a_reason_is_a_mistake_of_the_inventory(allow: object) -> None:
+    mine = InventoryNode("n1", vars={"gpustate": {"allow": allow}})
+    with pytest.raises(PolicyError, match="gpustate: allow: "):
+        resolve(Policy(DriverInstalled()), mine)

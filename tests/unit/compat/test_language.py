@@ -1,0 +1,170 @@
+"""Versions, facts and conditions: what they mean, and what they say of what is not known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from gpustate import compat
+from gpustate.compat import reading
+from gpustate.compat.conditions import Condition
+from gpustate.compat.versions import parse
+from gpustate.errors import PolicyError, UsageError
+
+ORDER = [
+    "1.18.0",
+    "1.19.0-rc.1",
+    "1.19.0~rc7",
+    "v1.19.0",
+    "1:1.19.1-1",
+    "1.19.2+k3s1",
+    "1.19.10~ds1-1+deb12u1",
+    "1.20.0",
+    "2.0",
+]
+
+
+@pytest.mark.parametrize(("left", "right"), list(pairwise(ORDER)))
+def test_versions_order_as_their_makers_mean_it(left: str, right: str) -> None:
+    assert parse(left, 1).signs(parse(right, 1)) == {-1}
+    assert parse(right, 1).signs(parse(left, 1)) == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("6.12.74+deb13+1-amd64", (6, 12, 74)),
+        ("4.18.0-553.89.1.el8_10.x86_64", (4, 18, 0)),
+        ("580.65.06", (580, 65, 6)),
+    ],
+)
+def test_what_a_distribution_adds_is_left_out(text: str, parts: tuple[int, ...]) -> None:
+    assert parse(text, 2).parts == parts
+
+
+@pytest.mark.parametrize("text", ["", "latest", "580.x", "-1", "1..2", "1.2 3", "½", "580;rm"])
+def test_what_is_no_version_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="no version"):
+        parse(text, 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "bound", "signs"),
+    [
+        ("580", "570.133.20", {1}),
+        ("570", "570.133.20", {-1, 0, 1}),
+        ("550", "570.133.20", {-1}),
+        ("6.8", "6.8", {0, 1}),
+        ("6.8", "6.9", {-1}),
+    ],
+)
+def test_the_beginning_of_a_version_says_what_it_can(
+    known: str, bound: str, signs: set[int]
+) -> None:
+    assert parse(known, 3).signs(parse(bound, 1)) == signs
+
+
+def test_facts_have_aliases_and_forms_that_people_write() -> None:
+    known = compat.facts(
+        {"Driver version": "1:580.65.06-0ubuntu1", "GPUs": "8x NVIDIA H100, L40S", "k8s": "v1.34.2"}
+    )
+    assert str(known["driver"]) == "580.65.06"
+    assert known["gpu"] == {"H100", "L40S"}
+    assert known["arch"] == {"hopper", "ada"}
+    assert str(compat.facts({"os": "ubuntu24.04"})["os_version"]) == "24.04"
+    assert compat.facts({"toolkit": "none"})["toolkit"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"divr": "1"}, "no fact is called 'divr'; did you mean driver"),
+        ({"driver": "latest"}, "driver is 'latest', wanted a version such as 580.65.06"),
+        ({"gpu": "H1000"}, "gpu is 'H1000', wanted a GPU model such as H100; did you mean H100"),
+        ({"module_type": "opne"}, "module_type is 'opne', wanted one of open, proprietary"),
+        ({"secure_boot": "maybe"}, "secure_boot is 'maybe', wanted yes or no"),
+        ({"nodes": "many"}, "nodes is 'many', wanted a number"),
+        ({"driver": "1.2", "driver_version": "1.3"}, "driver is given twice"),
+    ],
+)
+def test_a_wrong_fact_is_one_clear_line(given: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compat.facts(given)
+    assert said in str(caught.value)
+
+
+def condition(text: str) -> Condition:
+    """A condition written in one line."""
+    head = "format: gpustate.compat/1\ntheme: t\nsources: {}\nrules:\n"
+    source = "{address: 'https://example.org/', retrieved: '2026-08-21'}"
+    rule = f"- {{id: a, when: {text}, verdict: warn, because: b., fix: c, source: {source}, tests: {{}}}}"
+    reader = reading._Reader("t.yaml", reading.yaml_events.Lines())
+    document = reading.yaml_events.documents(head + rule, "t.yaml", reading._YAML)[0]
+    reader.lines = document.lines
+    return reader.condition(document.data["rules"][0]["when"], 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "holds"),
+    [
+        ("{gpu: [B200, H100]}", {"gpu": "L40S,H100"}, True),
+        ("{not: {gpu: B200}}", {"gpu": "L40S"}, True),
+        ("{gpu: B200}", {}, None),
+        ("{toolkit: {absent: true}}", {"toolkit": "none"}, True),
+        ("{toolkit: {present: true}}", {"toolkit": "none"}, False),
+        ("{toolkit: {range: '<1.18.0'}}", {"toolkit": "none"}, False),
+        ("{toolkit: {in: ['1.18.0', '1.19.0']}}", {"toolkit": "1.19.0-1"}, True),
+        ("{kubernetes: '1.33'}", {"kubernetes": "1.33.4"}, True),
+        ("{driver: {branch: [570, 580]}}", {"driver": "580"}, True),
+        ("{driver: {range: '<570.133.20'}}", {"driver": "570"}, None),
+        ("{driver: {range: '<570.133.20'}, gpu: B200}", {"driver": "570", "gpu": "H100"}, False),
+        ("{any: [{gpu: B200}, {driver: {branch: 580}}]}", {"driver": "580"}, True),
+        ("{all: [{gpu: B200}, {driver: {branch: 580}}]}", {"driver": "570"}, False),
+        ("{not: {driver: {branch: 580}}}", {}, None),
+        (
+            "{fabric_manager: {same_as: driver}}",
+            {"fabric_manager": "580.65.06", "driver": "580"},
+            None,
+        ),
+        (
+            "{fabric_manager: {same_as: driver}}",
+            {"fabric_manager": "570.1.2", "driver": "580"},
+            False,
+        ),
+        ("{crio: {same_series_as: kubernetes}}", {"crio": "1.34.9", "kubernetes": "1.34"}, True),
+        ("{nodes: {range: '>=300'}}", {"nodes": 400}, True),
+        ("{secure_boot: true}", {"secure_boot": "no"}, False),
+    ],
+)
+def test_a_condition_holds_does_not_or_cannot_be_told(
+    text: str, given: dict[str, object], holds: bool | None
+) -> None:
+    assert condition(text).holds(compat.facts(given)) is holds
+
+
+def test_what_cannot_be_told_says_what_is_missing() -> None:
+    found = condition("{any: [{gpu: B200}, {driver: {range: '<570.133.20'}}], mig: true}")
+    known = compat.facts({"driver": "570", "mig": "yes"})
+    assert list(found.unknown(known)) == ["gpu", "driver"]
+
+
+def test_unknown_facts_never_pass_for_a_fit() -> None:
+    report = compat.check({})
+    assert {result.holds for result in report.results} == {None}
+    assert all(result.missing for result in report.results)
+
+
+def test_a_rule_that_is_allowed_stays_in_the_report_with_its_reason() -> None:
+    known = compat.facts({"driver": "570.86.15", "gpu": "B200"})
+    assert "driver-first-b200" in [result.rule.id for result in compat.check(known).blocks]
+    report = compat.check(known, allow={"driver-first-b200": "a  lab"})
+    assert "driver-first-b200" not in [result.rule.id for result in report.blocks]
+    assert [(r.rule.id, r.allowed) for r in report.overridden] == [("driver-first-b200", "a lab")]
+
+
+def test_an_exception_wants_a_rule_and_a_reason() -> None:
+    with pytest.raises(PolicyError, match="did you mean driver-first-b200"):
+        compat.check({}, allow={"driver-first-b2000": "x"})
+    with pytest.raises(PolicyError, match="a reason is wanted"):
+        compat.check({}, allow={"driver-first-b200": " "})

@@ -1,0 +1,178 @@
+"""The data: every rule does what its tests say, has a source, and accuses no set that is known to be good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from gpustate import compat
+from gpustate.compat.facts import FACTS, MODELS
+from gpustate.compat.rules import Rule, Verdict
+from gpustate.compat.versions import parse
+from gpustate.text import gpu_models
+
+TOP = Path(compat.__file__).parent
+RULES = compat.load()
+EACH = pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.id)
+
+
+@EACH
+def test_a_rule_holds_for_its_positive_test_and_not_for_its_negative_one(rule: Rule) -> None:
+    assert rule.when.holds(rule.positive) is True
+    assert rule.when.holds(rule.negative) is False
+
+
+@EACH
+def test_a_rule_says_who_says_so_why_and_what_to_do(rule: Rule) -> None:
+    assert rule.source.address.startswith("https://")
+    assert rule.source.retrieved >= "2026-08-21"
+    assert re.match(r"[A-Za-z0-9].*[.]$", rule.because), "a sentence"
+    assert len(rule.because) <= 200
+    assert rule.fix
+    assert not rule.fix.endswith("."), "the next move, as it follows a message"
+
+
+@EACH
+def test_first_bad_is_not_behind_first_good(rule: Rule) -> None:
+    if rule.first_bad and rule.first_good:
+        assert parse(rule.first_bad, 1).signs(parse(rule.first_good, 1)) == {-1}
+
+
+def test_there_are_two_hundred_rules_and_more() -> None:
+    assert len(RULES) >= 200
+    assert {rule.verdict for rule in RULES} == set(Verdict)
+    assert len({rule.because for rule in RULES}) >= 0.95 * len(RULES)
+
+
+def test_every_fact_is_asked_for_by_a_rule_or_follows() -> None:
+    asked = {name for rule in RULES for name in rule.when.names()}
+    assert set(FACTS) - asked == set()
+
+
+def test_every_model_an_inventory_may_name_has_an_architecture() -> None:
+    known = {model for models in MODELS.values() for model in models}
+    assert set(gpu_models.MODELS) <= known
+
+
+def test_the_sums_are_those_of_the_files() -> None:
+    sums = "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted((TOP / "data").glob("*.yaml"))
+    )
+    assert (TOP / "data/SHA256SUMS").read_text("utf-8") == sums
+
+
+@pytest.mark.parametrize("path", sorted((TOP / "data").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_file_fits_its_schema_and_its_theme_is_its_name(path: Path) -> None:
+    schema = json.loads((TOP / "schema/rules.json").read_text("utf-8"))
+    data = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
+    assert data["theme"] == path.stem
+
+
+# --- sets that are published as good --------------------------------------------------------
+
+_CNS = {
+    "driver": "580.126.20",
+    "driver_from": "container",
+    "os": "ubuntu24.04",
+    "kernel": "6.8.0-87-generic",
+    "module_type": "open",
+    "secure_boot": "no",
+    "cdi": "yes",
+}
+_OPERATOR = {
+    "gpu_operator": "26.7.0",
+    "driver": "595.91.07",
+    "driver_from": "container",
+    "toolkit": "1.20.0",
+    "libnvidia_container": "1.20.0",
+    "device_plugin": "0.20.0",
+    "dcgm": "4.6.0-1",
+    "dcgm_exporter": "4.8.3",
+    "dcgm_cuda": "13",
+    "mig_manager": "0.15.0",
+    "nfd": "0.19.0",
+    "nvidia_fs": "2.29.4",
+    "gdrcopy": "2.6",
+    "module_type": "open",
+    "os": "ubuntu24.04",
+    "kernel": "6.8.0-87-generic",
+    "cdi": "yes",
+}
+_GOOD = {
+    "cns-19.0": {
+        **_CNS,
+        **{"kubernetes": "1.36.2", "containerd": "2.3.1", "toolkit": "1.19.1"},
+        "gpu_operator": "26.3.2",
+    },
+    "cns-19.0-crio": {
+        **_CNS,
+        **{"kubernetes": "1.36.2", "crio": "1.36.1", "toolkit": "1.19.1"},
+        "gpu_operator": "26.3.2",
+    },
+    "cns-18.0": {
+        **_CNS,
+        **{"kubernetes": "1.35.6", "containerd": "2.3.1", "toolkit": "1.19.1"},
+        **{"gpu_operator": "26.3.2", "network_operator": "26.4.0", "rdma": "none"},
+    },
+    "cns-17.1": {
+        **_CNS,
+        **{"kubernetes": "1.34.9", "containerd": "2.3.1", "toolkit": "1.19.1"},
+        **{"gpu_operator": "26.3.2", "network_operator": "26.4.0", "rdma": "none"},
+    },
+    "cns-16.2": {
+        **_CNS,
+        **{"kubernetes": "1.33.10", "containerd": "2.3.0", "toolkit": "1.19.0"},
+        **{"gpu_operator": "26.3.1", "network_operator": "26.1.0"},
+    },
+    **{
+        f"operator-26.7-kubernetes-{minor}-containerd-{containerd}": {
+            **_OPERATOR,
+            "kubernetes": f"{minor}.4",
+            "containerd": containerd,
+        }
+        for minor in ("1.33", "1.34", "1.35", "1.36")
+        for containerd in ("2.0.10", "2.1.9", "2.2.5", "2.3.2")
+    },
+    "stackhpc-610-open": {
+        **{"driver": "610.57.04", "module_type": "open", "driver_from": "vendor"},
+        **{"os": "rocky9.7", "kernel": "5.14.0-611.13.1.el9_7.x86_64"},
+    },
+    "talos-lts": {
+        **{"driver": "580.178.04", "fabric": "nvswitch", "fabric_manager": "580.178.04"},
+        **{"module_type": "open", "fabric_manager_runs": "yes"},
+    },
+    "eks-580": {
+        **{"driver": "580.126.20", "os": "amzn2023", "kernel": "6.12.40", "module_type": "open"},
+        **{"kubernetes": "1.34.2", "kubernetes_flavour": "eks", "containerd": "2.1.5"},
+        "toolkit": "1.18.2",
+    },
+    "eks-595": {
+        **{"driver": "595.91.07", "os": "amzn2023", "kernel": "6.12.40", "module_type": "open"},
+        **{"kubernetes": "1.35.4", "kubernetes_flavour": "eks", "containerd": "2.2.5"},
+        "toolkit": "1.19.1",
+    },
+}
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200", "A100", "L40S", "L4", "T4", "B200"])
+@pytest.mark.parametrize("name", _GOOD)
+def test_a_published_set_is_not_blocked(name: str, gpu: str) -> None:
+    report = compat.check(compat.facts({**_GOOD[name], "gpu": gpu}), rules=RULES)
+    assert [result.rule.id for result in report.blocks] == []
+
+
+@pytest.mark.parametrize("driver", ["570.211.01", "580.65.06", "580.178.04", "595.91.07"])
+@pytest.mark.parametrize("system", [("debian12", "6.1.0-49"), ("debian13", "6.12.57+deb13-amd64")])
+@pytest.mark.parametrize("gpu", ["H100", "L40S", "A100", "B200", "T4"])
+def test_drivers_on_debian_are_not_blocked(driver: str, system: tuple[str, str], gpu: str) -> None:
+    given = {"driver": driver, "os": system[0], "kernel": system[1], "gpu": gpu}
+    report = compat.check(compat.facts({**given, "module_type": "open"}), rules=RULES)
+    assert [result.rule.id for result in report.blocks] == []
