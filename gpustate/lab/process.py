@@ -44,11 +44,13 @@ def cgroup_pids(name: str) -> set[int]:
     """Every process in the group ``name`` and below."""
     pids: set[int] = set()
     for hierarchy in cgroup_hierarchies():
-        for procs in (hierarchy / CGROUP_PREFIX / name).rglob("cgroup.procs"):
+        # os.walk passes over groups that go away while it looks; Path.rglob does not.
+        for folder, _, _ in os.walk(hierarchy / CGROUP_PREFIX / name):
             try:
-                pids.update(int(line) for line in procs.read_text().split())
+                text = Path(folder, "cgroup.procs").read_text()
             except OSError:  # the group went away while it was read
                 continue
+            pids.update(int(line) for line in text.split())
     return pids - {0, os.getpid()}
 
 

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from gpustate.errors import PolicyError
 from gpustate.model.facts import NodeView
+from gpustate.text.words import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def _quoted(value: object) -> str:
     if value is None or isinstance(value, bool | int):
         return repr(value)
     raise PolicyError(
-        f"a condition compares with text, whole numbers, True, False or None, not {value!r}"
+        f"a condition compares with text, whole numbers, True, False or None, not {shown(value)}"
     )
 
 
@@ -121,20 +122,24 @@ def parse(text: str) -> Condition:
     while text[position:].strip():
         match = _TOKEN.match(text, position)
         if match is None:
-            raise PolicyError(f"condition {text!r} is not understood at {text[position:]!r}")
+            raise PolicyError(
+                f"condition {shown(text)} is not understood at {shown(text[position:])}"
+            )
         tokens.append((match.lastgroup or "", match.group(match.lastgroup or "op")))
         position = match.end()
         if len(tokens) > _MOST_TOKENS:
-            raise PolicyError(f"condition {text[:40]!r}... is too long", fix="use fewer groups")
+            raise PolicyError(
+                f"condition {shown(text[:40])}... is too long", fix="use fewer groups"
+            )
     condition = _either(tokens, text)
     if tokens:
-        raise PolicyError(f"condition {text!r} goes on with {tokens[0][1]!r} after its end")
+        raise PolicyError(f"condition {shown(text)} goes on with {tokens[0][1]!r} after its end")
     return condition
 
 
 def _next(tokens: list[tuple[str, str]], text: str) -> tuple[str, str]:
     if not tokens:
-        raise PolicyError(f"condition {text!r} ends too early")
+        raise PolicyError(f"condition {shown(text)} ends too early")
     return tokens.pop(0)
 
 
@@ -161,34 +166,36 @@ def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
     if (kind, word) == ("op", "("):
         inner = _either(tokens, text)
         if _next(tokens, text) != ("op", ")"):
-            raise PolicyError(f"condition {text!r} lacks a closing parenthesis")
+            raise PolicyError(f"condition {shown(text)} lacks a closing parenthesis")
         return inner
     if kind == "name" and word in _NAMES:
         return _NAMES[word]
     if kind == "name" and word in _CALLS:
         return _call(word, tokens, text)
     known = ", ".join(sorted((*_NAMES, *(f"{name}(...)" for name in _CALLS))))
-    raise PolicyError(f"condition {text!r} has no meaning at {word!r}", fix=f"known: {known}")
+    raise PolicyError(
+        f"condition {shown(text)} has no meaning at {shown(word)}", fix=f"known: {known}"
+    )
 
 
 def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
     if _next(tokens, text) != ("op", "("):
-        raise PolicyError(f"condition {text!r}: {name} wants an argument in parentheses")
+        raise PolicyError(f"condition {shown(text)}: {name} wants an argument in parentheses")
     arguments: list[object] = []
     while True:
         kind, word = _next(tokens, text)
         if kind != "word":
-            raise PolicyError(f"condition {text!r}: {word!r} is no value")
+            raise PolicyError(f"condition {shown(text)}: {shown(word)} is no value")
         arguments.append(_unquoted(word))
         kind, word = _next(tokens, text)
         if (kind, word) == ("op", ")"):
             break
         if (kind, word) != ("op", ","):
-            raise PolicyError(f"condition {text!r}: expected a comma or a closing parenthesis")
+            raise PolicyError(f"condition {shown(text)}: expected a comma or a closing parenthesis")
     if not all(isinstance(argument, str) for argument in arguments[: 1 if name == "var" else None]):
         what = "a name" if name == "var" else "its value"
-        raise PolicyError(f"condition {text!r}: {name} wants {what} in quotes")
+        raise PolicyError(f"condition {shown(text)}: {name} wants {what} in quotes")
     try:
         return _CALLS[name](*arguments)
     except TypeError:
-        raise PolicyError(f"condition {text!r}: wrong number of values for {name}") from None
+        raise PolicyError(f"condition {shown(text)}: wrong number of values for {name}") from None

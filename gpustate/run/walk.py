@@ -138,6 +138,9 @@ class Walk:
         self._gate(ledger, results)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._stages(look, ledger, results)
+        elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
+            # Killed when all was done but letting go: nothing that would take the lock over comes.
+            self.session.shell(self._release(ledger.lock.run))
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
@@ -283,9 +286,11 @@ class Walk:
         look, ledger = self._look(self._release(), stoppable=False)
         return look, ledger, record
 
-    def _release(self) -> str:
-        """sh that lets go of a lock that was kept from one stage to the next."""
-        return f'[ "$(cat $G/lock/run)" = {shlex.quote(self.options.run)} ] && rm -rf $G/lock'
+    def _release(self, run: str = "") -> str:
+        """sh that lets go of a lock that was kept from one stage to the next, or of a dead run's."""
+        return (
+            f'[ "$(cat $G/lock/run)" = {shlex.quote(run or self.options.run)} ] && rm -rf $G/lock'
+        )
 
     def _lock(self) -> dict[str, Any]:
         now = int(time.time())

@@ -135,4 +135,4 @@ def _whole(lines: list[str], number: int) -> str:
         line = f"{line} {after}"
     elif before.endswith(":") and lines[number].startswith(" "):
         line = f"{before} {line}"
-    return line[:300]
+    return line[:400]

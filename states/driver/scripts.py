@@ -58,6 +58,21 @@ _COMPLAIN = (
     "}\n"
 )
 
+# A build that was killed leaves its folder: DKMS neither takes it for built nor builds over it, and
+# packages whose scripts build a module cannot be configured any more.
+_CLEAR = (
+    "clear_dkms() {\n"
+    "  said=\n"
+    '  for d in /var/lib/dkms/nvidia*/*/*/"$(uname -m)"; do\n'
+    '    k=${d%/*}; v=${k%/*}; n=${v%/*}; [ -d "$d" ] && [ "${k##*/}" != build ] || continue\n'
+    '    [ -n "$said" ] || said=$(dkms status 2>/dev/null; echo .)\n'
+    '    case $said in *"${n##*/}/${v##*/}, ${k##*/}, "*|*"${n##*/}, ${v##*/}, ${k##*/}, "*) ;;\n'
+    '      *) echo "removing the half-done build in $k"; rm -rf "$k";;\n'
+    "    esac\n"
+    "  done\n"
+    "}\n( clear_dkms )\n"
+)
+
 # A transaction that takes a package with it which is no part of the driver is not started.
 _FOREIGN = (
     'foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue\n'
@@ -88,6 +103,7 @@ def fetch(
     return ops.Run(
         f"back() {{ roll_back {' '.join(map(shlex.quote, roll_back))}; exit 1; }}\n"
         # What an interrupted run left half-configured may be just what this replaces.
+        + _CLEAR
         + "apt_ready || back\n"
         + _FOREIGN
         + "said=$(apt install -s --allow-downgrades "
@@ -129,6 +145,7 @@ def install(
         _HAVE
         + _COMPLAIN
         # An interrupted run may have left what cannot be configured any more, only replaced.
+        + _CLEAR
         + 'apt_ready\n: >"$R/dkms.start"\n'
         'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
         f"if apt_swap {words}; then exit 0; fi\n"
@@ -154,7 +171,7 @@ def hold_all() -> Step:
 def settle() -> Step:
     """Finish what an interrupted dpkg left."""
     return ops.Run(
-        "apt_ready\napt install -f\neffect configured",
+        f"{_CLEAR}apt_ready\napt install -f\neffect configured",
         "finish the interrupted package installation",
         timeout=3600,
     )
@@ -180,7 +197,12 @@ def build(kernel: str, want: str) -> Step:
     version = want.partition(" ")[0]
     k, v = shlex.quote(kernel), shlex.quote(version)
     return ops.Run(
-        _HAVE + _COMPLAIN + f"k={k}; v={v}; want={shlex.quote(want)}\n" + _BUILD + "effect built",
+        _CLEAR
+        + _HAVE
+        + _COMPLAIN
+        + f"k={k}; v={v}; want={shlex.quote(want)}\n"
+        + _BUILD
+        + "effect built",
         f"build the nvidia module for {kernel}",
         timeout=3600,
     )

@@ -33,7 +33,7 @@ from gpustate.lab.spec import LabSpec
 pytestmark = pytest.mark.node
 
 POINT = os.environ.get("GPUSTATE_POINT", "")
-#: gpustate 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do.
+#: Version 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do.
 POLICY = """
 from gpustate import Policy, presets, registry
 
@@ -58,12 +58,11 @@ class Killed:
 
 
 def points_to_take(image: str, campaign: Campaign) -> list[Point]:
-    """Debian 12: all places. Debian 13: all places with an entry, for controller and node."""
+    """Debian 12: every place with an entry and one within each step. Debian 13: controller and node."""
     if POINT:
         return [p for p in campaign.points if f"{image}/{p.name}" == POINT]
     if image == "debian12":
         some = killpoints.thinned(campaign.places, inner=1)
-        some += [p for p in campaign.places if p.who == NODE and p not in some]
     else:
         some = [
             p for p in killpoints.thinned(campaign.places, inner=0) if p.who in (CONTROLLER, NODE)

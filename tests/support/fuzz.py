@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,9 @@ ASKS: list[asks.Ask[Any]] = [
     asks.LoadedModules(),
 ]
 BATCH = make_batch(InventoryNode("n"), ASKS, NONCE)
-_folder = Path(tempfile.mkdtemp(prefix="gpustate-fuzz-"))
+#: libFuzzer ends the program without a word, so what is written stays: where crashes are written too.
+_folder = Path("fuzz-input")
+_folder.mkdir(exist_ok=True)
 
 
 def guarded(call: Callable[[], object]) -> object:

@@ -91,8 +91,11 @@ root = "/var/lib/containerd"   # on the big disk
 """
 _LONG_AGO = 1_600_000_000
 
-#: Steps that look, or that write down what is: harmless when done again, and they cost nothing.
+#: Steps that look, or that fetch or write down what is: harmless when done again. Nothing on the node
+#: is another afterwards, and what was fetched is not fetched twice (apt's own cache).
 LOOKS = (
+    "download the driver's",
+    "read the package lists",
     "check what",
     "look for",
     "note that",

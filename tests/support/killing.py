@@ -82,7 +82,8 @@ def _controller(bench: Bench, point: Point, hold: Hold, first: Run) -> list[str]
             return [f"the re-run did not wait for the program at work:\n{second.said()}"]
         hold.go()
         return before.judge(second)
-    hold.go()
+    if hold.holding:
+        hold.go()
     if point.when == "torn":
         _until(lambda: not bench.processes(), 120, "the program goes on to its end")
     return before.judge(bench.apply("-o", "json"))
@@ -130,9 +131,10 @@ def _unit(bench: Bench, run: str) -> set[int]:
     pids: set[int] = set()
     for hierarchy in process.cgroup_hierarchies():
         base = hierarchy / process.CGROUP_PREFIX / bench.node.cgroup
-        for unit in base.rglob(f"gpustate-{run}.service"):
-            for procs in unit.rglob("cgroup.procs"):
-                pids.update(int(line) for line in procs.read_text().split())
+        for folder, _, _ in os.walk(base):
+            if f"/gpustate-{run}.service" in folder:
+                text = Path(folder, "cgroup.procs").read_text()
+                pids.update(int(line) for line in text.split())
     return pids
 
 

@@ -14,7 +14,8 @@ The points are, for each entry and each of who can die (controller, program, nod
 ``after``
     the whole line is on disk and the program has not gone on.
 
-and, for program and node, ``at work``: each stop between two entries.
+and ``at work``: for program and node each stop between two entries; for controller and node the stops
+between two programs, when the controller looks and plans.
 
 Points on the same *place* (no file outside of the run's own journal and output changed between
 them) leave the same node behind, but for the journal's last line. A place is killed once for each of
@@ -107,13 +108,14 @@ def points(stops: Sequence[Stop]) -> list[Point]:
     """All of them, in the order of the run."""
     found: list[Point] = []
     for stop in stops:
-        for who in (CONTROLLER, PROGRAM, NODE):
-            if stop.kind:
-                found += [Point(who, stop, when) for when in WHENS]
-            elif who != CONTROLLER:
-                found.append(Point(who, stop, "at work"))
-        if not stop.kind and stop.step:
-            found.append(Point(SHELL, stop, "at work"))
+        if stop.kind:
+            found += [
+                Point(who, stop, when) for who in (CONTROLLER, PROGRAM, NODE) for when in WHENS
+            ]
+        elif stop.step:
+            found += [Point(who, stop, "at work") for who in (PROGRAM, NODE, SHELL)]
+        else:  # by the clock, between two programs
+            found += [Point(who, stop, "at work") for who in (CONTROLLER, NODE)]
     return found
 
 

@@ -212,5 +212,6 @@ def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
 def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
     node = Node()
     rows = node.answer() + "unit=-H=x enabled\nunit=other.service enabled\n"
-    node.shells = dict.fromkeys(node.shells, (0, rows))
+    for part in node.shells:
+        node.shells[part] = (0, rows)
     assert CdiSpecification().probe(node).refresh == ()
