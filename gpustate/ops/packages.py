@@ -70,8 +70,9 @@ apt_fetch() { # words of an installation: all of it is here, and checked, before
   set -- install --download-only --allow-downgrades --allow-change-held-packages "$@"
   if ! apt "$@" >"$R/fetch.log" 2>&1; then
     # The repository may have moved on since its lists were read.
+    : >"$R/reread.log"
     if ! grep -q 'Failed to fetch' "$R/fetch.log" || ! apt_reread >"$R/reread.log" 2>&1 || ! apt "$@" >"$R/fetch.log" 2>&1; then
-      tail -c 3500 "$R/fetch.log"; return 1
+      tail -c 1500 "$R/reread.log"; tail -c 2200 "$R/fetch.log"; return 1
     fi
   fi
   apt_gone "$@" && apt_room
@@ -98,8 +99,10 @@ apt_back() { # words that install what was there, and take away what came
   comm -23 "$R/before" "$R/after" | while read -r p v _; do echo "$p=$v"; done
   cut -d ' ' -f 1 "$R/after" | sort | comm -13 "$R/before.names" - | sed 's/$/-/'
 }
-apt_rehold() { # dpkg forgets a hold when it unpacks
-  set -- $(apt-mark showhold | sort | comm -13 - "$R/held")
+apt_rehold() { # dpkg forgets a hold when it unpacks; what has left is held no longer
+  set -- $(apt-mark showhold | sort | comm -13 - "$R/held" | while read -r p; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$p" 2>/dev/null | grep -qx installed && echo "$p"
+  done)
   [ $# = 0 ] || apt-mark hold "$@" >/dev/null 2>&1 || :
 }
 apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was

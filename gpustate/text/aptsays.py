@@ -39,6 +39,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "remove that package, or the file from it, then apply again",
     ),
     (
+        r"changed its '.*' value",
+        "if that is meant, run apt-get update --allow-releaseinfo-change on the node, then apply again",
+    ),
+    (
         r"Hash Sum mismatch|unexpected size|Mirror sync in progress",
         "the repository is being updated or is damaged, or a proxy serves old files: mend that or wait, then apply again",
     ),
@@ -53,10 +57,6 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"is expired|Valid-Until",
         "the repository is no longer kept up to date: ask who publishes it, or use another one",
-    ),
-    (
-        r"changed its '.*' value",
-        "if that is meant, run apt-get update --allow-releaseinfo-change on the node, then apply again",
     ),
     (
         r"\b40[134] +\S|does not have a Release file|Filename.*not found",

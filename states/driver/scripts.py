@@ -58,17 +58,17 @@ _COMPLAIN = (
     "}\n"
 )
 
-# A build that was killed leaves its folder: DKMS neither takes it for built nor builds over it, and
-# packages whose scripts build a module cannot be configured any more.
+# A build that was killed leaves its folder: DKMS neither takes it for built nor builds over it, or
+# misses a module in it, and packages whose scripts build a module cannot be configured any more.
 _CLEAR = (
     "clear_dkms() {\n"
-    "  said=\n"
-    '  for d in /var/lib/dkms/nvidia*/*/*/"$(uname -m)"; do\n'
+    "  said=; a=$(uname -m)\n"
+    '  for d in /var/lib/dkms/nvidia*/*/*/"$a"; do\n'
     '    k=${d%/*}; v=${k%/*}; n=${v%/*}; [ -d "$d" ] && [ "${k##*/}" != build ] || continue\n'
-    '    [ -n "$said" ] || said=$(dkms status 2>/dev/null; echo .)\n'
-    '    case $said in *"${n##*/}/${v##*/}, ${k##*/}, "*|*"${n##*/}, ${v##*/}, ${k##*/}, "*) ;;\n'
-    '      *) echo "removing the half-done build in $k"; rm -rf "$k";;\n'
-    "    esac\n"
+    '    [ -n "$said" ] || said=$(dkms status 2>/dev/null | grep -vF "Missing some built"; echo .)\n'
+    '    case $said in *"${n##*/}/${v##*/}, ${k##*/}, "*|*"${n##*/}, ${v##*/}, ${k##*/}, "*) continue;; esac\n'
+    '    echo "removing the half-done build in $k"; rm -rf "$k"\n'
+    '    l=$n/kernel-${k##*/}-$a; if [ -L "$l" ] && [ ! -e "$l" ]; then rm -f "$l"; fi\n'
     "  done\n"
     "}\n( clear_dkms )\n"
 )
@@ -182,7 +182,9 @@ _BUILD = (
     'depmod "$k"; [ "$(have "$k")" != "$want" ] || exit 0\n'
     'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
-    'if ! dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; then\n'
+    'made() { dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; }\n'
+    # What DKMS takes for built and cannot install is built anew.
+    't=/var/lib/dkms/$n/$v/$k; if ! made && ! { [ -d "$t" ] && rm -rf "$t" && made; }; then\n'
     '  complain "/var/lib/dkms/$n/$v/build/make.log"; tail -c 3000 "$R/dkms.log"; exit 1\n'
     "fi\n"
     'depmod "$k"\n'

@@ -150,6 +150,20 @@ def test_power_loss_inside_dpkg_converges(on13: Driver) -> None:
     on13.is_whole("580.178.04")
 
 
+@pytest.mark.parametrize("half", ["", "module"], ids=["nothing built", "one module copied"])
+def test_a_build_that_was_killed_half_way_is_made_again(on13: Driver, half: str) -> None:
+    on13.apply("version='580.65.06'")
+    # What DKMS leaves when it is killed after its folder is made and before the module is whole.
+    on13.said(
+        "cd /var/lib/dkms/nvidia && rm kernel-5.10.0-28-lab-* && cd 580.65.06/5.10.0-28-lab/x86_64 && "
+        f"rm -r {'module/nvidia.ko*' if half else 'module'} && "
+        "rm -r /lib/modules/5.10.0-28-lab/updates/dkms && depmod 5.10.0-28-lab"
+    )
+    assert on13.modules()["5.10.0-28-lab"] == ""
+    on13.apply("version='580.65.06'")
+    on13.is_whole("580.65.06")
+
+
 def test_a_failed_build_names_the_error_and_another_version_can_replace_it(on12: Driver) -> None:
     on12.apply("version='580.65.06'")
     on12.node.fault("dkms-build", on=True)

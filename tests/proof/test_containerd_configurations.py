@@ -69,16 +69,18 @@ MADE = {
     "written-out": "containerd config default >config.toml",
     "kubeadm": "containerd config default | sed 's/SystemdCgroup = false/SystemdCgroup = true/' >config.toml",
 }
-CASES = [*MADE, *sorted(path.name for path in INPUTS.iterdir()), *MORE]
+#: A file of version 3 beside a root of version 2 hides what the root says; it is healed, which
+#: test_containerd.py shows, so more than the handler differs afterwards.
+HEALED = {"newer-drop-in"}
+CASES = [*MADE, *sorted(path.name for path in INPUTS.iterdir() if path.name not in HEALED), *MORE]
 #: What containerd itself does not run with, by the image: these versions know no such file.
-CANNOT = {
-    "version-3": ("debian12", "debian13"),
-    "version-3-systemd-cgroup": ("debian12", "debian13"),
-    # A file of version 3 beside a root of version 2; test_containerd.py has it healed.
-    "newer-drop-in": ("debian13",),
-}
+CANNOT = dict.fromkeys(
+    ("version-3", "version-3-systemd-cgroup", "imports-one-line", "imports-trailing-comma"),
+    ("debian13",),  # 1.7 reads version 2 at most; 1.6 does not look
+)
 #: What is refused, and why.
 REFUSED = {
+    **{(name, "debian12"): "write it as version 2" for name in CANNOT},
     ("version-1", "debian13-containerd2"): "version 1 file",
     ("no-trailing-newline", "debian13-containerd2"): "overlooks it",
 }
@@ -134,7 +136,9 @@ def lay_out(node: Node, case: str) -> bool:
 def dump(node: Node) -> dict[str, Any]:
     # containerd 1.6 has no dump of a file that is not there, and runs with its defaults.
     words = "containerd config dump 2>/dev/null || containerd config default"
-    return flat(tomllib.loads(node.run(words).stdout))
+    found = flat(tomllib.loads(node.run(words).stdout))
+    # containerd 1.x lists what it has read in any order.
+    return found | {"/imports": sorted(found.get("/imports", []))}
 
 
 def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -217,7 +221,8 @@ def test_only_handler_and_cdi_differ_one_restart_and_every_byte_comes_back(
         binaries = [new[p] for p in new if re.search(r"/runtimes/nvidia/options/BinaryName$", p)]
         assert binaries == [BINARY], new
         assert starts(node) - count == (1 if state["outcome"] == "changed" else 0)
-        assert serves(node) == served[node.name]
+        # A file that names a runtime and no runc breaks containerd 1.x; with ours it works again.
+        assert serves(node) >= served[node.name]
 
     there = {node.name: (node.run(FILES).stdout, starts(node)) for node in good}
     again = run("apply", three, good, case, tmp_path)

@@ -24,7 +24,7 @@ import killpoints
 import pytest
 import shares
 from killcampaign import Campaign, told
-from killpoints import CONTROLLER, NODE, PROGRAM, SHELL, WHENS, Point
+from killpoints import CONTROLLER, NODE, PROGRAM, WHENS, Point
 
 from gpustate import presets, registry
 from gpustate.lab.api import Lab
@@ -58,15 +58,13 @@ class Killed:
 
 
 def points_to_take(image: str, campaign: Campaign) -> list[Point]:
-    """Debian 12: every place with an entry and one within each step. Debian 13: controller and node."""
+    """Debian 12: every place with an entry and some within steps. Debian 13: the node's with an entry."""
     if POINT:
         return [p for p in campaign.points if f"{image}/{p.name}" == POINT]
     if image == "debian12":
-        some = killpoints.thinned(campaign.places, inner=1)
+        some = killpoints.thinned(campaign.places)
     else:
-        some = [
-            p for p in killpoints.thinned(campaign.places, inner=0) if p.who in (CONTROLLER, NODE)
-        ]
+        some = [p for p in killpoints.with_entries(campaign.places) if p.who == NODE]
     return shares.share(
         f"kill points, {image}",
         [place.chosen for place in some],
@@ -149,10 +147,9 @@ def test_every_journal_entry_has_its_points_and_each_of_them_a_place(
                 assert placed >= {f"{who}-{stop.name}-{when}" for when in WHENS}
         if shares.everything() and not POINT:
             carried = set(campaign.results)
-            for place in campaign.places:
-                wanted = place.who in (CONTROLLER, NODE) or result.image == "debian12"
-                if wanted and any(point.stop.kind for point in place.points):
-                    assert place.chosen.name in carried or place.who == SHELL
+            for place in killpoints.with_entries(campaign.places):
+                if place.who == NODE or result.image == "debian12":
+                    assert place.chosen.name in carried
 
 
 @pytest.mark.parametrize("who", killpoints.WHO)

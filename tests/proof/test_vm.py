@@ -77,7 +77,8 @@ class Machine:
         """Apply, and keep the machine as it stands at each point, in the order they come by."""
         vm = self.vm
         start = len(vm.console.read_text(errors="replace"))
-        words = [GPUSTATE, "apply", self.policy, "-i", self.inventory, "--yes", "-o", "json"]
+        words = [GPUSTATE, "apply", str(self.policy), "-i", str(self.inventory), "--yes"]
+        words += ["-o", "json"]
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -264,3 +265,13 @@ def test_a_kernel_without_a_module_is_never_booted_into(
         machine.apply()
         assert vm.run("uname -r") == new
         machine.converged()
+
+        # GRUB is told to boot the older one next, and that one loses its module and its headers.
+        vm.run(f"mv /lib/modules/{old}/build /lib/modules/{old}/away")
+        vm.run(f"rm -r /lib/modules/{old}/updates; depmod {old}")
+        machine.apply()
+        entry = vm.run(f"grep -o 'gnulinux-{old}-advanced-[^ ]*' /boot/grub/grub.cfg | tr -d \\'")
+        submenu = vm.run("grep -o 'gnulinux-advanced-[^ ]*' /boot/grub/grub.cfg | tr -d \\'")
+        vm.run(f"grub-reboot '{submenu}>{entry}'")
+        refused = machine.apply(code=5)
+        assert f"no kernel headers for {old}" in reason(refused, "driver")

@@ -146,11 +146,12 @@ def places(
     ]
 
 
-def thinned(all_places: Sequence[Place], *, inner: int) -> list[Place]:
-    """Keep every place that holds an entry; of those within a step, at most ``inner`` a step and who.
+def thinned(all_places: Sequence[Place]) -> list[Place]:
+    """Keep every place that holds an entry, and some of those within steps.
 
-    Which ones are kept goes round from step to step: the steps that write files are alike, so every
-    moment of writing a file is met many times over.
+    A long step that was stopped by the clock keeps two. Steps that write files are alike, so every
+    second one keeps one, another moment of writing from step to step; and half of that where only the
+    program's shell dies.
     """
     kept: list[Place] = []
     within: dict[tuple[str, int, str], list[Place]] = {}
@@ -160,11 +161,22 @@ def thinned(all_places: Sequence[Place], *, inner: int) -> list[Place]:
         else:
             stop = place.chosen.stop
             within.setdefault((place.who, stop.stage, stop.step), []).append(place)
-    for turn, group in enumerate(within.values()):
-        start = turn % len(group)
-        kept += (group[start:] + group[:start])[:inner]
+    turns = dict.fromkeys(WHO, 0)
+    for (who, _, _), group in within.items():
+        turn = turns[who] = turns[who] + 1
+        if any(point.stop.clock for place in group for point in place.points):
+            kept.append(group[turn % len(group)])
+            if who != SHELL and len(group) > 1:
+                kept.append(group[(turn + len(group) // 2) % len(group)])
+        elif turn % (4 if who == SHELL else 2) == 1:
+            kept.append(group[(turn // 2) % len(group)])
     order = {place.chosen.name: number for number, place in enumerate(all_places)}
     return sorted(kept, key=lambda place: order[place.chosen.name])
+
+
+def with_entries(all_places: Sequence[Place]) -> list[Place]:
+    """Those places that hold an entry of the journal."""
+    return [p for p in all_places if any(point.stop.kind for point in p.points)]
 
 
 def ticks(gaps: dict[int, float]) -> dict[int, tuple[float, ...]]:

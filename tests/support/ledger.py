@@ -25,6 +25,7 @@ VOLATILE: Mapping[str, str] = {
     r"var/lib/systemd(/.*)?": "random seed, time stamps of timers",
     r"var/lib/(containerd|nvidia-fabricmanager)(/.*)?": "the daemons' own data",
     r"var/lib/apt/(lists/(lock|partial|auxfiles)|periodic|daily_lock)(/.*)?": "locks and stamps",
+    r"var/lib/apt/lists/[^/]+_(In)?Release(.gpg)?": "signed anew whenever the repository is",
     r"var/lib/dpkg/(lock.*|.*-old|triggers/Lock)": "locks, and the status before the last step",
     r"var/lib/dkms/.*/log/.*": "how a module's build went, with times",
     r"var/backups(/.*)?": "made daily",

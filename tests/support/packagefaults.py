@@ -13,7 +13,7 @@ import base64
 import shlex
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -92,11 +92,17 @@ class Target:
             f"mkdir -p $(dirname {shlex.quote(path)}) && echo {data} | base64 -d >{shlex.quote(path)}"
         )
 
-    def change(self, deb: str, edit: Callable[[Path], None]) -> None:
+    def change(
+        self,
+        deb: str,
+        edit: Callable[[Path], None],
+        release: Mapping[str, str] | None = None,
+    ) -> None:
         """Publish the set anew with one package changed."""
         with unpacked(self.server.root / self.repository / deb) as root:
             edit(root)
-            self.server.publish(self.node.name, self.repository, packages={deb: packed(root)})
+            packages = {deb: packed(root)}
+        self.server.publish(self.node.name, self.repository, packages=packages, release=release)
         self.editions[self.sets] += 1
 
     def forget_downloads(self) -> None:
@@ -126,8 +132,6 @@ class Fault:
     sets: ClassVar[tuple[str, ...]] = ("driver", "toolkit")
     #: It starts from a node that gpustate has never seen.
     fresh: ClassVar[bool] = False
-    #: It is in the way of every later apply until it is switched off.
-    stays: ClassVar[bool] = True
 
     @abstractmethod
     def on(self, target: Target) -> None:
@@ -216,7 +220,6 @@ class HalfConfigured(Fault):
 
     group = "database"
     expected = REPAIRED
-    stays = False
 
     def on(self, target: Target) -> None:
         target.run("touch /run/site-bad")
@@ -250,7 +253,6 @@ class NeedsReinstallation(Fault):
 
     group = "database"
     expected = REPAIRED
-    stays = False
 
     def on(self, target: Target) -> None:
         status = rf"/^Package: {target.member}$/,/^$/s/^Status: .*/Status: hold reinstreq half-installed/"
@@ -283,7 +285,6 @@ class DpkgInterrupted(Fault):
 
     group = "database"
     expected = REPAIRED
-    stays = False
 
     def on(self, target: Target) -> None:
         target.run(
@@ -382,7 +383,6 @@ class HeldByTheSite(Fault):
 
     group = "policy"
     expected = REPAIRED
-    stays = False
 
     def on(self, target: Target) -> None:
         target.run(f"apt-mark hold {target.member}")

@@ -26,6 +26,8 @@ from gpustate.lab import paths
 from gpustate.lab.sim.repository import TOOLKIT_PATH
 from gpustate.lab.sim.signing import SigningKey
 
+TOOLKIT_ORIGIN = "nvidia.github.io/libnvidia-container"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -142,7 +144,7 @@ class PackageServer:
         plain = edit(index).encode()
         indices = {"Packages": plain, "Packages.gz": gzip.compress(plain)}
         fields = {
-            "Origin": "example-mirror" if repository.startswith("mirror") else TOOLKIT_PATH,
+            "Origin": "example-mirror" if repository.startswith("mirror") else TOOLKIT_ORIGIN,
             "Label": "example-mirror" if repository.startswith("mirror") else "NVIDIA CORPORATION",
             "Architectures": "amd64",
             "Date": date(),

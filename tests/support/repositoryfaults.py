@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from packagefaults import REPAIRED, Fault, Target
+from packagefaults import REPAIRED, UNTOUCHED, Fault, Target
 from packageserver import Answer, date
 
 # --- the repository's index ------------------------------------------------------------------------
@@ -111,24 +112,25 @@ class Unreachable(_Index):
         self.rule(target, rf"^{re.escape(target.repository)}/", Answer(0))
 
 
-class LabelChanged(_Index):
-    """The repository calls itself something else than when its lists were first read."""
+class AnotherLabel(_Index):
+    """A repository at another address calls itself something else: nothing has to be accepted."""
 
     expected = REPAIRED
-    stays = False
 
     def spoil(self, target: Target) -> None:
-        # Another address is another repository: nothing has to be accepted.
         target.server.publish(
             target.node.name, target.repository, release={"Label": "another", "Origin": "another"}
         )
+
+    def off(self, target: Target) -> None:
+        target.publish_well()
 
 
 class IndexMovedOn(_Index):
     """The mirror was updated after the node read its lists: they are read again."""
 
     expected = REPAIRED
-    stays = False
+    release: ClassVar[Mapping[str, str]] = {}
 
     def on(self, target: Target) -> None:
         def edit(root: Path) -> None:
@@ -136,7 +138,7 @@ class IndexMovedOn(_Index):
             (root / "usr/share/site").write_text("built again\n")
 
         target.forget_downloads()
-        target.change(target.deb(), edit)
+        target.change(target.deb(), edit, self.release)
         target.editions[target.sets] -= 1
 
     def check(self, target: Target) -> None:
@@ -144,6 +146,18 @@ class IndexMovedOn(_Index):
 
     def off(self, target: Target) -> None:
         target.publish_well()
+
+
+class LabelChanged(IndexMovedOn):
+    """As above, and it calls itself something else than when its lists were first read."""
+
+    expected = UNTOUCHED
+    says = r"changed its 'Label' value"
+    move = "--allow-releaseinfo-change"
+    release: ClassVar[Mapping[str, str]] = {"Label": "another"}
+
+    def check(self, target: Target) -> None:
+        """Nothing of it was taken."""
 
 
 class NeedsWhatIsNotThere(_Index):

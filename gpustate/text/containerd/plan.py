@@ -177,7 +177,7 @@ def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Gro
     root = read_document(files.root_path, texts[files.root_path] or "")
     if _is_blank(root):
         root = Document(root.path, root.text, root.data, 2 if containerd < (2, 0) else 3)
-    traps.refuse_version_1(root, containerd)
+    traps.refuse_unseen_version(root, containerd)
     # Without a version of its own a file is read as version 1, but by containerd 1.x as the root's.
     unversioned = root.version if containerd < (2, 0) else 1
     imported = [

@@ -5,6 +5,7 @@ Sources:
     migrates its table, which is then ignored. 2.3.0 does it in steps.
     containerd 2, plugins/cri/images/plugin.go, ``migrateConfig``: returns before it has taken over
     ``snapshotter`` of a version 2 file when that names no runtimes.
+    containerd 1.7, ``ValidateV2``: refuses to start with a version above 2; 1.6 does not look at it.
     containerd 2.3, ``LoadConfig``: "drop-in config version 3 higher than root config version 2".
 """
 
@@ -35,8 +36,15 @@ def version_notes(
     ]
 
 
-def refuse_version_1(root: Document, release: tuple[int, int]) -> None:
-    """Raise where containerd would not see what is added to a version 1 root."""
+def refuse_unseen_version(root: Document, release: tuple[int, int]) -> None:
+    """Raise where containerd would not see what is added to a root of that version."""
+    if root.version > 2 and release < (2, 0):
+        raise RefusedError(
+            f"a version {root.version} file, of which containerd {release[0]}.{release[1]} knows no"
+            " plugin; it runs with its defaults",
+            place=root.path,
+            fix="write it as version 2, or upgrade containerd to 2",
+        )
     if root.version == 1 and (2, 0) <= release < (2, 3):
         raise RefusedError(
             f"a version 1 file, whose CRI settings containerd {release[0]}.{release[1]} ignores",

@@ -50,6 +50,18 @@ def test_the_newest_kernel_that_can_boot_is_the_default() -> None:
     assert default_kernel((Kernel("6.1.0-9", running=True),)) is None
 
 
+def test_grubs_choice_goes_before_the_newest_kernel() -> None:
+    menu = "set default=1\nmenuentry 'new' {\n linux /boot/vmlinuz-6.1.0-18 root=x\n}\n"
+    menu += "menuentry 'old' {\n linux /boot/vmlinuz-6.1.0-9 root=x\n}\n"
+    listed = "kernel|6.1.0-9|/boot/x|||1|1\nkernel|6.1.0-18|/boot/y||1|1|1\n"
+    chosen = default_kernel(Kernels().parse(Answer(0, f"{listed}grub=\n{menu}".encode())))
+    assert chosen is not None
+    assert chosen.release == "6.1.0-9"
+    newest = default_kernel(Kernels().parse(Answer(0, f"{listed}grub=\n".encode())))
+    assert newest is not None
+    assert newest.release == "6.1.0-18"
+
+
 @pytest.mark.parametrize("out", ["", "kernel|torn\n", "kernel|6.1|/boot/x|||1|1\n"])
 def test_an_answer_without_the_running_kernel_is_an_error(out: str) -> None:
     with pytest.raises(ProbeError):

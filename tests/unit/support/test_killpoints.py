@@ -50,17 +50,41 @@ def test_equal_disks_with_another_between_them_are_two_places() -> None:
     assert [len(place.points) for place in places] == [6, 1, 3]
 
 
-def test_thinning_keeps_every_place_with_an_entry_and_one_within_each_step() -> None:
-    many = [Stop(10 + n, 1, 2, "", "s write f", f"x{n}") for n in range(5)]
-    stops = (*STOPS[:2], *many, *STOPS[4:])
+def test_thinning_keeps_every_place_with_an_entry_and_some_within_the_steps() -> None:
+    stops: list[Stop] = []
+    for step in range(8):
+        names = [f"{step}-{n}" for n in range(3)]
+        stops += [
+            Stop(10 * step, 1, 2 * step + 1, "intent", f"s write {step}", f"i{step}"),
+            *(
+                Stop(10 * step + n, 1, 2 * step + 1, "", f"s write {step}", name)
+                for n, name in enumerate(names, 1)
+            ),
+            Stop(10 * step + 9, 1, 2 * step + 2, "result", f"s write {step}", f"r{step}"),
+        ]
     places = killpoints.places(killpoints.points(stops))
-    thin = killpoints.thinned(places, inner=1)
-    for who in (PROGRAM, NODE):
-        kept = [place for place in thin if place.who == who]
-        assert sum(not any(p.stop.kind for p in place.points) for place in kept) == 1
-        entries = {p.stop.name for place in kept for p in place.points if p.stop.kind}
-        assert entries == {stop.name for stop in killpoints.entries(stops)}
+    thin = killpoints.thinned(places)
+    assert set(killpoints.with_entries(places)) <= set(thin)
+    within = [place for place in thin if place not in killpoints.with_entries(places)]
+    assert {who: sum(p.who == who for p in within) for who in (PROGRAM, NODE, SHELL)} == {
+        PROGRAM: 4,
+        NODE: 4,
+        SHELL: 2,
+    }
+    # Another moment of writing each time.
+    assert {p.chosen.stop.call % 10 for p in within if p.who == NODE} == {1, 2, 3}
     assert [p for p in places if p in thin] == thin
+
+
+def test_a_long_step_is_killed_at_two_moments_and_its_shell_at_one() -> None:
+    ticks = [Stop(2, 1, 2, "", "s build", f"t{n}", clock=0.1 + n) for n in range(5)]
+    places = killpoints.places(killpoints.points([*STOPS[:2], *ticks]))
+    thin = [place for place in killpoints.thinned(places) if place.chosen.stop.clock]
+    assert {who: sum(p.who == who for p in thin) for who in (PROGRAM, NODE, SHELL)} == {
+        PROGRAM: 2,
+        NODE: 2,
+        SHELL: 1,
+    }
 
 
 def test_a_long_gap_is_stopped_early_and_a_few_times_and_a_short_one_never() -> None:
