@@ -161,7 +161,7 @@ def thinned(all_places: Sequence[Place]) -> list[Place]:
         else:
             stop = place.chosen.stop
             within.setdefault((place.who, stop.stage, stop.step), []).append(place)
-    turns = dict.fromkeys(WHO, 0)
+    turns = dict[str, int]((who, 0) for who in WHO)
     for (who, _, _), group in within.items():
         turn = turns[who] = turns[who] + 1
         if any(point.stop.clock for place in group for point in place.points):
