@@ -69,9 +69,23 @@ def default_kernel(kernels: Iterable[Kernel]) -> Kernel | None:
     return max(bootable, key=lambda kernel: version_key(kernel.release), default=None)
 
 
+#: sh: DKMS was killed between the first and the last module it installs for a kernel, so that one of
+#: the right version is there and another may be missing.
+DKMS_HALF = r"""
+half() { # kernel module
+  case $2 in */updates/dkms/*|*/extra/*) ;; *) return 1;; esac
+  for d in /var/lib/dkms/nvidia*/*/"$1"/*/module; do
+    a=${d%/module}; [ -d "$d" ] && [ ! -L "${d%/*/*/*/module}/kernel-$1-${a##*/}" ] && return 0
+  done
+  return 1
+}
+"""
+
 # modinfo reads a compressed module as a whole, up to a second for 100 MiB: what it says of those
 # is kept, by the file's size, time and inode.
-_SCRIPT = r"""
+_SCRIPT = (
+    DKMS_HALF
+    + r"""
 run=; [ -n "${GPUSTATE_IMAGE-}" ] || run=$(uname -r); dir=/var/lib/gpustate/cache
 about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*) printf '%s\n' "$l";; esac; done; }
 one() {
@@ -83,7 +97,7 @@ one() {
   [ -e "/lib/modules/$k/modules.dep" ] || return 0
   p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?\.ko(\.[a-z0-9]+)?:' "/lib/modules/$k/modules.dep") || return 0
   p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$k/$p;; esac
-  [ -e "$p" ] || return 0
+  [ -e "$p" ] && ! half "$k" "$p" || return 0
   printf 'module: %s\n' "$p"
   case $p in *.ko) about "$p"; return 0;; esac
   s=$(stat -L -c '%n %s %Y %i' "$p"); c=$dir/modinfo-$k
@@ -110,6 +124,7 @@ else
   case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
 fi
 """
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 
 from gpustate import Step, ops
+from gpustate.model.kernels import DKMS_HALF
 from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH
 from gpustate.text import dkms, dpkg, driverset
 
@@ -40,10 +41,10 @@ SERVICES = (
     "nvidia-fabricmanager.service",
 )
 
-_HAVE = (
+_HAVE = DKMS_HALF + (
     "have() { # kernel: version and type of its nvidia module\n"
     "  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*)?\\.ko(\\.[a-z0-9]+)?:' \"/lib/modules/$1/modules.dep\" 2>/dev/null) || return 0\n"
-    '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; [ -e "$p" ] || return 0\n'
+    '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; [ -e "$p" ] && ! half "$1" "$p" || return 0\n'
     '  case $(modinfo -F license "$p") in *GPL*) t=open;; *) t=proprietary;; esac\n'
     '  printf \'%s %s\' "$(modinfo -F version "$p")" "$t"\n'
     "}\n"
@@ -179,7 +180,7 @@ def settle() -> Step:
 
 #: Wants k, v and want set: kernel, version, and version with type.
 _BUILD = (
-    'depmod "$k"; [ "$(have "$k")" != "$want" ] || exit 0\n'
+    'depmod "$k"; [ "$(have "$k")" != "$want" ] || { effect same; exit 0; }\n'
     'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
     'made() { dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; }\n'

@@ -10,7 +10,8 @@ disk may have been done again.
 A later state is in the run by being registered: in the policy are those of the Kubernetes preset and
 every other one with its defaults, and a state that did nothing in the run fails the first test.
 
-``GPUSTATE_POINT=debian12/node-2.17-result-after`` carries out one point alone.
+``GPUSTATE_POINT=debian12/node-2.17-result-after`` carries out one point alone;
+``debian12/shell-*`` all of a kind.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import killpoints
 import pytest
@@ -60,7 +62,7 @@ class Killed:
 def points_to_take(image: str, campaign: Campaign) -> list[Point]:
     """Debian 12: every place with an entry and some within steps. Debian 13: the node's with an entry."""
     if POINT:
-        return [p for p in campaign.points if f"{image}/{p.name}" == POINT]
+        return [p for p in campaign.points if fnmatchcase(f"{image}/{p.name}", POINT)]
     if image == "debian12":
         some = killpoints.thinned(campaign.places)
     else:

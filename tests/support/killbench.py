@@ -7,7 +7,7 @@ needed in what is tested.
 
 A node that loses its power is a copy of its disk (all processes stopped at once, disk copied), put
 back and booted: that is what a kill of everything leaves, without the order in which processes
-happen to die. :meth:`Bench.live` with ``real=True`` kills the node itself instead.
+happen to die. Every sixth time the node itself is killed instead.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import shlex
-import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,90 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import commandline
-import killpoints
 import ledger
 import nodedisk
+from killjournal import steps_of
 from killpoints import Stop
+from killprocess import Hold, Run, Trouble
+from killsite import CONTAINERD, FOREIGN, INITRAMFS, LONG_AGO, WRAPPER
 
 from gpustate.lab import api, process
-from gpustate.model.asks import Answer
-from gpustate.run import gate
-from gpustate.run.ledger import AskLedger
-
-WRAPPER = """#!/bin/sh
-# The tests' own: counts what the node program forces to disk, and waits where it is told to.
-k=/run/gpustate-kill
-case ${R-}:${LOCK-} in /var/lib/gpustate/runs/*:?*) ;; *) exec /usr/bin/sync "$@";; esac
-[ -d $k ] || exec /usr/bin/sync "$@"
-read -r n <$k/count; n=$((n + 1)); echo $n >$k/count
-read -r at <$k/at
-case $at in
-  every|$n) w=; for f in "$@"; do case $f in */journal) w=entry;; esac; done
-    echo "$n ${R##*/} $w" >$k/reached; read -r go <$k/go;;
-esac
-exec /usr/bin/sync "$@"
-"""
-
-#: Files of others: nothing that gpustate does may change a byte, an owner, a mode or a time of them.
-FOREIGN: Mapping[str, tuple[str, int]] = {
-    "etc/modprobe.d/zz-site.conf": (
-        "# the site's own\noptions nvme poll_queues=4\nblacklist pcspkr\n",
-        0o640,
-    ),
-    "etc/modules-load.d/site.conf": ("# nothing yet\n", 0o644),
-    "etc/apt/apt.conf.d/99site": ('Acquire::Retries "3";\n', 0o644),
-    "etc/apt/preferences.d/site": (
-        "Package: nosuchpackage\nPin: release *\nPin-Priority: -1\n",
-        0o600,
-    ),
-    "etc/containerd/certs.d/registry.example/hosts.toml": (
-        'server = "https://registry.example"\n',
-        0o644,
-    ),
-    "etc/systemd/system/containerd.service.d/site.conf": (
-        "[Service]\nLimitMEMLOCK=infinity\n",
-        0o644,
-    ),
-    "etc/initramfs-tools/conf.d/site": ("# COMPRESS=zstd\n", 0o644),
-    "etc/nvidia/site-notes.txt": ("ask Kim before touching these nodes\n", 0o604),
-    "etc/default/grub.d/site.cfg": (
-        'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n',
-        0o644,
-    ),
-    "srv/data/weights.bin": ("\0\1\2 not text \x7f\n" * 500, 0o400),
-}
-#: A file that gpustate edits and people write in: their lines stay as they are.
-CONTAINERD = """# kept by hand -- talk to the storage people first
-version = 2
-root = "/var/lib/containerd"   # on the big disk
-
-[plugins]
-  [plugins."io.containerd.grpc.v1.cri"]
-    # pinned on purpose
-    sandbox_image = "registry.example/pause:3.9"
-"""
-_LONG_AGO = 1_600_000_000
-
-#: Steps that look, or that fetch or write down what is: harmless when done again. Nothing on the node
-#: is another afterwards, and what was fetched is not fetched twice (apt's own cache).
-LOOKS = (
-    "download the driver's",
-    "read the package lists",
-    "check what",
-    "look for",
-    "note that",
-    "keep what",
-    "hold the driver's packages",
-    "wait until",
-    "walk the chain of proofs",
-)
-#: What an initramfs holds; the archive itself tells the times at which it was packed.
-_INITRAMFS = (
-    "d=$(mktemp -d); unmkinitramfs /{0} $d; cd $d; "
-    "{{ find . -type f -exec sha256sum {{}} +; find . -type l -printf '%p %l\\n'; }} "
-    "| LC_ALL=C sort | sha256sum | cut -c1-16; rm -rf $d"
-)
-_OWN_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
 @dataclass(slots=True)
@@ -130,49 +50,6 @@ class Result:
     point: str
     problems: list[str]
     seconds: float
-
-
-class Trouble(AssertionError):
-    """The harness could not bring a point about; that is a failure, too."""
-
-
-@dataclass(slots=True)
-class Run:
-    """A gpustate process."""
-
-    pid: int
-    out: Path
-    err: Path
-    code: int | None = None
-
-    def poll(self) -> int | None:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-        return self.code
-
-    def wait(self, seconds: float) -> int:
-        end = time.monotonic() + seconds
-        while self.poll() is None:
-            if time.monotonic() > end:
-                self.kill()
-                raise Trouble(f"gpustate was not done within {seconds:.0f} s:\n{self.said()}")
-            time.sleep(0.02)
-        assert self.code is not None
-        return self.code
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            _, status = os.waitpid(self.pid, 0)
-            self.code = os.waitstatus_to_exitcode(status)
-
-    def said(self) -> str:
-        return (
-            self.out.read_text("utf-8", "replace")[-3000:]
-            + self.err.read_text("utf-8", "replace")[-3000:]
-        )
 
 
 class Bench:
@@ -208,7 +85,7 @@ class Bench:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("latin-1"))
             path.chmod(mode)
-            os.utime(path, (_LONG_AGO, _LONG_AGO))
+            os.utime(path, (LONG_AGO, LONG_AGO))
         wrapper = root / "usr/local/sbin/sync"
         wrapper.write_text(WRAPPER)
         wrapper.chmod(0o755)
@@ -240,14 +117,15 @@ class Bench:
             nodedisk.upper(self.node), self.node.layers, skip=lambda name: not ledger.foreign(name)
         )
         status = nodedisk.upper(self.node) / "var/lib/dpkg/status"
-        if status.exists():
-            stanzas = sorted(status.read_text("utf-8", "replace").strip().split("\n\n"))
-            found["var/lib/dpkg/status"] = ledger.digest(dict.fromkeys(stanzas, ""))
+        if "var/lib/dpkg/status" in found:
+            del found["var/lib/dpkg/status"]  # its order tells what was installed when
+            for stanza in status.read_text("utf-8", "replace").strip().split("\n\n"):
+                name, _, rest = stanza.partition("\n")
+                says = re.search(r"^Status: (.*)$", rest, re.M)
+                found[f"dpkg, {name}"] = f"{says and says[1]}, {ledger.digest({rest: ''})}"
         for name in found:
             if name.startswith("boot/initrd.img-"):
-                found[name] = (
-                    f"initramfs of {self.node.run(_INITRAMFS.format(name)).stdout.strip()}"
-                )
+                found[name] = f"initramfs of {self.node.run(INITRAMFS.format(name)).stdout.strip()}"
         return found
 
     def digest(self) -> str:
@@ -458,100 +336,3 @@ class Bench:
             if "gpustate/runs/" in words:
                 found[pid] = words
         return found
-
-
-class Hold:
-    """The pipes at which the node's program waits."""
-
-    def __init__(self, folder: Path) -> None:
-        self._at = folder / "at"
-        self._reached = os.open(folder / "reached", os.O_RDWR | os.O_NONBLOCK)
-        self._go = os.open(folder / "go", os.O_RDWR)
-        self.holding = False
-
-    def pending(self, seconds: float) -> bool:
-        """Whether the program has come to a call, or does within so many seconds."""
-        return bool(select.select([self._reached], [], [], seconds)[0])
-
-    def wait(self, seconds: float) -> str:
-        if not self.pending(seconds):
-            return ""
-        self.holding = True
-        return os.read(self._reached, 4096).decode()
-
-    def go(self) -> None:
-        """Let it go on."""
-        self.holding = False
-        os.write(self._go, b"go\n")
-
-    def never_again(self) -> None:
-        """No later call is to be held."""
-        self._at.write_text("0\n")
-
-    def close(self) -> None:
-        os.close(self._reached)
-        os.close(self._go)
-
-
-def steps_of(folder: Path) -> list[tuple[str, str]]:
-    """State and label of a run's steps."""
-    return [(row["state"], row["label"]) for row in json.loads((folder / "steps.json").read_text())]
-
-
-def ended_well(folder: Path, *, changing: bool = False) -> list[tuple[str, str]]:
-    """Those of a run's steps whose good result is on disk.
-
-    Args:
-        folder: of the run.
-        changing: without those that told that everything was as it should be already.
-    """
-    journal = folder / "journal"
-    done: list[tuple[str, str]] = []
-    effects: list[str] = []
-    for line in journal.read_text("utf-8", "replace").splitlines() if journal.exists() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row.get("e") == "intent":
-            effects = []
-        elif row.get("e") == "effect":
-            effects.append(row.get("did", ""))
-        elif row.get("e") == "result" and row.get("rc") == 0:
-            idle = bool(effects) and set(effects) == {"same"}
-            if not (changing and idle):
-                done.append(steps_of(folder)[row["i"] - 1])
-    return done
-
-
-def verdict(copy: Path, when: str) -> str:
-    """What the first look of a re-run makes of the lock and journal that a kill leaves."""
-    own = copy / ledger.OWN
-    newest = sorted((own / "runs").glob("*-[0-9]*"))[-1:]
-    journals = {path / "journal": (path / "journal").read_bytes() for path in newest}
-    try:
-        for path, text in journals.items():
-            _write_anew(path, killpoints.cut(text, when))
-        script = f"G={shlex.quote(str(own))}; PROC=/proc; SYS=/sys\n{AskLedger().script()}"
-        said = subprocess.run(
-            ["sh", "-c", script], capture_output=True, env=_OWN_ENVIRONMENT, check=False
-        )
-    finally:
-        for path, text in journals.items():
-            _write_anew(path, text)
-    seen = AskLedger().parse(Answer(said.returncode, said.stdout))
-    holder = gate.Holder(seen.lock.holder if seen.lock else "", 1, lambda name, pid: False)
-    return (
-        f"program {seen.program is not None}, alive {bool(seen.program and seen.program.alive)}, "
-        f"lock {seen.lock is not None}, dead {gate.dead(seen, holder)}"
-    )
-
-
-def _write_anew(path: Path, text: bytes) -> None:
-    """Copies are linked to one another: a file of one is replaced, never written into."""
-    status = path.stat()
-    new = path.with_name(path.name + ".harness")
-    new.write_bytes(text)
-    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.chmod(new, status.st_mode & 0o7777)
-    new.replace(path)

@@ -10,8 +10,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import killbench
 import killing
+import killjournal
 import killpoints
 from killbench import Bench, Recording, Result
 from killpoints import NODE, WHENS, Place, Point
@@ -46,7 +46,7 @@ def _verdicts(recording: Recording) -> dict[str, str]:
     bench, found, after = _the_bench(), {}, ""
     for stop in recording.stops:
         for when in WHENS if stop.kind else ():
-            after = found[f"{stop.name}-{when}"] = killbench.verdict(bench.copy_at(stop), when)
+            after = found[f"{stop.name}-{when}"] = killjournal.verdict(bench.copy_at(stop), when)
         if not stop.kind:  # the journal is the one that the last entry left
             found[f"{stop.name}-at work"] = after
     return found

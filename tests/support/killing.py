@@ -13,11 +13,14 @@ from typing import Any
 import killpoints
 import ledger
 import nodedisk
-from killbench import LOOKS, Bench, Hold, Result, Run, Trouble, ended_well
+from killbench import Bench, Result
+from killjournal import LOOKS, ended_well
 from killpoints import CONTROLLER, NODE, SHELL, Point
+from killprocess import Hold, Run, Trouble
 
 from gpustate.lab import process
 
+_AUTOMATIC = "var/lib/apt/extended_states"
 #: A re-run builds kernel modules at most twice.
 _RERUN_S = 240.0
 
@@ -45,7 +48,7 @@ def _from_copy(bench: Bench, point: Point) -> list[str]:
     if journal.exists():
         journal.write_bytes(killpoints.cut(journal.read_bytes(), point.when))
     bench.boot()
-    before = _Before(bench, booted=True)
+    before = _Before(bench, point, booted=True)
     return before.judge(bench.apply("-o", "json"))
 
 
@@ -74,7 +77,7 @@ def _live(bench: Bench, point: Point) -> list[str]:
 def _controller(bench: Bench, point: Point, hold: Hold, first: Run) -> list[str]:
     """What differs is when the successor comes: while the program stands, at once, or after it ended."""
     first.kill()
-    before = _Before(bench)
+    before = _Before(bench, point)
     if point.when == "before":
         second = bench.apply("-o", "json")
         time.sleep(1.0)
@@ -114,7 +117,7 @@ def _program(bench: Bench, point: Point, hold: Hold, first: Run) -> list[str]:
         problems.append(f"the first run ended with {code}:\n{first.said()}")
     if "Traceback" in first.said():
         problems.append(f"a traceback in the first run:\n{first.said()}")
-    before = _Before(bench, booted=point.who == NODE)
+    before = _Before(bench, point, booted=point.who == NODE)
     return problems + before.judge(bench.apply("-o", "json"))
 
 
@@ -141,8 +144,9 @@ def _unit(bench: Bench, run: str) -> set[int]:
 class _Before:
     """What there was when the re-run began, and what must hold when it has ended."""
 
-    def __init__(self, bench: Bench, *, booted: bool = False) -> None:
+    def __init__(self, bench: Bench, point: Point, *, booted: bool = False) -> None:
         self.bench = bench
+        self.point = point
         self.booted = booted
         self.runs = {folder.name for folder in bench.runs()}
         self.done = [step for folder in bench.runs() for step in ended_well(folder)]
@@ -170,7 +174,7 @@ class _Before:
             for name, was in wanted["foreign"].items()
             if bench.foreign()[name] != was
         ]
-        problems += ledger.differences(wanted["ledger"], bench.ledger())
+        problems += ledger.differences(*map(self._told, (wanted["ledger"], bench.ledger())))
         left = ledger.left_behind(nodedisk.upper(bench.node))
         problems += [f"left behind: {name}" for name in left if name not in wanted["left"]]
         own = bench.node.root / ledger.OWN
@@ -181,6 +185,15 @@ class _Before:
         except Trouble as error:
             problems.append(f"{error}: {', '.join(bench.processes().values())}")
         return problems
+
+    def _told(self, found: ledger.Ledger) -> ledger.Ledger:
+        """Less what a killed apt cannot have known any more.
+
+        It writes down at its end which packages came as dependencies. Where it was killed, they count
+        as asked for: nothing else takes them away, and ``gpustate remove`` knows them by name.
+        """
+        inside = not self.point.stop.kind and "install" in self.point.stop.step
+        return {name: line for name, line in found.items() if not (inside and name == _AUTOMATIC)}
 
     def _steps(self) -> list[str]:
         bench = self.bench

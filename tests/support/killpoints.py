@@ -20,7 +20,7 @@ between two programs, when the controller looks and plans.
 Points on the same *place* (no file outside of the run's own journal and output changed between
 them) leave the same node behind, but for the journal's last line. A place is killed once for each of
 who can die, with the point to do it at taken in turn; what the first look of a re-run makes of the
-journal is asked for every single point (:func:`killbench.verdict`) and has to be the same.
+journal is asked for every single point (:func:`killjournal.verdict`) and has to be the same.
 """
 
 from __future__ import annotations

@@ -29,12 +29,16 @@ class Copier:
     """Makes copies of one node's disk, one after the other."""
 
     node: Node
+    _linked: dict[int, Path] = field(
+        default_factory=dict[int, Path]
+    )  # names of one file in one copy
     _kept: dict[str, tuple[_Signature, Path]] = field(
         default_factory=dict[str, tuple[_Signature, Path]]
     )
 
     def copy(self, to: Path) -> Path:
         """Copy the disk as it is now; nothing may write to it meanwhile."""
+        self._linked.clear()
         self._folder(upper(self.node), to, "")
         return to
 
@@ -59,6 +63,16 @@ class Copier:
 
     def _file(self, path: Path, target: Path, inner: str, status: os.stat_result) -> None:
         signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if status.st_nlink > 1:
+            if status.st_ino in self._linked:
+                os.link(self._linked[status.st_ino], target)
+                return
+            self._linked[status.st_ino] = target
+            # Never shared with another copy: its count of names would be wrong there.
+            self._kept.pop(inner, None)
+            shutil.copyfile(path, target)
+            _same(path, target, status)
+            return
         known = self._kept.get(inner)
         if known is not None and known[0] == signature:
             os.link(known[1], target)
