@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 from gpustate.ops.library import LIBRARY
 
 if TYPE_CHECKING:
+    from gpustate.ops.program import Block, Program, compile_program
     from gpustate.ops.steps import (
         AptHold,
         AptInstall,
         AptRemove,
         AptUpdate,
-        Block,
         DaemonReload,
         DisableUnit,
         EnableUnit,
         ForgetOriginal,
         LoadModules,
-        Program,
         PutText,
         Reboot,
         RebuildInitramfs,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
         Run,
         StartUnit,
         UnloadModules,
-        compile_program,
     )
 
 __all__ = [
@@ -61,9 +59,13 @@ __all__ = [
 ]
 
 
+_PROGRAM = ("Block", "Program", "compile_program")
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("gpustate.ops.steps"), name)
+        room = "program" if name in _PROGRAM else "steps"
+        return getattr(importlib.import_module(f"gpustate.ops.{room}"), name)
     raise AttributeError(f"module 'gpustate.ops' has no attribute {name!r}")
 
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import base64
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
 from gpustate.model.step import Step
+from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
 from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
 
-
-def _q(word: str) -> str:
-    return shlex.quote(word)
-
-
-def _words(words: tuple[str, ...]) -> str:
-    return " ".join(_q(word) for word in words)
+_q, _words = shlex.quote, shlex.join
 
 
 def _checked_path(path: str) -> str:
@@ -139,121 +134,6 @@ class Run(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class AptUpdate(Step):
-    """Read the package lists, of all sources or of one list file only.
-
-    Args:
-        source_list: a file below /etc/apt/sources.list.d whose repository alone is read.
-        roll_back: files that are put back as they were before this run when they cannot be read, for
-            a repository that does not work stops every other use of apt.
-    """
-
-    source_list: str | None = None
-    roll_back: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"read the package lists of {self.source_list or 'all repositories'}"
-
-    def script(self) -> str:
-        only = ""
-        if self.source_list:
-            only = (
-                f" -o Dir::Etc::sourcelist={_q(self.source_list)}"
-                " -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0"
-            )
-        return (
-            f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then exit 0; fi\n"
-            + (f"roll_back {_words(self.roll_back)}\n" if self.roll_back else "")
-            + "exit 1"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AptInstall(Step):
-    """Install packages at exact versions in one transaction, wholly or not at all.
-
-    Everything is downloaded before anything is unpacked. Where the transaction fails in the middle,
-    what was installed before is installed again, and what came is purged.
-
-    Args:
-        packages: name and version; an empty version takes the candidate.
-        hold: mark them all as held afterwards.
-        remove: packages that leave in the same transaction.
-        reinstall: packages whose files are put back even where the version is right.
-        roll_back: files that go back with the packages, as they were before this run.
-        timeout: seconds; building modules counts.
-    """
-
-    packages: tuple[tuple[str, str], ...]
-    hold: bool = False
-    remove: tuple[str, ...] = ()
-    reinstall: bool = False
-    roll_back: tuple[str, ...] = ()
-    timeout: int = 3600
-
-    @property
-    def label(self) -> str:
-        names = ", ".join(f"{n}={v}" if v else n for n, v in self.packages)
-        return f"install {names}"
-
-    @property
-    def timeout_s(self) -> int:
-        return self.timeout
-
-    def script(self) -> str:
-        wanted = [_q(f"{name}={version}" if version else name) for name, version in self.packages]
-        wanted += [_q(f"{name}-") for name in self.remove]
-        names = _words(tuple(name for name, _ in self.packages))
-        again = "--reinstall " if self.reinstall else ""
-        words = again + " ".join(wanted)
-        back = f"roll_back {_words(self.roll_back)}"
-        lines = [
-            f"{{ apt_ready && apt_fetch {words}; }} || {{ {back}; exit 1; }}",
-            f'apt_swap {words} || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
-        ]
-        if self.hold:
-            lines.append(f"apt_wait; apt-mark hold {names}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
-class AptHold(Step):
-    """Mark packages as held, or no longer held."""
-
-    packages: tuple[str, ...]
-    hold: bool = True
-
-    @property
-    def label(self) -> str:
-        return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
-
-    def script(self) -> str:
-        return f"apt_wait; apt-mark {'hold' if self.hold else 'unhold'} {_words(self.packages)}"
-
-
-@dataclass(frozen=True, slots=True)
-class AptRemove(Step):
-    """Purge packages that are there; what others still need stays."""
-
-    packages: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return f"remove {', '.join(self.packages)}"
-
-    @property
-    def timeout_s(self) -> int:
-        return 1800
-
-    def script(self) -> str:
-        return (
-            "apt_ready\n"
-            f"apt purge --allow-change-held-packages {_words(self.packages)}\neffect removed"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class RebuildInitramfs(Step):
     """Build the initramfs of some kernels, or of all, anew with the distribution's own tool."""
 
@@ -364,60 +244,16 @@ class Reboot(Step):
         raise NotImplementedError("a reboot is carried out by the walk, not by a program")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The steps of one state, and the states whose failure keeps them from running."""
-
-    state: str
-    needs: tuple[str, ...]
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What runs on a node, and what each of its step numbers means.
-
-    Args:
-        text: the sh program.
-        files: further files of the run's folder: one script a step.
-        steps: state and step by number; numbers start at 1.
-    """
-
-    text: str
-    files: dict[str, str]
-    steps: tuple[tuple[str, Step], ...] = field(default_factory=tuple[tuple[str, Step], ...])
-
-
-def compile_program(blocks: tuple[Block, ...]) -> Program:
-    """Put the steps of some states, in order, into one program. Reboots are left out."""
-    lines = ["sweep"]
-    files: dict[str, str] = {}
-    steps: list[tuple[str, Step]] = []
-    for block in blocks:
-        lines.append(f"block {_q(block.state)} {_words(block.needs)}".rstrip())
-        for one in block.steps:
-            if isinstance(one, Reboot):
-                continue
-            steps.append((block.state, one))
-            number = len(steps)
-            files[f"step.{number}"] = f'. "$R/library"\nset -e\n{one.script()}\n'
-            lines.append(f"step {number} {one.timeout_s}")
-    lines.append("finish 0")
-    return Program("\n".join(lines) + "\n", files, tuple(steps))
-
-
 __all__ = [
     "AptHold",
     "AptInstall",
     "AptRemove",
     "AptUpdate",
-    "Block",
     "DaemonReload",
     "DisableUnit",
     "EnableUnit",
     "ForgetOriginal",
     "LoadModules",
-    "Program",
     "PutText",
     "Reboot",
     "RebuildInitramfs",
@@ -427,5 +263,4 @@ __all__ = [
     "Run",
     "StartUnit",
     "UnloadModules",
-    "compile_program",
 ]

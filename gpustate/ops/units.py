@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from gpustate.model.step import Step
 
-
-def _q(word: str) -> str:
-    return shlex.quote(word)
-
-
-def _words(words: tuple[str, ...]) -> str:
-    return " ".join(_q(word) for word in words)
+_q, _words = shlex.quote, shlex.join
 
 
 @dataclass(frozen=True, slots=True)
