@@ -336,7 +336,7 @@ class Session:
                     yield {"e": "died"}
                     return
                 elif began and line.startswith("{"):
-                    yield read_entry(line)
+                    yield {**read_entry(line), "bytes": len(raw) + 1}
 
 
 def read_entry(line: str) -> dict[str, Any]:
@@ -352,5 +352,4 @@ def read_entry(line: str) -> dict[str, Any]:
             entry["out"] = base64.b64decode(entry["out"]).decode("utf-8", "replace")
         except ValueError:
             entry["out"] = ""
-    entry["bytes"] = len(line.encode()) + 1
     return entry

@@ -5,8 +5,7 @@ direction of a connection on its own. With an encrypt-then-MAC cipher, which the
 insists on, a packet's length travels in the clear, so that packets can be told apart without being
 read. TCP's own cuts never show: what is broken is the same packet every time.
 
-Runs as a process of its own (the tests' process is patched for gevent) and takes one JSON command
-a line; :class:`Proxy` is its handle.
+Runs as a process of its own and takes one JSON command a line; :class:`Proxy` is its handle.
 
 Sources:
     RFC 4253 section 6 (binary packets), PROTOCOL of OpenSSH (encrypt-then-MAC modes).
