@@ -93,7 +93,7 @@ class ContainerToolkit(State[Observed]):
     name: ClassVar[str] = "container-toolkit"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     after: ClassVar[tuple[str, ...]] = ("driver",)
-    known_after: ClassVar[tuple[str, ...]] = ("toolkit-repository",)
+    known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = ("versions", "held", "config_text", "target")
 

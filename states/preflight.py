@@ -19,6 +19,7 @@ Sources:
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ from gpustate.text.numbers import whole
 SUPPORTED = ("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604")
 MACHINES = ("x86_64", "aarch64")
 
+#: What of apt's own is fetched again when it is torn; the names become words of a command.
+_LIST = re.compile(r"/var/lib/apt/lists/[\w.:%~+@=-]+", re.ASCII)
 _NVIDIA = re.compile(r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$")
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
 _LATEST_S = 4_102_444_800  # 2100-01-01
@@ -72,10 +75,11 @@ v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What has to be right; everything but ``unsettled`` and ``journal`` are facts."""
+    """What has to be right; everything but ``unsettled``, ``journal`` and ``torn_lists`` are facts."""
 
     unsettled: tuple[str, ...] = ()  # packages somebody left half-way, as "iF name"
     journal: bool = False  # dpkg was killed while it wrote its database
+    torn_lists: tuple[str, ...] = ()  # package lists that apt cannot read
     left: tuple[str, ...] = ()  # half-way packages that belong to other states
     dpkg_error: str = ""  # dpkg cannot read its database
     apt_error: str = ""  # apt cannot work with what is installed, or with its package lists
@@ -144,6 +148,7 @@ class NodeFit(State[Observed]):
         return Observed(
             unsettled=tuple(row for row in broken if not _NVIDIA.search(row.split()[-1])),
             journal="journal" in keys,
+            torn_lists=tuple(sorted(set(_LIST.findall("\n".join(keys.get("apt", [])))))),
             left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
             dpkg_error=" ".join(keys.get("dpkg", [])),
             apt_error=_said_by_apt(keys.get("apt", [])),
@@ -169,7 +174,7 @@ class NodeFit(State[Observed]):
     def desired(self, seen: Observed) -> Observed:
         if self.absent or seen.lock_holder:
             return seen
-        return replace(seen, unsettled=(), journal=False)
+        return replace(seen, unsettled=(), journal=False, torn_lists=())
 
     def refuse(self, seen: Observed) -> str | None:
         if self.absent:
@@ -207,7 +212,9 @@ class NodeFit(State[Observed]):
                 "copy from /var/backups, in the place of /var/lib/dpkg/status"
             )
         # What is half-way is finished first, here or by the state that owns it; apt minds it as well.
-        elif seen.apt_error and not (seen.unsettled or seen.journal or seen.left):
+        elif seen.apt_error and not (
+            seen.unsettled or seen.journal or seen.torn_lists or seen.left
+        ):
             _, move = aptsays.trouble(seen.apt_error) or ("", "see apt-get check on the node")
             yield f"apt cannot work here ({seen.apt_error}): {move}"
 
@@ -256,6 +263,7 @@ class NodeFit(State[Observed]):
             why={
                 "unsettled": "left half-way by an interrupted installation",
                 "journal": "dpkg was killed while it wrote its database",
+                "torn_lists": "apt cannot read them, as after a power cut; they are fetched anew",
             },
             notes=() if self.absent else tuple(self._notes(seen)),
         )
@@ -275,7 +283,9 @@ class NodeFit(State[Observed]):
             yield "no time service was seen (systemd-timesyncd, chrony, ntpd)"
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if not plan:
+        if "torn_lists" in plan.fields:
+            yield _read_anew(seen.torn_lists)
+        if not plan.fields & {"unsettled", "journal"}:
             return
         torn = " ".join(
             row.split()[-1]
@@ -302,6 +312,18 @@ class NodeFit(State[Observed]):
         yield ops.Run(
             "\n".join(lines), "finish what an interrupted package installation left", 1800
         )
+
+
+def _read_anew(lists: tuple[str, ...]) -> Step:
+    """Take away lists that apt cannot read, and what they were compiled into, and read all again."""
+    return ops.Run(
+        "apt_wait\n"
+        f"rm -f {shlex.join(lists)} /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n"
+        "apt update -o APT::Update::Error-Mode=any || echo 'not every repository could be read'\n"
+        "apt_lists_kept; effect read",
+        "read package lists again that are torn",
+        900,
+    )
 
 
 def _package(row: str) -> str:

@@ -123,7 +123,11 @@ if [ -n "${GPUSTATE_IMAGE-}" ]; then
 else
   case " $seen " in *" $run "*) ;; *) one "$run" '';; esac
 fi
-"""
+echo 'grub='
+set -- /boot/grub/grub.cfg /boot/grub2/grub.cfg /boot/grub/grubenv /boot/grub2/grubenv
+for f do shift; [ -r "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || grep -hE '@LINES@' "$@"
+""".replace("@LINES@", grub.LINES_ERE)
 )
 
 

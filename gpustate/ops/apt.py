@@ -38,7 +38,7 @@ class AptUpdate(Step):
                 " -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0"
             )
         return (
-            f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then exit 0; fi\n"
+            f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then apt_lists_kept; exit 0; fi\n"
             + (f"roll_back {_words(self.roll_back)}\n" if self.roll_back else "")
             + "exit 1"
         )

@@ -28,6 +28,7 @@ apt() { # a shut package manager, no questions, conffiles kept, waits for somebo
   apt-get -y -q -o DPkg::Lock::Timeout="$APT_WAIT_S" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
     -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
 }
+apt_lists_kept() { sync /var/lib/apt/lists /var/lib/apt/lists/*_*; } # apt forces none of them to disk
 lock_holder() { # who holds a lock of dpkg or apt, as NAME (process N)
   for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock 2>/dev/null); do
     while read -r _ _ _ _ p n _; do

@@ -63,7 +63,7 @@ class DriverInstalled(State[Observed]):
 
     name: ClassVar[str] = "driver"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "driver-repository")
-    known_after: ClassVar[tuple[str, ...]] = ("driver-repository",)
+    known_after: ClassVar[tuple[str, ...]] = ("preflight", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",

@@ -344,18 +344,36 @@ class ListCorrupted(Fault):
     """A package list of somebody else's repository is garbage."""
 
     group = "database"
-    says = r"preflight: apt cannot work here \(.*/var/lib/apt/lists"
-    move = r"rm '/var/lib/apt/lists/.*' and run apt-get update"
+    expected = REPAIRED
+    files = "*_lab_*_Packages"
 
     def on(self, target: Target) -> None:
         target.run(
-            "f=$(ls /var/lib/apt/lists/*_lab_*_Packages); cp -p $f /var/tmp/list; "
-            "head -c 3000 /dev/urandom >$f; rm -f /var/cache/apt/*.bin"
+            f"for f in /var/lib/apt/lists/{self.files}; do head -c 3000 /dev/urandom >$f; done; "
+            "rm -f /var/cache/apt/*.bin; ! apt-get check -qq 2>/dev/null"
         )
 
+    def check(self, target: Target) -> None:
+        assert target.run(f"grep -c ^Package: /var/lib/apt/lists/{self.files}")
+
     def off(self, target: Target) -> None:
-        target.run("mv /var/tmp/list $(ls /var/lib/apt/lists/*_lab_*_Packages)")
-        target.run("rm -f /var/cache/apt/*.bin")
+        pass
+
+
+class ReleaseTorn(ListCorrupted):
+    """The driver's own repository: its signed list is zeros, as a power cut leaves it."""
+
+    files = "*_InRelease"
+
+    def on(self, target: Target) -> None:
+        target.run(
+            f"for f in /var/lib/apt/lists/{self.files}; do "
+            "n=$(stat -c %s $f); head -c $n /dev/zero >$f; done; "
+            "rm -f /var/cache/apt/*.bin; ! apt-get check -qq 2>/dev/null"
+        )
+
+    def check(self, target: Target) -> None:
+        assert target.run(f"grep -c ^SHA256: /var/lib/apt/lists/{self.files}")
 
 
 # --- policy of somebody else ---------------------------------------------------------------------

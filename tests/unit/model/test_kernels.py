@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +75,24 @@ def test_the_fragment_finds_the_running_kernel_of_this_machine() -> None:
     kernels = Kernels().parse(Answer(done.returncode, done.stdout))
     running = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True)
     assert [k.release for k in kernels if k.running] == [running.stdout.strip()]
+
+
+def test_the_menu_is_read_from_where_grub_keeps_it(tmp_path: Path) -> None:
+    """The script itself, in a /boot of its own: what it sends is what the reader wants."""
+    boot = tmp_path / "boot"
+    (boot / "grub").mkdir(parents=True)
+    menu = Path(__file__).parents[2] / "data" / "grub"
+    (cfg,) = menu.glob("debian12*.cfg")
+    (boot / "grub" / "grub.cfg").write_text(cfg.read_text())
+    releases = dict.fromkeys(re.findall(r"/vmlinuz-(\S+)", cfg.read_text()))
+    for release in releases:
+        (boot / f"vmlinuz-{release}").touch()
+    script = Kernels().script().replace("/boot/", f"{boot}/")
+    oldest = list(releases)[-1]
+    title = re.search(rf"menuentry '([^']*{re.escape(oldest)})'", cfg.read_text())
+    assert title is not None
+    for environment, expected in (("", next(iter(releases))), (f"1>{title[1]}", oldest)):
+        (boot / "grub" / "grubenv").write_text(f"# GRUB\nnext_entry={environment}\n####\n")
+        said = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
+        chosen = [k.release for k in Kernels().parse(Answer(0, said.stdout)) if k.boots_next]
+        assert chosen == [expected]

@@ -152,6 +152,29 @@ def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
     assert "nvidia-kernel-open-dkms" in state.plan(seen).notes[0]
 
 
+def test_package_lists_that_a_power_cut_tore_are_read_again() -> None:
+    """What says no file is not mended here, and no word of a message gets into a command."""
+    state = NodeFit()
+    seen = state.probe(
+        node(
+            GOOD
+            + "apt=Splitting of clearsigned file /var/lib/apt/lists/_opt_nvidia_InRelease failed\n"
+            "apt=Problem with MergeList /var/lib/apt/lists/a%2eb_Packages;reboot\n"
+        )
+    )
+    assert state.refuse(seen) is None
+    plan = state.plan(seen)
+    assert plan.fields == {"torn_lists"}
+    (step,) = state.apply(seen, plan)
+    assert isinstance(step, ops.Run)
+    lists = "/var/lib/apt/lists/_opt_nvidia_InRelease /var/lib/apt/lists/a%2eb_Packages"
+    assert f"rm -f {lists} /var/cache" in step.text
+    assert "reboot" not in step.text
+    assert not state.plan(state.desired(seen))
+    other = state.probe(node(GOOD + "apt=Unmet dependencies. Try something\n"))
+    assert "apt cannot work here" in str(state.refuse(other))
+
+
 def test_nothing_is_repaired_while_somebody_holds_the_package_lock() -> None:
     state = NodeFit()
     seen = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
