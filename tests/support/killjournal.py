@@ -22,6 +22,7 @@ LOOKS = (
     "read the package lists",
     "check what",
     "look for",
+    "have ",  # "have containerd read its new configuration": its own program says what it makes of it
     "note that",
     "keep what",
     "hold the driver's packages",
