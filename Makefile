@@ -17,7 +17,7 @@ test: setup
 
 # Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
 proof: setup
-	@$(BIN)/pytest --proof tests/proof
+	@$(BIN)/python tests/support/proofs.py
 
 # What a fleet costs beside the floor, pyinfra, Mitogen and ansible-core, in one table.
 bench: setup
