@@ -196,7 +196,8 @@ class NodeFit(State[Observed]):
         if not seen.systemd and not seen.image:
             yield "systemd does not run here: boot with systemd as init, or bake the root as an image (gpustate bake)"
         if seen.read_only:
-            yield f"{', '.join(seen.read_only)} cannot be written: become root there (-b), or mount them read-write (a disk error may be why: dmesg)"
+            root = "" if seen.image else "become root there (-b), or "
+            yield f"{', '.join(seen.read_only)} cannot be written: {root}mount them read-write (a disk error may be why: dmesg)"
         if seen.clock_s and not _EARLIEST_S <= seen.clock_s < _LATEST_S:
             yield f"the clock says {_date(seen.clock_s)}: set the time, signatures of repositories depend on it"
         elif seen.clock_s and seen.last_write_s > seen.clock_s + 86_400:

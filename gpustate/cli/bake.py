@@ -25,6 +25,7 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 
 @click.command()
 @click.argument("policy")
+@common.policy_options
 @click.option(
     "--root", required=True, metavar="DIR", help="The image's root: a folder or a mounted disk."
 )
@@ -54,7 +55,9 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     from gpustate.remote import chroot
     from gpustate.run.bake import Image
 
-    made = common.load_policy(policy)
+    made = common.load_policy(policy, options)
+    if not root:
+        raise UsageError("--root is empty", fix="name the folder of the image's root")
     root = os.path.abspath(root)
     node = _node(root, name, options)
     _check_conditions(made, _checked_gpus(gpus))
@@ -131,7 +134,8 @@ def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResu
     stop = common.Interrupt(
         lambda: progress.say(
             "interrupted: the running step is finished, nothing new is begun; bake again"
-        )
+        ),
+        "what runs in the image is killed; bake again",
     )
     stop.arm()
     with progress:

@@ -50,6 +50,16 @@ class Document:
         """Return where ``key`` of ``mapping`` stands."""
         return at(self.path, self.lines.get(id(mapping), {}).get(key))
 
+    def places(self, value: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
+        """Return where everything in a value stands, by its keys."""
+        found: dict[tuple[str, ...], str] = {}
+        if isinstance(value, dict):
+            for key, below in value.items():
+                path = (*above, str(key))
+                found[path] = self.place(value, key)
+                found.update(self.places(below, path))
+        return found
+
 
 def parse(text: str, path: str) -> Document:
     """Read ``text`` as JSON when ``path`` says so, as YAML otherwise.
@@ -75,6 +85,7 @@ def parse_json(text: str, place: str) -> Any:
         ) from error
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        why = why.partition("; use sys.")[0]  # of too many digits; the rest is for programmers
         raise InventoryError(f"is not JSON that can be read: {why}", place=place) from error
 
 

@@ -115,6 +115,12 @@ def held(root: str) -> Iterator[None]:
                 place=root,
                 fix="use `gpustate apply` with a node of ansible_connection: local",
             )
+        if pid := _lives_in(folder):
+            raise UsageError(
+                f"a machine or program runs in it (process {pid})",
+                place=root,
+                fix="switch it off first, or reach it over SSH with `gpustate apply`",
+            )
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -123,6 +129,18 @@ def held(root: str) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+
+
+def _lives_in(folder: int) -> str:
+    """A process that has the folder as its root; empty where there is none."""
+    wanted = os.fstat(folder)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.path.samestat(wanted, os.stat(f"/proc/{pid}/root")):
+                return pid
+        except OSError:  # it has ended
+            continue
+    return ""
 
 
 def _try(root: str) -> None:

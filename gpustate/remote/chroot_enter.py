@@ -274,7 +274,8 @@ def lay(path: str, ours: str, stand_in: bytes, mode: int) -> None:
 def note(paths: list[str]) -> None:
     """Write down what will be made, before it is made."""
     folder = os.path.dirname(NOTE)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    # Where it is a link whose end is not there yet, that end is made.
+    os.makedirs(os.path.realpath(folder), mode=0o700, exist_ok=True)
     with open(NOTE, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{path}\n" for path in paths))
         file.flush()
@@ -349,11 +350,10 @@ def init(path: str, resolver: bytes, command: str, gpus: str, *, guarded: bool) 
 
 
 def complain(error: Exception) -> None:
-    print(
-        f"gpustate-bake: {error.strerror if isinstance(error, OSError) and error.strerror else error}",
-        file=sys.stderr,
-        flush=True,
-    )
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    print(f"gpustate-bake: {said}", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str]) -> int:

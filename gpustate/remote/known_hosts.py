@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import os
 import threading
 from collections.abc import Iterable
 
@@ -21,8 +22,10 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, HostKeys
 
 from gpustate.errors import UsageError
+from gpustate.files import TextFiles
 
 _HASHED = "|1|"
+_FILES = TextFiles("known_hosts", UsageError, limit_mib=64)
 
 
 class KnownHosts:
@@ -41,13 +44,8 @@ class KnownHosts:
         self._hashed: list[tuple[bytes, bytes, str]] = []
         self._writing = threading.Lock()
         for file in files:
-            try:
-                with open(file, encoding="utf-8") as lines:
-                    self._take(lines)
-            except FileNotFoundError:
-                continue
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"known hosts cannot be read ({error})", place=file) from error
+            if file != os.devnull and _is_there(file):
+                self._take(_FILES.text(file).split("\n"))
 
     def _take(self, lines: Iterable[str]) -> None:
         for line in map(str.strip, lines):
@@ -94,3 +92,14 @@ class KnownHosts:
         with self._writing, open(self._file, "a", encoding="ascii") as file:
             file.write(line + "\n")
             self._plain.setdefault(name, []).append(line)
+
+
+def _is_there(file: str) -> bool:
+    """Whether something has that name; one that may not be looked at is there."""
+    try:
+        os.stat(file)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True

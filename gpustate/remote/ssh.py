@@ -19,18 +19,19 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 import paramiko
 from paramiko import config as paramiko_config
 
 from gpustate.errors import ConnectionFailed, UsageError
+from gpustate.files import TextFiles
 from gpustate.model.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, alive_interval
 from gpustate.remote import alive
 from gpustate.remote.known_hosts import KnownHosts
 from gpustate.text.numbers import whole
 
+_CONFIGURATIONS = TextFiles("ssh configuration", UsageError, limit_mib=16)
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
 
 _T = TypeVar("_T")
@@ -70,18 +71,16 @@ class _Target:
 
 @_once
 def _config(path: str | None) -> paramiko.SSHConfig:
-    file = Path(path or "~/.ssh/config").expanduser()
-    if path is None and not file.is_file():
+    file = os.path.expanduser(path or "~/.ssh/config")
+    if (path is None and not os.path.isfile(file)) or path in ("none", os.devnull):
         return paramiko.SSHConfig()
+    text = _CONFIGURATIONS.text(file)
     try:
-        text = file.read_text()
         if re.search(r"^\s*match\s.*\bexec\b", text, re.IGNORECASE | re.MULTILINE):
             paramiko_config.__dict__["invoke"] = importlib.import_module("invoke")
         return paramiko.SSHConfig.from_text(text)
-    except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-        raise UsageError(
-            f"cannot be read as an ssh configuration ({error})", place=str(file)
-        ) from error
+    except (OSError, paramiko.SSHException) as error:
+        raise UsageError(f"cannot be read as an ssh configuration ({error})", place=file) from error
 
 
 def _target(name: str, connection: Connection) -> _Target:
@@ -134,7 +133,8 @@ def _known_hosts(files: tuple[str, ...]) -> KnownHosts:
 def _private_key(file: str) -> paramiko.PKey:
     """Load a key once for all nodes."""
     if not os.path.isfile(file):
-        raise UsageError("private key does not exist", place=file)
+        what = "is no file" if os.path.lexists(file) else "does not exist"
+        raise UsageError(f"private key {what}", place=file)
     if not os.access(file, os.R_OK):
         raise UsageError("private key is not readable", place=file, fix="check its owner and mode")
     try:

@@ -93,5 +93,5 @@ def test_a_new_key_is_written_down_and_known_from_then_on(
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match=r"folder: known hosts cannot be read"):
+    with pytest.raises(UsageError, match=r"folder: is a directory"):
         KnownHosts((str(tmp_path / "folder"),))
