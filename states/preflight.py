@@ -19,7 +19,6 @@ Sources:
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ SUPPORTED = ("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604")
 MACHINES = ("x86_64", "aarch64")
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
-_LIST = re.compile(r"/var/lib/apt/lists/[\w.:%~+@=-]+", re.ASCII)
+_LIST = re.compile(r"/var/lib/apt/lists/[A-Za-z0-9_.:%~+@=-]+")
 _NVIDIA = re.compile(r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$")
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
 _LATEST_S = 4_102_444_800  # 2100-01-01
@@ -47,7 +46,19 @@ def _checked_gpus(value: int | str | None) -> int | str | None:
     return value
 
 
-_SCRIPT = r"""
+#: sh: lists that apt complains of, or that are none: apt tells the latter once, and then goes on as if
+#: the repository were empty.
+_TORN = r"""
+torn() {
+  apt-get check -qq -o Debug::NoLocking=1 2>&1 | sed -n 's/^E: //p'
+  for f in $(grep -aLE '^(Package|SHA256|SHA512|SHA1|MD5Sum):' /var/lib/apt/lists/*_Packages /var/lib/apt/lists/*Release 2>/dev/null); do
+    [ ! -s "$f" ] || echo "$f is no package list"
+  done
+}
+"""
+_SCRIPT = (
+    _TORN
+    + r"""
 [ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/$(uname -r)" ] && echo modules=1
 echo "now=$(date +%s)"
 printf 'written=%s\n' $(stat -c %Y /var/lib/dpkg/status /etc/os-release 2>/dev/null)
@@ -61,7 +72,7 @@ df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
   case $s$a in 0*|*[!0-9]*|'') ;; *) [ "$a" -ge 20000 ] || echo "inodes=$m" ;; esac; done; }
 [ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
 dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /'
-command -v apt-get >/dev/null && apt-get check -qq -o Debug::NoLocking=1 2>&1 | sed -n 's/^E: /apt=/p'
+command -v apt-get >/dev/null && torn | sed 's/^/apt=/'
 for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
 for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null); do
   while read -r _ _ _ _ p n _; do
@@ -71,6 +82,7 @@ done
 v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
 [ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
 :"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +297,7 @@ class NodeFit(State[Observed]):
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if "torn_lists" in plan.fields:
-            yield _read_anew(seen.torn_lists)
+            yield _read_anew()
         if not plan.fields & {"unsettled", "journal"}:
             return
         torn = " ".join(
@@ -315,11 +327,14 @@ class NodeFit(State[Observed]):
         )
 
 
-def _read_anew(lists: tuple[str, ...]) -> Step:
+def _read_anew() -> Step:
     """Take away lists that apt cannot read, and what they were compiled into, and read all again."""
     return ops.Run(
-        "apt_wait\n"
-        f"rm -f {shlex.join(lists)} /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n"
+        _TORN + "apt_wait\n"
+        "for n in 1 2 3 4 5 6 7 8 9; do\n"  # apt complains of one at a time
+        f"  bad=$(torn | grep -oE '{_LIST.pattern}' | sort -u); [ -n \"$bad\" ] || break\n"
+        "  rm -f $bad /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n"
+        "done\n"
         "apt update -o APT::Update::Error-Mode=any || echo 'not every repository could be read'\n"
         "apt_lists_kept; effect read",
         "read package lists again that are torn",

@@ -354,7 +354,7 @@ class ListCorrupted(Fault):
         )
 
     def check(self, target: Target) -> None:
-        assert target.run(f"grep -c ^Package: /var/lib/apt/lists/{self.files}")
+        assert target.run(f"grep -h ^Package: /var/lib/apt/lists/{self.files}")
 
     def off(self, target: Target) -> None:
         pass
@@ -373,7 +373,7 @@ class ReleaseTorn(ListCorrupted):
         )
 
     def check(self, target: Target) -> None:
-        assert target.run(f"grep -c ^SHA256: /var/lib/apt/lists/{self.files}")
+        assert target.run(f"grep -h ^SHA256: /var/lib/apt/lists/{self.files}")
 
 
 # --- policy of somebody else ---------------------------------------------------------------------
