@@ -22,6 +22,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
 
 
+def is_name(text: str) -> bool:
+    """The text is a package name, and so a word of a command."""
+    return _NAME.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """One package of dpkg's database."""

@@ -42,6 +42,17 @@ def branch_of(version: str) -> int:
     return whole(version.partition(".")[0]) or 0
 
 
+def is_version(text: str) -> bool:
+    """The text is a driver version: three digits, and numbers."""
+    return _VERSION.match(text) is not None
+
+
+def branches_in(names: Iterable[str]) -> set[int]:
+    """Branches that package names carry."""
+    found = (_BRANCH_NAME.search(name) for name in names)
+    return {int(match.group(1)) for match in found if match}
+
+
 def is_member(name: str, version: str) -> bool:
     """An installed package belongs to the driver: it has a driver's version, or is a built module."""
     return re.match(MEMBER_ERE, f"{name}|x|{version}|") is not None
@@ -230,9 +241,7 @@ def choices(
 ) -> list[tuple[Scheme, str, str]]:
     """Scheme, version and module type of every set to be had, newest first."""
     found: list[tuple[Scheme, str, str]] = []
-    branches = {
-        int(match.group(1)) for name in available for match in [_BRANCH_NAME.search(name)] if match
-    } | {0}
+    branches = branches_in(available) | {0}
     for scheme in SCHEMES:
         if scheme.os_id != os_id or (prebuilt and not scheme.prebuilt):
             continue

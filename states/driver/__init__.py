@@ -18,31 +18,32 @@ Sources:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field, field_validator, model_validator
-
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, Step, diff, ops
 from gpustate.states.driver import files, refusals, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.observed import AskApt, AskHolders, Holder, Observed, plain_value
+from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
-from gpustate.text import drivernames, driverset
+from gpustate.text import driverset
 
 _LOADING = frozenset({"loaded", "parameters", "modules"})
-_PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
 
 
-class DriverInstalled(State[Observed]):
+class DriverInstalled(DriverParameters):
     """The NVIDIA driver is installed, held, built for every kernel, and loaded (Debian, Ubuntu).
 
     Args:
-        version: exact driver version, as ``580.65.06``; decides when given.
+        version: exact driver version, as ``580.65.06``; decides when given. Or ``latest``,
+            ``latest-lts``, ``latest-production``, ``latest-new-feature``: what is installed of that
+            kind of branch stays, and a fresh node gets the newest.
         branch: driver branch, as ``580``: the newest version of it that apt offers. With neither,
             what is installed stays, and a fresh node gets the newest that drives its GPUs.
+        locked: full versions of packages, by name; what ``gpustate.lock`` says of a node. They are
+            installed exactly so, or not at all.
         module_type: ``open``, ``proprietary``, or ``auto``: by GPU and branch.
         packages: ``compute`` leaves display libraries out, ``full`` takes them in. Display packages
             that are there already move along in either case.
@@ -82,74 +83,13 @@ class DriverInstalled(State[Observed]):
         "default_kernel",
     )
 
-    version: str | None = None
-    branch: Annotated[int, Field(ge=400, le=999)] | None = None
-    module_type: Literal["auto", "open", "proprietary"] = "auto"
-    packages: Literal["compute", "full"] = "compute"
-    headers: Literal["install", "require"] = "install"
-    hold: bool = True
-    parameters: Mapping[str, int | str] = Field(default_factory=dict[str, int | str])
-    load: bool = True
-    in_use: Literal["refuse", "reboot"] = "refuse"
-    precompiled: bool = False
-    secure_boot: Literal["check", "ignore"] = "check"
-    reboot_timeout_s: Annotated[int, Field(ge=30)] = 900
-
-    @field_validator("version")
-    @classmethod
-    def _version(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"\d{3}\.\d+(\.\d+)?", value):
-            raise ValueError("must be a driver version such as '580.65.06'")
-        return value
-
-    @field_validator("parameters")
-    @classmethod
-    def _names(cls, value: Mapping[str, int | str]) -> Mapping[str, int | str]:
-        for name, setting in value.items():
-            if not _PARAMETER.match(name):
-                raise ValueError(f"{name!r} is neither NVreg_NAME nor nvidia-MODULE.NAME")
-            if isinstance(setting, str) and not re.fullmatch(r"[^\s\"'\\]+", setting):
-                raise ValueError(f"{name}: {setting!r} has blanks or quotes in it")
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> DriverInstalled:
-        if self.version and self.branch and driverset.branch_of(self.version) != self.branch:
-            raise ValueError(
-                f"version {self.version} is not of branch {self.branch}; give only one"
-            )
-        return self
-
     # --- probe ---------------------------------------------------------------------------
 
     def probe(self, node: Node) -> Observed:
-        seen = observe(
-            node, AskApt(self._names_to_ask(), self._per_kernel()), tuple(self.parameters)
-        )
+        seen = observe(node, AskApt(self.names_to_ask(), self.per_kernel()), tuple(self.parameters))
         if self._reloads(seen):
             seen = replace(seen, holders=node.ask(AskHolders()))
         return seen
-
-    def _names_to_ask(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        branches = self._branches()
-        return tuple(
-            (os_id, driverset.names_to_ask(os_id, branches)) for os_id in ("debian", "ubuntu")
-        )
-
-    def _branches(self) -> tuple[int, ...]:
-        if self.version is not None:
-            return (driverset.branch_of(self.version),)
-        return drivernames.KNOWN_BRANCHES if self.branch is None else (self.branch,)
-
-    def _per_kernel(self) -> tuple[str, ...]:
-        if not self.precompiled:
-            return ()
-        branches = self._branches()
-        return tuple(
-            f"linux-modules-nvidia-{branch}-server{kind}-{{k}}"
-            for branch in branches
-            for kind in ("-open", "")
-        )
 
     # --- desired, plan -------------------------------------------------------------------
 
@@ -161,6 +101,7 @@ class DriverInstalled(State[Observed]):
                 self.module_type,
                 self.packages == "full",
                 self.precompiled,
+                self.locked,
             ),
             seen,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from gpustate.solve import branches
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 from gpustate.text import driverset
@@ -20,6 +22,30 @@ class Wanted:
     module_type: str
     full: bool
     precompiled: bool
+    locked: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def channel(self) -> str | None:
+        """``latest-lts`` and its like, given instead of a version."""
+        return self.version if self.version in branches.CHANNELS else None
+
+    @property
+    def text(self) -> str:
+        """The driver that is wanted, in a few words."""
+        if self.channel:
+            return self.channel
+        if self.version:
+            return f"driver {self.version}"
+        return f"branch {self.branch}" if self.branch else "a driver"
+
+    def admits(self, version: str) -> bool:
+        """A driver version is of the number, the kind of branch, or the branch that is wanted."""
+        if self.channel:
+            fits = branches.in_channel(version, self.channel)
+            return fits and self.branch in (None, driverset.branch_of(version))
+        if self.version is not None:
+            return version == self.version
+        return self.branch in (None, driverset.branch_of(version))
 
 
 def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, str]:
@@ -33,11 +59,9 @@ def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, 
         seen.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
     )
     installed = driverset.complete_set(seen.os_id, seen.packages)
-    if wanted.version is not None:
-        choices = [choice for choice in choices if choice[1] == wanted.version]
-    elif wanted.branch is not None:
-        choices = [choice for choice in choices if driverset.branch_of(choice[1]) == wanted.branch]
-    elif installed is not None:
+    choices = [choice for choice in choices if wanted.admits(choice[1])]
+    stays = wanted.channel or (wanted.version is None and wanted.branch is None)
+    if stays and installed is not None and wanted.admits(installed[1]):
         choices = [choice for choice in choices if choice[1] == installed[1]]
     if installed is not None:
         # The same driver under the names that are there already, where both are to be had.
@@ -57,7 +81,7 @@ def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, 
                 prebuilt=tuple(seen.built),
                 use_prebuilt=wanted.precompiled,
             )
-            return target, None
+            return _as_locked(target, wanted.locked, seen, available)
         problem = (
             problem
             or why
@@ -66,18 +90,28 @@ def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, 
     return None, problem or _nothing(wanted, seen, available)
 
 
+def _as_locked(
+    target: Target, locked: Mapping[str, str], seen: Observed, available: driverset.Versions
+) -> tuple[Target, None] | tuple[None, str]:
+    """The same set in exactly the builds that a lock file names."""
+    gone = [n for n, v in locked.items() if v not in available.get(n, ())]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        return None, (
+            f"{gone[0]} {locked[gone[0]]}{more} is locked, and apt does not offer it; lock what it "
+            "offers with: gpustate solve --update"
+        )
+    packages = dict(sorted({**target.packages, **locked}.items()))
+    remove = tuple(name for name in target.remove if name not in locked)
+    return replace(target, packages=packages, remove=remove), None
+
+
 def _nothing(wanted: Wanted, seen: Observed, available: driverset.Versions) -> str:
-    what = (
-        f"driver {wanted.version}"
-        if wanted.version
-        else f"branch {wanted.branch}"
-        if wanted.branch
-        else "a driver"
-    )
+    what = wanted.text
     every = driverset.choices(seen.os_id, available, full=wanted.full, prebuilt=wanted.precompiled)
     offered = list(dict.fromkeys(choice[1] for choice in every))
     for version in seen.pinned_away:
-        if wanted.version == version or wanted.branch == driverset.branch_of(version):
+        if wanted.text != "a driver" and wanted.admits(version):
             return (
                 f"apt offers driver {version}, and a pin forbids it; see apt-cache policy libcuda1 and "
                 "/etc/apt/preferences.d on the node"

@@ -25,7 +25,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from gpustate import NodeFacts
-from gpustate.states.repository.base import Observed, RepositoryState
+from gpustate.states.repository.base import RepositoryState
+from gpustate.states.repository.parameters import Observed
 from gpustate.states.repository.where import Repository, cuda_repository, toolkit_repository
 from gpustate.text import aptsources, drivernames
 

@@ -1,0 +1,57 @@
+"""``gpustate outdated``: which drivers are newer than the locked ones, and why they may not be taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
+
+
+@click.command()
+@click.argument("policy")
+@common.inventory_options
+@click.option(
+    "--lock",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The lock file [default: gpustate.lock beside POLICY].",
+)
+@click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something may be taken.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def outdated(
+    policy: str, path: str | None, detailed_exitcode: bool, output: str, **options: Any
+) -> None:
+    """Show what the nodes' repositories offer that is newer than the lock, and why it is or is not allowed.
+
+    What the policy does not want, the GPUs cannot be driven with, or the matrix blocks is named with
+    the rule. Take what is allowed with: gpustate solve --update.
+    """
+    import os
+
+    from gpustate.run import locking, solving
+    from gpustate.run.fleet import Request
+    from gpustate.solve import document
+    from gpustate.text.words import printable_lines
+
+    made = common.load_policy(policy)
+    inventory = common.load_inventory(options)
+    path = path or locking.beside(policy)
+    if not os.path.lexists(path):
+        raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")
+    old = locking.load(path)
+    request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
+    survey = solving.survey(request)
+    found, troubles = solving.outdated_all(survey, old, common.now()[:7])
+    if output == "json":
+        common.write_out(common.as_json(document.outdated_data(found, troubles)))
+    else:
+        common.write_out(printable_lines(document.outdated_text(found, troubles)))
+    newer = any(one.allowed for one in found)
+    common.finish(
+        EXIT_UNREACHABLE if survey.unreachable else 0,
+        EXIT_PENDING if detailed_exitcode and newer else 0,
+    )

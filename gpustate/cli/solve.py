@@ -1,0 +1,63 @@
+"""``gpustate solve``: one concrete driver set for each node, written to a lock file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
+
+
+@click.command()
+@click.argument("policy")
+@common.inventory_options
+@click.option(
+    "--lock",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The lock file [default: gpustate.lock beside POLICY].",
+)
+@click.option("--update", is_flag=True, help="Move to the newest sets; without it, sets stay.")
+@click.option("--check", is_flag=True, help="Write nothing; end with 2 when the lock would change.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def solve(
+    policy: str, path: str | None, update: bool, check: bool, output: str, **options: Any
+) -> None:
+    """Find one driver set for each node that its repositories offer and the matrix accepts, and lock it.
+
+    Nothing is changed on the nodes. Sets that are locked stay until --update; nodes that are new,
+    and nodes for which the policy wants something else, are solved. Where nothing fits (exit 5), the
+    smallest set of facts that conflict is told, and nothing is written.
+    """
+    from gpustate.run import locking, solving
+    from gpustate.run.fleet import Request
+    from gpustate.solve import document
+    from gpustate.text.words import printable_lines
+
+    made = common.load_policy(policy)
+    inventory = common.load_inventory(options)
+    path = path or locking.beside(policy)
+    common.check_out(path)
+    old = locking.load_if_there(path)
+    request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
+    found = solving.survey(request)
+    solved = solving.settle_all(found, old, update=found.cases if update else ())
+    changed = solved.lock.sets != old.sets
+    if changed and not check and not solved.refused:
+        locking.save(solved.lock, path)
+    troubles = {
+        "refused": solved.refused,
+        "unreachable": found.unreachable,
+        "skipped": found.skipped,
+    }
+    show = document.solve_data if output == "json" else document.solve_text
+    shown: Any = show(solved.settled, troubles, path=path, changed=changed and not solved.refused)
+    common.write_out(common.as_json(shown) if output == "json" else printable_lines(shown))
+    common.finish(
+        EXIT_REFUSED if solved.refused else 0,
+        EXIT_UNREACHABLE if found.unreachable else 0,
+        EXIT_PENDING if check and changed else 0,
+    )

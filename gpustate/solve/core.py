@@ -1,0 +1,85 @@
+"""Why something cannot be had: the smallest set of facts that rules everything out. Pure.
+
+Two questions of the same kind. :func:`irreducible` takes facts and a test, and leaves facts out until
+each of those left is needed. :func:`smallest` knows for every possibility the facts that rule it
+out, and finds the fewest facts that rule out all.
+
+Sources:
+    R. Reiter, A theory of diagnosis from first principles (1987): conflicts and hitting sets;
+    J. Marques-Silva, Minimal unsatisfiability (2010): deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import TypeVar
+
+F = TypeVar("F", bound=Hashable)
+
+
+def irreducible(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) -> tuple[F, ...]:
+    """Facts that together leave nothing possible, of which none can be left out.
+
+    Args:
+        facts: all of them together leave nothing possible; the last are kept rather than the first.
+        possible: whether something is left when exactly these facts hold; fewer facts never make
+            less possible.
+    """
+    kept = list(facts)
+    for fact in facts:
+        without = [one for one in kept if one != fact]
+        if not possible(frozenset(without)):
+            kept = without
+    return tuple(kept)
+
+
+def smallest(possibilities: Sequence[Collection[F]], order: Sequence[F]) -> tuple[F, ...] | None:
+    """The fewest facts of which each possibility is ruled out by at least one.
+
+    Args:
+        possibilities: for each, the facts that rule it out; any one of them does.
+        order: all facts; of two answers of one size the one with earlier facts wins.
+
+    Returns:
+        The facts in that order; ``None`` when some possibility is ruled out by nothing.
+    """
+    rank = {fact: number for number, fact in enumerate(order)}
+    rows = {frozenset(rank[fact] for fact in facts) for facts in possibilities}
+    if frozenset() in rows:
+        return None
+    # A possibility that falls with another one adds nothing.
+    needed = sorted(
+        (row for row in rows if not any(other < row for other in rows)),
+        key=lambda row: (len(row), sorted(row)),
+    )
+    for size in range(len(needed) + 1):
+        found = _hitting(needed, size)
+        if found is not None:
+            return tuple(order[number] for number in sorted(found))
+    raise AssertionError("each possibility has a fact of its own")
+
+
+def _hitting(rows: Sequence[frozenset[int]], size: int) -> tuple[int, ...] | None:
+    """At most so many numbers that meet every row, the lowest first; ``None`` when there are none."""
+    if not rows:
+        return ()
+    if size == 0 or _disjoint(rows) > size:
+        return None
+    best: tuple[int, ...] | None = None
+    for number in sorted(rows[0]):
+        rest = _hitting([row for row in rows if number not in row], size - 1)
+        if rest is not None:
+            found = tuple(sorted((number, *rest)))
+            best = found if best is None or found < best else best
+    return best
+
+
+def _disjoint(rows: Sequence[frozenset[int]]) -> int:
+    """How many rows have nothing in common: each of them costs a number."""
+    seen: set[int] = set()
+    count = 0
+    for row in rows:
+        if not row & seen:
+            seen |= row
+            count += 1
+    return count

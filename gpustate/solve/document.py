@@ -1,0 +1,217 @@
+"""What was solved, and what is newer, as documents and as text. Pure.
+
+Formats: ``gpustate.solve/1`` and ``gpustate.outdated/1``; ``schema/`` describes them. The lock file has
+its own (:mod:`gpustate.solve.lock`).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpustate.solve.keeping import Newer, Outdated, Settled
+from gpustate.solve.lock import LockedSet, set_data, wanted_data
+from gpustate.solve.solver import Unsolved, few
+
+SOLVE_FORMAT = "gpustate.solve/1"
+OUTDATED_FORMAT = "gpustate.outdated/1"
+#: What happened to nodes, in the order of the last line.
+HOWS = ("solved", "joined", "kept", "moved")
+_WIDTH = 100
+
+
+def solve_data(
+    settled: Mapping[str, Settled],
+    troubles: Mapping[str, Mapping[str, str]],
+    *,
+    path: str,
+    changed: bool,
+) -> dict[str, Any]:
+    """What became of all nodes.
+
+    Args:
+        settled: by node.
+        troubles: by kind (``refused``, ``unreachable``, ``skipped``), by node, why.
+        path: of the lock file.
+        changed: the lock is another one than before.
+    """
+    rows: list[dict[str, Any]] = []
+    for one, how, nodes in _groups(settled):
+        sample = settled[nodes[0]]
+        data = set_data(one)
+        del data["nodes"]
+        row: dict[str, Any] = {"how": how, "nodes": nodes, "set": data}
+        if sample.why:
+            row["why"] = sample.why
+        if sample.notes:
+            row["notes"] = list(sample.notes)
+        rows.append(row)
+    conflicts = [{"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(settled)]
+    return {
+        "format": SOLVE_FORMAT,
+        "lock": path,
+        "changed": changed,
+        "sets": rows,
+        "conflicts": conflicts,
+        **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
+        "summary": counts(settled, troubles),
+    }
+
+
+def _conflict(unsolved: Unsolved) -> dict[str, Any]:
+    return {
+        "wanted": unsolved.wanted,
+        "offered": list(unsolved.offered),
+        "facts": [{"key": r.key, "kind": r.kind, "text": r.text} for r in unsolved.reasons],
+    }
+
+
+def _groups(settled: Mapping[str, Settled]) -> Iterator[tuple[LockedSet, str, list[str]]]:
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    kept: dict[tuple[Any, ...], LockedSet] = {}
+    for node, one in settled.items():
+        if one.set is not None:
+            bare = one.set.but_nodes()
+            key = (bare, one.how, one.why, one.notes)
+            groups.setdefault(key, []).append(node)
+            kept[key] = bare
+    for key, nodes in groups.items():
+        yield kept[key], key[1], sorted(nodes)
+
+
+def _conflicts(settled: Mapping[str, Settled]) -> Iterator[tuple[Unsolved, list[str]]]:
+    groups: dict[tuple[Any, ...], tuple[Unsolved, list[str]]] = {}
+    for node, one in settled.items():
+        if one.unsolved is not None:
+            key = (one.unsolved.wanted, one.unsolved.reasons, one.unsolved.offered)
+            groups.setdefault(key, (one.unsolved, []))[1].append(node)
+    for unsolved, nodes in groups.values():
+        yield unsolved, sorted(nodes)
+
+
+def counts(
+    settled: Mapping[str, Settled], troubles: Mapping[str, Mapping[str, str]]
+) -> dict[str, int]:
+    """How many nodes went which way."""
+    found = {how: sum(one.how == how for one in settled.values()) for how in HOWS}
+    others = {kind: len(rows) for kind, rows in troubles.items()}
+    alone = {node for rows in troubles.values() for node in rows}
+    return {"nodes": len({*settled, *alone}), **found, **others}
+
+
+def solve_text(
+    settled: Mapping[str, Settled],
+    troubles: Mapping[str, Mapping[str, str]],
+    *,
+    path: str,
+    changed: bool,
+) -> str:
+    """The same for a person; the last line is for grep."""
+    lines: list[str] = []
+    for one, how, nodes in _groups(settled):
+        sample = settled[nodes[0]]
+        lines.append(f"{one.driver} {one.module_type}  {how}: {few(nodes, 8)}")
+        lines += _wrapped(f"for {_situation(one)}; wanted: {one.wanted.text}")
+        where = ", ".join(sorted({str(package.repository) for package in one.packages}))
+        lines += _wrapped(f"{len(one.packages)} packages from {where} ({one.scheme})")
+        lines += [row for text in filter(None, (sample.why,)) for row in _wrapped(f"why: {text}")]
+        lines += [row for note in sample.notes for row in _wrapped(f"note: {note}")]
+    for unsolved, nodes in _conflicts(settled):
+        lines.append(f"no set for {unsolved.wanted}: {few(nodes, 8)}")
+        lines += _conflict_lines(unsolved)
+    conflicting = {node for _, nodes in _conflicts(settled) for node in nodes}
+    for kind, rows in troubles.items():
+        for node in sorted(rows):
+            if node not in conflicting:
+                lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
+    lines.append(f"{path} {'has changed' if changed else 'stays as it is'}")
+    words = counts(settled, troubles).items()
+    return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
+
+
+def _conflict_lines(unsolved: Unsolved) -> Iterator[str]:
+    if not unsolved.offered:
+        yield "  no repository of the node offers a driver"
+        return
+    yield from _wrapped(f"on offer: {few(unsolved.offered, 6)}")
+    yield "  these facts together rule out all of them:"
+    for number, reason in enumerate(unsolved.reasons, 1):
+        yield from _wrapped(f"{number}. {reason.text}", "    ")
+
+
+def _situation(one: LockedSet) -> str:
+    found = one.situation
+    gpus = " with " + ", ".join(f"10de:{device}" for device in found.gpus) if found.gpus else ""
+    return f"{found.distribution} {found.machine}{gpus}"
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+# --- outdated ------------------------------------------------------------------------------
+
+
+def outdated_data(found: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, Any]:
+    """What is newer than each locked set."""
+    return {
+        "format": OUTDATED_FORMAT,
+        "sets": [_outdated(one) for one in found],
+        "troubles": dict(sorted(troubles.items())),
+    }
+
+
+def _outdated(one: Outdated) -> dict[str, Any]:
+    return {
+        "driver": one.set.driver,
+        "module_type": one.set.module_type,
+        "wanted": wanted_data(one.set.wanted),
+        "nodes": list(one.set.nodes),
+        "update": one.allowed.version if one.allowed else None,
+        "newer": [
+            {
+                "version": newer.version,
+                "module_type": newer.module_type,
+                "origin": newer.origin,
+                "allowed": not newer.reasons,
+                "because": [{"key": r.key, "kind": r.kind, "text": r.text} for r in newer.reasons],
+            }
+            for newer in one.newer
+        ],
+        "notes": list(one.notes),
+    }
+
+
+def outdated_text(found: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
+    """The same for a person; the last line is for grep."""
+    lines: list[str] = []
+    for one in found:
+        lines.append(f"{one.set.driver} {one.set.module_type}: {few(one.set.nodes, 8)}")
+        lines += _wrapped(f"locked for {one.set.wanted.text}, {_situation(one.set)}")
+        for newer in one.newer:
+            lines += _newer(newer)
+        if not one.newer:
+            lines.append("  nothing newer is on offer")
+        lines += [row for note in one.notes for row in _wrapped(f"note: {note}")]
+    for node in sorted(troubles):
+        lines += _wrapped(f"{node}: {troubles[node]}", "")
+    can = sum(one.allowed is not None for one in found)
+    return "\n".join([*lines, f"sets={len(found)} updates={can} troubles={len(troubles)}"]) + "\n"
+
+
+def _newer(newer: Newer) -> Iterator[str]:
+    name = f"{newer.version} {newer.module_type} ({newer.origin})"
+    if not newer.reasons:
+        yield f"  {name}  allowed: gpustate solve --update"
+        return
+    yield f"  {name}  not allowed:"
+    for reason in newer.reasons:
+        yield from _wrapped(f"- {reason.text}", "    ")

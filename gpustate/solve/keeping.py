@@ -1,0 +1,187 @@
+"""What stays put and what is newer: a locked set held against what is on offer now. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpustate.errors import RefusedError
+from gpustate.solve import branches, lock
+from gpustate.solve.lock import LockedSet, Situation
+from gpustate.solve.packages import Universe
+from gpustate.solve.problem import Candidate, Problem
+from gpustate.solve.solver import Reason, Reasons, Unsolved, solve
+from gpustate.text import driverset
+from gpustate.text.dpkg import version_key
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a node gets.
+
+    Args:
+        set: the set; ``None`` when there is none.
+        how: ``kept``, ``joined`` (the set of nodes like it), ``solved``, ``moved`` or ``none``.
+        why: why it is not kept, or why there is none.
+        notes: what a person should know of it.
+    """
+
+    set: LockedSet | None
+    how: str
+    why: str = ""
+    notes: tuple[str, ...] = ()
+    unsolved: Unsolved | None = field(default=None, compare=False)
+
+
+def settle(
+    problem: Problem,
+    situation: Situation,
+    old: LockedSet | None,
+    others: Iterable[LockedSet] = (),
+    *,
+    update: bool = False,
+) -> Settled:
+    """The set of one node, or of nodes that are alike.
+
+    Args:
+        problem: what decides.
+        situation: what the node is.
+        old: what it has in the lock file.
+        others: sets of other nodes: one like them joins them.
+        update: look for the newest although there is a set.
+
+    Raises:
+        RefusedError: a repository has another file under the version that is locked.
+    """
+    why = "" if old is None else _moved_on(old, problem, situation)
+    if not update:
+        if old is not None and not why:
+            return Settled(old, "kept", notes=tuple(_complaints(old, problem)))
+        for one in others:
+            alike = one.wanted == problem.wanted and one.situation == situation
+            if alike and not missing(one, problem.universe):
+                return Settled(one, "joined", why)
+    found = solve(problem)
+    if isinstance(found, Unsolved):
+        return Settled(None, "none", why, unsolved=found)
+    made = lock.locked(found, problem.wanted, situation)
+    if old is None:
+        return Settled(made, "solved")
+    return Settled(made, "kept" if made.same_set(old) else "moved", why or "asked to")
+
+
+def _moved_on(old: LockedSet, problem: Problem, situation: Situation) -> str:
+    """Why a locked set is not the node's any more."""
+    if not old.serves(problem.wanted):
+        before, now = old.wanted, problem.wanted
+        if before.text != now.text:
+            return f"it was locked for {before.text}, the policy wants {now.text}"
+        return "the policy wants other modules or packages of it now"
+    if old.wanted != problem.wanted:
+        return (
+            "the fabric manager is wanted now"
+            if problem.wanted.fabric_manager
+            else ("the fabric manager is wanted no longer")
+        )
+    if old.situation != situation:
+        return "the node has another system, or other GPUs, than it was locked for"
+    return ""
+
+
+def missing(one: LockedSet, universe: Universe) -> list[str]:
+    """Packages of a set that no repository offers any more.
+
+    Raises:
+        RefusedError: one is offered with another hash.
+    """
+    gone: list[str] = []
+    for package in one.packages:
+        builds = [p for p in universe.called(package.name) if p.version == package.version]
+        same = [p for p in builds if not p.sha256 or p.sha256 == package.sha256]
+        if builds and package.sha256 and not same:
+            raise RefusedError(
+                f"{package} is another file than the one that is locked: {builds[0].repository} has "
+                f"sha256 {builds[0].sha256[:16]}..., the lock {package.sha256[:16]}...",
+                fix="find out why; take the new one with: gpustate solve --update",
+            )
+        if not [p for p in builds if not p.forbidden]:
+            gone.append(str(package))
+    return gone
+
+
+def _complaints(one: LockedSet, problem: Problem) -> Iterable[str]:
+    gone = missing(one, problem.universe)
+    if gone:
+        more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+        yield f"no repository offers {', '.join(gone[:3])}{more} any more"
+    for rule, text in problem.blocks(one.driver, one.module_type):
+        yield f"rule {rule} of the matrix blocks it: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """A driver newer than the locked one.
+
+    Args:
+        version, module_type, origin: of it.
+        reasons: what rules it out; empty when ``solve --update`` may take it.
+    """
+
+    version: str
+    module_type: str
+    origin: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A locked set and what is newer.
+
+    Args:
+        set: the locked one.
+        newer: one of each version, the newest first.
+        notes: what is wrong with the locked one.
+    """
+
+    set: LockedSet
+    newer: tuple[Newer, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def allowed(self) -> Newer | None:
+        """The newest that may be taken."""
+        return next((one for one in self.newer if not one.reasons), None)
+
+
+def outdated(one: LockedSet, problem: Problem, month: str) -> Outdated:
+    """What is newer than a locked set, and why it is, or is not, allowed.
+
+    Args:
+        one: the locked set.
+        problem: of a node that has it.
+        month: this month, as ``2026-11``: a branch may be past its end.
+    """
+    reasons = Reasons(problem)
+    current = version_key(one.driver)
+    by_version: dict[str, list[Candidate]] = {}
+    for candidate in problem.candidates():
+        if version_key(candidate.version) > current:
+            by_version.setdefault(candidate.version, []).append(candidate)
+    newer = [_newer(reasons, one, rows) for rows in by_version.values()]
+    notes = list(_complaints(one, problem))
+    end = branches.ended(one.driver, month)
+    if end is not None:
+        branch = driverset.branch_of(one.driver)
+        when = "" if end == "past" else f" ({end})"
+        notes.append(f"branch {branch} is past the end of its support{when}")
+    return Outdated(one, tuple(newer), tuple(notes))
+
+
+def _newer(reasons: Reasons, one: LockedSet, rows: list[Candidate]) -> Newer:
+    """Of one version, the candidate that is least ruled out; the locked one's kind before others."""
+    found = [(tuple(dict.fromkeys(reasons.all(candidate))), candidate) for candidate in rows]
+    why, best = min(
+        found,
+        key=lambda row: (bool(row[0]), row[1].module_type != one.module_type, len(row[0])),
+    )
+    return Newer(best.version, best.module_type, best.origin, why)

@@ -1,0 +1,201 @@
+"""Packages of repositories' indexes, and who of them meets what. Pure.
+
+Sources:
+    deb822(5); Debian wiki, RepositoryFormat: fields of Packages and Release files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpustate.solve import relations
+from gpustate.solve.relations import Clause, Relation
+from gpustate.text import driverset
+from gpustate.text.dpkg import upstream_version, version_key
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Repository:
+    """Where a package comes from.
+
+    Args:
+        origin: what its Release file calls itself: ``Debian``, ``NVIDIA``; else its address.
+        suite: ``bookworm``; ``/`` for a flat repository.
+        component: ``non-free``; empty for a flat repository.
+        site: its address.
+    """
+
+    origin: str
+    suite: str = "/"
+    component: str = ""
+    site: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.origin, self.suite.strip("/"), self.component)))
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One build of one package.
+
+    Args:
+        name, version, architecture: as in the index.
+        repository: where it comes from.
+        depends: clauses of Depends and Pre-Depends.
+        conflicts: relations of Conflicts and Breaks.
+        provides: names it stands in for, with versions.
+        sha256: hash of the file; empty when the index has none.
+        size: of the file in bytes.
+        leaf: a package outside of the driver: what it needs in turn is apt's business.
+        forbidden: a pin of apt forbids it.
+    """
+
+    name: str
+    version: str
+    repository: Repository
+    architecture: str = ""
+    depends: tuple[Clause, ...] = ()
+    conflicts: tuple[Relation, ...] = ()
+    provides: tuple[tuple[str, str], ...] = ()
+    sha256: str = ""
+    size: int = 0
+    leaf: bool = False
+    forbidden: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def driver(self) -> str:
+        """The driver version it must share with all others of a set; empty when any version fits."""
+        if driverset.any_version_fits(self.name) or not driverset.is_member(
+            self.name, self.version
+        ):
+            return ""
+        return upstream_version(self.version)
+
+    def meets(self, relation: Relation) -> bool:
+        """It is, or stands in for, what a relation names."""
+        if self.name == relation.name and relation.admits(self.version):
+            return True
+        for name, version in self.provides:
+            named = name == relation.name and not relation.arch
+            if named and (not relation.op or (version and relation.admits(version))):
+                return True
+        return False
+
+    def clashes(self, other: Package) -> bool:
+        """The two cannot be installed together. A package never clashes with itself."""
+        if self.name == other.name:
+            return self.version != other.version
+        return any(other.meets(one) for one in self.conflicts) or any(
+            self.meets(one) for one in other.conflicts
+        )
+
+
+def parse(text: str, repository: Repository, *, leaf: bool = False) -> Iterator[Package]:
+    """Read the stanzas of a Packages file; what is no package is left out."""
+    for stanza in _stanzas(text):
+        name, version = stanza.get("package", ""), stanza.get("version", "")
+        if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
+            continue
+        size, digest = stanza.get("size", ""), stanza.get("sha256", "").lower()
+        needs = (stanza.get("pre-depends", ""), stanza.get("depends", ""))
+        forbids = (stanza.get("conflicts", ""), stanza.get("breaks", ""))
+        yield Package(
+            name,
+            version,
+            repository,
+            stanza.get("architecture", ""),
+            () if leaf else tuple(c for one in needs for c in relations.parse(one)),
+            tuple(c[0] for one in forbids for c in relations.parse(one)),
+            relations.parse_provides(stanza.get("provides", "")),
+            digest if _SHA256.fullmatch(digest) else "",
+            int(size) if re.fullmatch(r"[0-9]{1,15}", size) else 0,
+            leaf,
+        )
+
+
+def _stanzas(text: str) -> Iterator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    last = ""
+    for line in text.split("\n"):
+        if not line.strip():
+            if fields:
+                yield fields
+            fields, last = {}, ""
+        elif line[0] in " \t":
+            if last:
+                fields[last] += " " + line.strip()
+        else:
+            name, colon, value = line.partition(":")
+            last = name.strip().lower() if colon else ""
+            if last:
+                fields[last] = value.strip()
+    if fields:
+        yield fields
+
+
+@dataclass(frozen=True)
+class Universe:
+    """Everything that may be chosen, found by name and by what it stands in for.
+
+    Args:
+        packages: in any order; a build that two repositories offer alike counts once.
+    """
+
+    packages: tuple[Package, ...]
+    _by_name: Mapping[str, tuple[Package, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, dict[tuple[str, str, str], Package]] = {}
+        for one in self.packages:
+            for name in dict.fromkeys((one.name, *(name for name, _ in one.provides))):
+                key = (one.name, one.version, one.repository.origin)
+                found.setdefault(name, {}).setdefault(key, one)
+        ordered = {
+            name: tuple(
+                sorted(
+                    sorted(rows.values(), key=lambda p: version_key(p.version), reverse=True),
+                    key=lambda p: p.name != name,
+                )
+            )
+            for name, rows in found.items()
+        }
+        object.__setattr__(self, "_by_name", ordered)
+
+    def called(self, name: str) -> tuple[Package, ...]:
+        """Packages of exactly this name, newest first."""
+        return tuple(one for one in self._by_name.get(name, ()) if one.name == name)
+
+    def meeting(self, relation: Relation) -> tuple[Package, ...]:
+        """Packages that meet a relation: those of the name first, newest first."""
+        return tuple(one for one in self._by_name.get(relation.name, ()) if one.meets(relation))
+
+    def versions(self, name: str, origin: str) -> tuple[str, ...]:
+        """Driver versions at which an origin offers a package, newest first."""
+        versions = (upstream_version(p.version) for p in self.of(name, origin))
+        return tuple(dict.fromkeys(versions))
+
+    def of(self, name: str, origin: str) -> tuple[Package, ...]:
+        """Packages of a name from one origin, newest first."""
+        return tuple(one for one in self.called(name) if one.repository.origin == origin)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Origins of packages of the driver, sorted."""
+        return tuple(sorted({p.repository.origin for p in self.packages if p.driver}))
+
+
+def outside_names(packages: Iterable[Package]) -> tuple[str, ...]:
+    """Names that packages need, and none of them has or stands in for: sorted."""
+    packages = tuple(packages)
+    inside = {name for p in packages for name in (p.name, *(name for name, _ in p.provides))}
+    needed = {relation.name for p in packages for clause in p.depends for relation in clause}
+    return tuple(sorted(needed - inside))

@@ -1,0 +1,160 @@
+"""What a node is to get: what the policy wants, what its repositories offer, what its GPUs allow. Pure.
+
+The compatibility matrix and the table of kernel modules belong to other rooms, so a problem carries
+them as functions. Every set that the repositories could be meant for is a :class:`Candidate`, the
+incomplete ones too: why each is ruled out is what an answer of "nothing fits" consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gpustate.solve import branches
+from gpustate.solve.packages import Universe
+from gpustate.text import driverset
+from gpustate.text.dpkg import version_key
+from gpustate.text.driverset import OPEN, PROPRIETARY, Scheme
+
+#: Kernel modules for a branch, as (which, "") or (None, why there are none).
+Modules = Callable[[int, str], tuple[str | None, str]]
+#: What the matrix has against a driver version with open or proprietary modules: rule and reason.
+Blocks = Callable[[str, str], "tuple[tuple[str, str], ...]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The policy's word.
+
+    Args:
+        version: exact driver version.
+        channel: ``latest``, ``latest-lts``, ``latest-production`` or ``latest-new-feature``.
+        branch: driver branch.
+        module_type: ``auto``, ``open`` or ``proprietary``.
+        full: with display libraries.
+        precompiled: Ubuntu's signed modules instead of building them.
+        fabric_manager: the fabric manager is to be there, in the driver's version.
+    """
+
+    version: str | None = None
+    channel: str | None = None
+    branch: int | None = None
+    module_type: str = "auto"
+    full: bool = False
+    precompiled: bool = False
+    fabric_manager: bool = False
+
+    @property
+    def text(self) -> str:
+        """The driver that is wanted, in a few words."""
+        words = f"driver {self.version}" if self.version else self.channel or ""
+        if self.branch is not None:
+            words = f"{words} of branch {self.branch}" if words else f"branch {self.branch}"
+        return words or "a driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One driver as one repository might offer it.
+
+    Args:
+        scheme: whose names its packages have.
+        origin: where all of it comes from.
+        version: of the driver.
+        module_type: open or proprietary.
+        required: names of packages that must be there.
+    """
+
+    scheme: Scheme
+    origin: str
+    version: str
+    module_type: str
+    required: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.module_type} ({self.origin})"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that decides which driver a node gets.
+
+    Args:
+        wanted: by the policy.
+        universe: packages that the node's repositories offer.
+        os_id: distribution, as os-release has it.
+        modules: which kernel modules a branch has for the GPUs.
+        blocks: what the compatibility matrix has against a driver.
+        kernels: releases that want prebuilt modules.
+        scheme: whose names the packages of the node have already; empty for none.
+    """
+
+    wanted: Wanted
+    universe: Universe
+    os_id: str
+    modules: Modules
+    blocks: Blocks = field(default=lambda version, module_type: ())
+    kernels: tuple[str, ...] = ()
+    scheme: str = ""
+
+    def candidates(self) -> list[Candidate]:
+        """Every driver that might be meant, whole or not: the newest first, then names that are there."""
+        found = list(self._candidates())
+        order = {scheme.name: number for number, scheme in enumerate(driverset.SCHEMES)}
+        found.sort(key=lambda c: (c.scheme.name != self.scheme, order[c.scheme.name], c.origin))
+        found.sort(key=lambda c: version_key(c.version), reverse=True)
+        return found
+
+    def _candidates(self) -> Iterator[Candidate]:
+        for scheme in driverset.SCHEMES:
+            if scheme.os_id != self.os_id or (self.wanted.precompiled and not scheme.prebuilt):
+                continue
+            known = sorted(driverset.branches_in(p.name for p in self.universe.packages))
+            for branch in known if scheme.by_branch else (0,):
+                for module_type in (OPEN, PROPRIETARY):
+                    yield from self._of_names(scheme, branch, module_type)
+
+    def _of_names(self, scheme: Scheme, branch: int, module_type: str) -> Iterator[Candidate]:
+        names = scheme.required(
+            branch, module_type, full=self.wanted.full, prebuilt=self.wanted.precompiled
+        )
+        for origin in self.universe.origins:
+            offered = [self.universe.versions(name, origin) for name in names]
+            if not all(offered):
+                continue  # such names are not this repository's
+            for version in dict.fromkeys(version for one in offered for version in one):
+                if driverset.is_version(version):
+                    required = (*names, *self._fabric_manager(origin, version))
+                    yield Candidate(scheme, origin, version, module_type, required)
+
+    def _fabric_manager(self, origin: str, version: str) -> tuple[str, ...]:
+        if not self.wanted.fabric_manager:
+            return ()
+        plain = "nvidia-fabricmanager"
+        suffixed = f"{plain}-{driverset.branch_of(version)}"
+        return (suffixed if self.universe.of(suffixed, origin) else plain,)
+
+    def extras(self, candidate: Candidate) -> Iterator[str]:
+        """Names to take along where they are offered in the driver's version."""
+        branch = driverset.branch_of(candidate.version)
+        for name in candidate.scheme.extra(branch, candidate.module_type):
+            if candidate.version in self.universe.versions(name, candidate.origin):
+                yield name
+
+    def prebuilt(self, candidate: Candidate) -> tuple[str, ...]:
+        """Packages with modules for the node's kernels, where they are taken instead of building."""
+        if not self.wanted.precompiled:
+            return ()
+        branch, is_open = driverset.branch_of(candidate.version), candidate.module_type == OPEN
+        stem = Scheme.fill(candidate.scheme.prebuilt, branch, is_open)
+        names = (stem.replace("{k}", kernel) for kernel in self.kernels)
+        return tuple(name for name in names if self.universe.of(name, candidate.origin))
+
+    def wants(self, version: str) -> bool:
+        """A version is of the branch, the channel or the number that the policy wants."""
+        wanted = self.wanted
+        return (
+            (wanted.version is None or version == wanted.version)
+            and (wanted.branch is None or driverset.branch_of(version) == wanted.branch)
+            and (wanted.channel is None or branches.in_channel(version, wanted.channel))
+        )

@@ -1,0 +1,194 @@
+"""From a problem to one concrete set, or to the smallest set of facts that leaves none. Pure.
+
+The newest driver wins that the policy wants, the repositories offer as a whole from one origin, the
+GPUs can be driven with, and the matrix does not block. Where there is none, every driver on
+offer is ruled out by some facts (:class:`Reason`); the answer is the fewest of them that rule out all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from gpustate.solve import core
+from gpustate.solve.closure import Closure
+from gpustate.solve.packages import Package
+from gpustate.solve.problem import Candidate, Problem
+from gpustate.text import driverset
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One fact that rules drivers out.
+
+    Args:
+        key: tells facts apart; its first word is the kind: ``policy``, ``gpu``, ``modules``, ``offer``,
+            ``set`` or ``rule``.
+        text: in words.
+    """
+
+    key: str
+    text: str = field(compare=False)
+
+    @property
+    def kind(self) -> str:
+        """What kind of fact it is."""
+        return self.key.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One concrete set.
+
+    Args:
+        candidate: the driver.
+        packages: all of it, by name; packages that are none of the driver's own are left to apt.
+    """
+
+    candidate: Candidate
+    packages: tuple[Package, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsolved:
+    """There is no set.
+
+    Args:
+        wanted: what there is no set for, in a few words.
+        reasons: the fewest facts that rule out everything on offer; empty when nothing is on offer.
+        offered: drivers on offer, the newest first.
+    """
+
+    wanted: str
+    reasons: tuple[Reason, ...]
+    offered: tuple[str, ...]
+
+
+#: Facts a person can change come first, where two answers are equally short.
+_ORDER = ("policy", "rule", "gpu", "modules", "offer", "set")
+
+
+def solve(problem: Problem) -> Solution | Unsolved:
+    """The set for a problem, or why there is none."""
+    reasons = Reasons(problem)
+    candidates = problem.candidates()
+    for candidate in candidates:
+        if next(reasons.cheap(candidate), None) is None:
+            packages = reasons.packages(candidate)
+            if packages is not None:
+                return Solution(candidate, packages)
+    found = {candidate: tuple(reasons.all(candidate)) for candidate in candidates}
+    order = sorted(
+        {reason.key: reason for rows in found.values() for reason in rows}.values(),
+        key=lambda reason: (_ORDER.index(reason.kind), reason.key),
+    )
+    fewest = core.smallest(list(found.values()), order)
+    offered = tuple(dict.fromkeys(str(candidate) for candidate in candidates))
+    return Unsolved(problem.wanted.text, fewest or (), offered)
+
+
+class Reasons:
+    """What rules candidates of one problem out."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._blocks = cache(problem.blocks)
+
+    def all(self, candidate: Candidate) -> Iterator[Reason]:
+        """Every fact that alone rules a candidate out; none for one that can be had."""
+        yield from self.cheap(candidate)
+        if not list(self._not_offered(candidate)):
+            text = self._closure(candidate).told()
+            if text:
+                yield Reason(
+                    f"set:{candidate}",
+                    f"the packages of driver {candidate} cannot be installed together: {text}",
+                )
+
+    def cheap(self, candidate: Candidate) -> Iterator[Reason]:
+        """The same without looking at what packages need in turn."""
+        yield from self._policy(candidate)
+        yield from self._modules(candidate)
+        yield from self._not_offered(candidate)
+        for rule, text in self._blocks(candidate.version, candidate.module_type):
+            yield Reason(f"rule:{rule}", f"rule {rule} of the matrix: {text}")
+
+    def packages(self, candidate: Candidate) -> tuple[Package, ...] | None:
+        """All packages of a candidate, with what is taken along where that can be had too."""
+        closure = self._closure(candidate)
+        found = closure.find()
+        if found is None:
+            return None
+        for name in (*self.problem.extras(candidate), *self.problem.prebuilt(candidate)):
+            closure.roots = (*closure.roots, name)
+            if name not in self.problem.extras(candidate):
+                closure.any_version |= {name}
+            more = closure.find()
+            if more is None:
+                closure.roots = closure.roots[:-1]
+            else:
+                found = more
+        return tuple(sorted((p for p in found if not p.leaf), key=lambda p: p.name))
+
+    def _closure(self, candidate: Candidate) -> Closure:
+        return Closure(
+            self.problem.universe, candidate.version, candidate.origin, candidate.required
+        )
+
+    def _policy(self, candidate: Candidate) -> Iterator[Reason]:
+        wanted = self.problem.wanted
+        if not self.problem.wants(candidate.version):
+            yield Reason("policy:driver", f"the policy wants {wanted.text}")
+        if wanted.module_type not in ("auto", candidate.module_type):
+            yield Reason(
+                "policy:module_type", f"the policy wants {wanted.module_type} kernel modules"
+            )
+
+    def _modules(self, candidate: Candidate) -> Iterator[Reason]:
+        branch = driverset.branch_of(candidate.version)
+        kind, why = self.problem.modules(branch, candidate.module_type)
+        if kind is None:
+            # One GPU is one fact, whatever branch it speaks against.
+            text = why.partition("; set ")[0].partition(", not by ")[0]
+            yield Reason(f"gpu:{text}", text)
+        elif self.problem.wanted.module_type == "auto":
+            kind, why = self.problem.modules(branch, "auto")
+            if kind is None:
+                yield Reason(f"gpu:{why}", why)
+            elif kind != candidate.module_type:
+                yield Reason(
+                    f"modules:{kind}:{branch}",
+                    f"the GPUs get {kind} modules from branch {branch} (module_type auto)",
+                )
+
+    def _not_offered(self, candidate: Candidate) -> Iterator[Reason]:
+        universe, origin = self.problem.universe, candidate.origin
+        for name in candidate.required:
+            builds = universe.of(name, origin)
+            fitting = [p for p in builds if driverset.at_version((p.version,), candidate.version)]
+            if fitting and all(p.forbidden for p in fitting):
+                yield Reason(
+                    f"offer:{origin}:pin", f"a pin of apt forbids the driver's packages of {origin}"
+                )
+            elif not fitting:
+                versions = universe.versions(name, origin)
+                told = f"offers {name} at {few(versions)} only" if versions else f"has no {name}"
+                yield Reason(f"offer:{origin}:{name}", f"{origin} {told}")
+
+
+def few(words: Sequence[str], most: int = 4) -> str:
+    """The first of some words, and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def explain(unsolved: Unsolved) -> str:
+    """Why there is no set, in one line."""
+    if not unsolved.offered:
+        return f"no set for {unsolved.wanted}: no repository of the node offers a driver"
+    facts = "; ".join(f"({number}) {r.text}" for number, r in enumerate(unsolved.reasons, 1))
+    return (
+        f"no set for {unsolved.wanted}: on offer are {few(unsolved.offered, 6)}, and these facts "
+        f"together rule out all of them: {facts}"
+    )

@@ -1,0 +1,101 @@
+"""Parameters of the driver's state: what may be given, and what goes together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gpustate import State
+from gpustate.solve import branches
+from gpustate.states.driver.observed import Observed
+from gpustate.text import dpkg, drivernames, driverset
+
+_PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
+
+
+class DriverParameters(State[Observed]):
+    """What the driver's state takes; :class:`gpustate.states.driver.DriverInstalled` tells each."""
+
+    version: str | None = None
+    branch: Annotated[int, Field(ge=400, le=999)] | None = None
+    locked: Mapping[str, str] = Field(default_factory=dict[str, str])
+    module_type: Literal["auto", "open", "proprietary"] = "auto"
+    packages: Literal["compute", "full"] = "compute"
+    headers: Literal["install", "require"] = "install"
+    hold: bool = True
+    parameters: Mapping[str, int | str] = Field(default_factory=dict[str, int | str])
+    load: bool = True
+    in_use: Literal["refuse", "reboot"] = "refuse"
+    precompiled: bool = False
+    secure_boot: Literal["check", "ignore"] = "check"
+    reboot_timeout_s: Annotated[int, Field(ge=30)] = 900
+
+    @field_validator("version")
+    @classmethod
+    def _version(cls, value: str | None) -> str | None:
+        if value in branches.CHANNELS or value is None:
+            return value
+        if not re.fullmatch(r"\d{3}\.\d+(\.\d+)?", value):
+            raise ValueError(
+                f"must be a driver version such as '580.65.06', or {', '.join(branches.CHANNELS)}"
+            )
+        return value
+
+    @field_validator("locked")
+    @classmethod
+    def _packages(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, version in value.items():
+            good = dpkg.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~-]+", version)
+            if not good or not driverset.is_member(name, version):
+                raise ValueError(f"{name!r} {version!r} is no package of the driver")
+        return value
+
+    @field_validator("parameters")
+    @classmethod
+    def _names(cls, value: Mapping[str, int | str]) -> Mapping[str, int | str]:
+        for name, setting in value.items():
+            if not _PARAMETER.match(name):
+                raise ValueError(f"{name!r} is neither NVreg_NAME nor nvidia-MODULE.NAME")
+            if isinstance(setting, str) and not re.fullmatch(r"[^\s\"'\\]+", setting):
+                raise ValueError(f"{name}: {setting!r} has blanks or quotes in it")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DriverParameters:
+        exact = None if self.version in branches.CHANNELS else self.version
+        if exact and self.branch and driverset.branch_of(exact) != self.branch:
+            raise ValueError(f"version {exact} is not of branch {self.branch}; give only one")
+        for name, version in self.locked.items():
+            own = not driverset.any_version_fits(name)
+            if own and dpkg.upstream_version(version) != exact:
+                raise ValueError(
+                    f"locked has {name} {version}, which is no part of driver {self.version}"
+                )
+        return self
+
+    def names_to_ask(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Packages that apt is asked about, by distribution."""
+        known = self._branches()
+        return tuple(
+            (os_id, tuple(dict.fromkeys((*driverset.names_to_ask(os_id, known), *self.locked))))
+            for os_id in ("debian", "ubuntu")
+        )
+
+    def _branches(self) -> tuple[int, ...]:
+        if self.version is not None and self.version not in branches.CHANNELS:
+            return (driverset.branch_of(self.version),)
+        return drivernames.KNOWN_BRANCHES if self.branch is None else (self.branch,)
+
+    def per_kernel(self) -> tuple[str, ...]:
+        """The same for names that carry a kernel's release."""
+        if not self.precompiled:
+            return ()
+        known = self._branches()
+        return tuple(
+            f"linux-modules-nvidia-{branch}-server{kind}-{{k}}"
+            for branch in known
+            for kind in ("-open", "")
+        )

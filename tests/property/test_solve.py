@@ -1,0 +1,244 @@
+"""The solver on random repositories, against looking at every combination there is."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shares import everything
+
+from gpustate.solve import core
+from gpustate.solve.closure import Closure
+from gpustate.solve.packages import Package, Repository, Universe
+from gpustate.solve.problem import Problem, Wanted
+from gpustate.solve.relations import Relation
+from gpustate.solve.solver import Reasons, Solution, Unsolved, solve
+from gpustate.text.dpkg import compare_versions
+from gpustate.text.driverset import OPEN, PROPRIETARY
+
+MANY = 1500 if everything() else 80
+
+# --- versions ------------------------------------------------------------------------------
+
+DIGITS = st.integers(0, 30).map(str) | st.sampled_from(["00", "007", "20220217"])
+PIECE = st.sampled_from([".", "+", "~", "a", "rc", "deb12u", "ubuntu", "-", "B", "+b", "~~", "z."])
+UPSTREAM = st.lists(DIGITS | PIECE, min_size=0, max_size=6).map("".join)
+VERSION = st.builds(
+    lambda epoch, first, rest: f"{epoch}{first}{rest}".rstrip("-"),
+    st.sampled_from(["", "", "0:", "1:"]),
+    DIGITS,
+    UPSTREAM,
+)
+
+
+@given(pairs=st.lists(st.tuples(VERSION, VERSION), min_size=20, max_size=40))
+@settings(max_examples=200 if everything() else 12, deadline=None)
+def test_versions_compare_as_dpkg_compares_them(pairs: list[tuple[str, str]]) -> None:
+    script = "".join(
+        f"if dpkg --compare-versions '{a}' lt '{b}'; then echo -1; "
+        f"elif dpkg --compare-versions '{a}' eq '{b}'; then echo 0; else echo 1; fi\n"
+        for a, b in pairs
+    )
+    try:
+        done = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("no dpkg on this machine")
+    if "not found" in done.stderr:
+        pytest.skip("no dpkg on this machine")
+    expected = [int(line) for line in done.stdout.split()]
+    assert [compare_versions(a, b) for a, b in pairs] == expected
+
+
+# --- repositories --------------------------------------------------------------------------
+
+#: From old to new, so that their places compare as they do.
+VERSIONS = ("570.211.01-1", "580.65.06-1", "595.91.07-1")
+DKMS = {OPEN: "nvidia-kernel-open-dkms", PROPRIETARY: "nvidia-kernel-dkms"}
+FAMILY = (*DKMS.values(), "nvidia-driver-cuda", "libcuda1")
+TOOL, VIRTUAL, LEAF = "nvidia-modprobe", "nvidia-kernel-any", "dkms"
+ORIGINS = {name: Repository(name, "/", "", f"https://{name}.test") for name in ("one", "two")}
+
+RELATION = st.builds(
+    lambda name, bound: Relation(name, *bound),
+    st.sampled_from([*FAMILY, TOOL, VIRTUAL, LEAF, "nothing"]),
+    st.just(("", "")) | st.tuples(st.sampled_from(["=", ">=", "<<"]), st.sampled_from(VERSIONS)),
+)
+CLAUSE = st.lists(RELATION, min_size=1, max_size=2).map(tuple)
+
+
+@st.composite
+def repositories(draw: st.DrawFn) -> tuple[Package, ...]:
+    found: list[Package] = []
+    for name in (*FAMILY, TOOL):
+        places = [(v, o) for v in VERSIONS for o in ORIGINS]
+        builds = draw(st.lists(st.sampled_from(places), min_size=2, max_size=4, unique=True))
+        for version, origin in builds:
+            found.append(
+                Package(
+                    name,
+                    version,
+                    ORIGINS[origin],
+                    "amd64",
+                    depends=tuple(draw(st.lists(CLAUSE, max_size=2)))
+                    if draw(st.integers(0, 2)) == 0
+                    else (),
+                    conflicts=tuple(draw(st.lists(RELATION, max_size=1)))
+                    if draw(st.integers(0, 5)) == 0
+                    else (),
+                    provides=((VIRTUAL, ""),) if draw(st.integers(0, 2)) == 0 else (),
+                    forbidden=draw(st.integers(0, 19)) == 0,
+                )
+            )
+    if draw(st.booleans()):
+        found.append(Package(LEAF, VERSIONS[1], Repository("debian"), leaf=True))
+    return tuple(found)
+
+
+WANTED = st.builds(
+    Wanted,
+    branch=st.sampled_from([None, 570, 580, 595]),
+    channel=st.sampled_from([None, None, "latest-lts", "latest-production"]),
+    module_type=st.sampled_from(["auto", OPEN, PROPRIETARY]),
+)
+
+
+def no_matter(branch: int, wanted: str) -> tuple[str | None, str]:
+    return (OPEN if wanted == "auto" else wanted), ""
+
+
+# The oracle: nothing of the solver's, and every combination.
+
+
+def admits(package: Package, relation: Relation) -> bool:
+    if package.name != relation.name:
+        return not relation.op and (relation.name, "") in package.provides
+    have, bound = VERSIONS.index(package.version), relation.version
+    at = VERSIONS.index(bound) if bound else 0
+    return {"": True, "=": have == at, ">=": have >= at, "<<": have < at}[relation.op]
+
+
+def is_set(chosen: tuple[Package, ...], version: str, origin: str, roots: tuple[str, ...]) -> bool:
+    names = {package.name: package for package in chosen}
+    for name in roots:
+        if name not in names:
+            return False
+    for one in chosen:
+        family = one.name in FAMILY
+        if one.forbidden or (family and (one.version, one.repository.origin) != (version, origin)):
+            return False
+        for clause in one.depends:
+            if not any(admits(other, relation) for other in chosen for relation in clause):
+                return False
+        if any(o is not one and admits(o, r) for o in chosen for r in one.conflicts):
+            return False
+    return True
+
+
+def combinations(packages: tuple[Package, ...]) -> Iterator[tuple[Package, ...]]:
+    names = dict.fromkeys(package.name for package in packages)
+    builds = [[None, *(p for p in packages if p.name == name)] for name in names]
+    for row in itertools.product(*builds):
+        yield tuple(one for one in row if one is not None)
+
+
+KINDS = {570: "latest-production", 580: "latest-lts", 595: "latest-production"}
+
+
+def newest(packages: tuple[Package, ...], wanted: Wanted) -> tuple[str, set[str]] | None:
+    """The newest version that any combination gives, and the kinds of modules it can have."""
+    all_of_them = list(combinations(packages))
+    kinds = [OPEN if wanted.module_type == "auto" else wanted.module_type]
+    for version in reversed(VERSIONS):
+        branch = int(version[:3])
+        if wanted.branch not in (None, branch):
+            continue
+        if wanted.channel not in (None, KINDS[branch]):
+            continue
+        good = {
+            kind
+            for kind in kinds
+            for origin in ORIGINS
+            for chosen in all_of_them
+            if is_set(chosen, version, origin, (DKMS[kind], "nvidia-driver-cuda"))
+        }
+        if good:
+            return version, good
+    return None
+
+
+@given(packages=repositories(), wanted=WANTED)
+@settings(max_examples=MANY, deadline=None)
+def test_the_set_is_the_newest_of_all_combinations_and_never_mixed(
+    packages: tuple[Package, ...], wanted: Wanted
+) -> None:
+    found = solve(Problem(wanted, Universe(packages), "debian", no_matter))
+    best = newest(packages, wanted)
+    if best is None:
+        assert isinstance(found, Unsolved)
+        return
+    assert isinstance(found, Solution)
+    candidate = found.candidate
+    assert (candidate.version, {candidate.module_type}) == (best[0].removesuffix("-1"), best[1])
+    leaves = tuple(package for package in packages if package.leaf)
+    roots = (*candidate.required, *(n for n in (TOOL,) if n in {p.name for p in found.packages}))
+    whole = (*found.packages, *leaves)
+    assert is_set(whole, best[0], candidate.origin, candidate.required)
+    assert len({package.name for package in found.packages}) == len(found.packages)
+    for one in found.packages:  # none is there for nothing
+        rest = tuple(other for other in whole if other is not one)
+        assert one.name in roots or not is_set(rest, best[0], candidate.origin, roots)
+
+
+@given(packages=repositories(), wanted=WANTED)
+@settings(max_examples=MANY, deadline=None)
+def test_the_facts_that_conflict_are_the_fewest_there_are(
+    packages: tuple[Package, ...], wanted: Wanted
+) -> None:
+    problem = Problem(wanted, Universe(packages), "debian", no_matter)
+    found = solve(problem)
+    if isinstance(found, Solution):
+        return
+    reasons = Reasons(problem)
+    rows = [{one.key for one in reasons.all(c)} for c in problem.candidates()]
+    told = {one.key for one in found.reasons}
+    assert all(row & told for row in rows)
+    every = sorted(set().union(*rows))
+    for fewer in itertools.combinations(every, max(0, len(told) - 1)):
+        assert not rows or any(not row & set(fewer) for row in rows)
+
+
+@given(packages=repositories(), kind=st.sampled_from([OPEN, PROPRIETARY]))
+@settings(max_examples=MANY, deadline=None)
+def test_of_the_facts_that_spoil_a_set_none_can_be_left_out(
+    packages: tuple[Package, ...], kind: str
+) -> None:
+    for version, origin in itertools.product(VERSIONS, ORIGINS):
+        roots = (DKMS[kind], "nvidia-driver-cuda")
+        search = Closure(Universe(packages), version.removesuffix("-1"), origin, roots)
+        facts = frozenset(search.reasons())
+        whole = any(is_set(chosen, version, origin, roots) for chosen in combinations(packages))
+        assert bool(facts) is not whole
+        assert not facts or search.respecting(facts) is None
+        for fact in facts:
+            assert search.respecting(facts - {fact}) is not None
+
+
+ROWS = st.lists(st.sets(st.integers(0, 7), min_size=0, max_size=4), max_size=7)
+
+
+@given(rows=ROWS)
+@settings(max_examples=MANY * 2, deadline=None)
+def test_the_smallest_set_of_facts_is_the_smallest_of_all_subsets(rows: list[set[int]]) -> None:
+    order = list(range(8))
+    found = core.smallest(rows, order)
+    sizes = (
+        subset
+        for size in range(9)
+        for subset in itertools.combinations(order, size)
+        if all(row & set(subset) for row in rows)
+    )
+    assert found == next(sizes, None)

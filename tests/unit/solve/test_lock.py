@@ -1,0 +1,264 @@
+"""The lock file: the same bytes for the same content, read strictly, kept until asked to move."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from solveworld import H100, VENDOR, problem, universe, vendor
+
+from gpustate.errors import PolicyError, RefusedError
+from gpustate.model.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.model.policy import Policy, resolve
+from gpustate.run import locking
+from gpustate.solve import document, keeping, lock
+from gpustate.solve.lock import Lock, LockedSet, Situation, from_text, gathered, to_text
+from gpustate.solve.problem import Wanted
+from gpustate.solve.solver import Solution, solve
+from gpustate.states.driver import DriverInstalled
+
+HERE = Situation("debian12", "bookworm", "x86_64", (H100,))
+OLD = universe((vendor("580.65.06"), VENDOR))
+NEW = universe((vendor("595.91.07") + vendor("580.178.04") + vendor("580.65.06"), VENDOR))
+BRANCH = Wanted(branch=580)
+
+
+def schema(name: str) -> Any:
+    text = resources.files("gpustate.solve").joinpath("schema", f"{name}.json").read_text("utf-8")
+    return json.loads(text)
+
+
+def one_set(wanted: Wanted = BRANCH) -> LockedSet:
+    made = solve(problem(wanted, OLD, H100))
+    assert isinstance(made, Solution)
+    return lock.locked(made, wanted, HERE)
+
+
+def a_lock(*nodes: str) -> Lock:
+    return gathered(dict.fromkeys(nodes or ("gpu2", "gpu1"), one_set()), "digest")
+
+
+TEXT = to_text(a_lock())
+
+# --- the file --------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back_and_is_of_the_schema() -> None:
+    assert from_text(TEXT, "x") == a_lock()
+    assert to_text(from_text(TEXT, "x")) == TEXT
+    jsonschema.validate(json.loads(TEXT), schema("lock"))
+
+
+def test_the_order_of_the_nodes_makes_no_difference() -> None:
+    assert to_text(a_lock("b", "a", "c")) == to_text(a_lock("c", "b", "a"))
+
+
+def test_hashes_stand_where_the_index_gives_them() -> None:
+    (one,) = json.loads(TEXT)["sets"]
+    assert all(row["sha256"] == "a" * 64 and row["size"] == 1000 for row in one["packages"])
+    assert [row["name"] for row in one["packages"]] == sorted(one_set().versions)
+
+
+def changed(**keys: object) -> str:
+    data = json.loads(TEXT)
+    data["sets"][0].update(keys)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no lock file"),
+        ("[" * 100_000, "nested too deep"),
+        ("[]", "is a list, wanted a mapping"),
+        ("{}", "format: is not there"),
+        ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', wanted gpustate.lock/1"),
+        ('{"format": "gpustate.lock/1", "format": "x"}', "the key format is there twice"),
+        ('{"format": NaN}', "NaN is no number of JSON"),
+        ('{"format": ' + "1" * 5000 + "}", "is no lock file"),
+        (TEXT.replace('"sets"', '"set"'), "has the key set"),
+        (changed(driver="latest"), "sets[0].driver: is 'latest'"),
+        (changed(module_type=True), "sets[0].module_type: is a boolean, wanted a string"),
+        (changed(nodes="gpu1"), "sets[0].nodes: is a string, wanted a list"),
+        (changed(nodes=["a", "a"]), "has something twice"),
+        (changed(nodes=[1]), "sets[0].nodes[0]: is a number"),
+        (changed(packages=[]), "sets[0].packages: is empty"),
+        (changed(repositories=[]), "there is no such repository"),
+        (changed(wanted={"branch": "580"}), "sets[0].wanted.branch: is a string, wanted a number"),
+        (changed(wanted={"colour": 1}), "has the key colour"),
+        (changed(driver="595.91.07"), "a mixed set"),
+        (TEXT.replace("libcuda1", "lib cuda"), "wanted a plain word"),
+        (TEXT.replace('"580.65.06-1"', '"580.65.06-1;rm -rf"', 1), "wanted a plain word"),
+    ],
+)
+def test_a_file_that_is_none_is_one_clear_error(text: str, said: str) -> None:
+    with pytest.raises(PolicyError, match=r"^gpustate\.lock") as error:
+        from_text(text, "gpustate.lock")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_node_in_two_sets_is_an_error() -> None:
+    data = json.loads(TEXT)
+    data["sets"].append(data["sets"][0])
+    with pytest.raises(PolicyError, match=r"node gpu1 is in sets\[0\] and in sets\[1\]"):
+        from_text(json.dumps(data), "x")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\0", b"{"])
+def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / lock.NAME
+    path.write_bytes(content)
+    with pytest.raises(PolicyError, match=str(path)):
+        locking.load(str(path))
+
+
+# --- staying put -----------------------------------------------------------------------------
+
+
+def test_a_locked_set_stays_although_something_newer_is_offered() -> None:
+    had = a_lock().sets[0]
+    assert keeping.settle(problem(BRANCH, NEW, H100), HERE, had).set == had
+    moved = keeping.settle(problem(BRANCH, NEW, H100), HERE, had, update=True)
+    assert (moved.how, moved.set and moved.set.driver) == ("moved", "580.178.04")
+
+
+def test_a_node_like_others_joins_them_and_another_is_solved() -> None:
+    had = a_lock().sets
+    joined = keeping.settle(problem(BRANCH, NEW, H100), HERE, None, had)
+    assert (joined.how, joined.set and joined.set.driver) == ("joined", "580.65.06")
+    elsewhere = Situation("debian13", "trixie", "x86_64", (H100,))
+    solved = keeping.settle(problem(BRANCH, NEW, H100), elsewhere, None, had)
+    assert (solved.how, solved.set and solved.set.driver) == ("solved", "580.178.04")
+
+
+def test_a_set_moves_when_the_policy_wants_something_else() -> None:
+    wanted = Wanted(branch=595)
+    moved = keeping.settle(problem(wanted, NEW, H100), HERE, a_lock().sets[0])
+    assert moved.why == "it was locked for branch 580, the policy wants branch 595"
+    assert moved.set is not None
+    assert moved.set.driver == "595.91.07"
+
+
+def test_another_file_under_the_locked_version_is_refused() -> None:
+    forged = universe((vendor("580.65.06", digest="b"), VENDOR))
+    with pytest.raises(RefusedError, match="is another file than the one that is locked"):
+        keeping.settle(problem(BRANCH, forged, H100), HERE, a_lock().sets[0])
+
+
+def test_a_locked_set_that_is_gone_or_blocked_stays_and_says_so() -> None:
+    gone = universe((vendor("580.178.04"), VENDOR))
+    kept = keeping.settle(
+        problem(BRANCH, gone, H100, blocks=lambda v, k: (("bad", "it hangs"),)),
+        HERE,
+        a_lock().sets[0],
+    )
+    assert kept.how == "kept"
+    assert [note.partition(" ")[0] for note in kept.notes] == ["no", "rule"]
+
+
+# --- outdated --------------------------------------------------------------------------------
+
+
+def test_outdated_says_of_each_newer_driver_why_it_is_or_is_not_allowed() -> None:
+    blocks = (("driver-595", "it hangs"),)
+    found = keeping.outdated(
+        a_lock().sets[0],
+        problem(BRANCH, NEW, H100, blocks=lambda v, k: blocks if v > "595" else ()),
+        "2029-01",
+    )
+    told = {one.version: [reason.key for reason in one.reasons] for one in found.newer}
+    assert told == {"595.91.07": ["policy:driver", "rule:driver-595"], "580.178.04": []}
+    assert found.allowed is not None
+    assert found.notes == ("branch 580 is past the end of its support (2028-06)",)
+    data = document.outdated_data([found], {"gpu9": "unreachable"})
+    jsonschema.validate(data, schema("outdated"))
+    text = document.outdated_text([found], {})
+    assert "595.91.07 open (NVIDIA)  not allowed:" in text
+    assert "- rule driver-595 of the matrix: it hangs" in text
+    assert text.endswith("sets=1 updates=1 troubles=0\n")
+
+
+def test_what_was_solved_is_of_its_schema() -> None:
+    settled = {
+        "gpu1": keeping.settle(problem(BRANCH, NEW, H100), HERE, None),
+        "gpu2": keeping.settle(problem(Wanted(branch=610), NEW, H100), HERE, None),
+    }
+    troubles = {"refused": {"gpu2": "no set"}, "unreachable": {}, "skipped": {"gpu3": "no GPU"}}
+    data = document.solve_data(settled, troubles, path="gpustate.lock", changed=True)
+    jsonschema.validate(data, schema("solve"))
+    text = document.solve_text(settled, troubles, path="gpustate.lock", changed=True)
+    assert "1. the policy wants branch 610" in text
+    assert text.splitlines()[-1] == (
+        "nodes=3 solved=1 joined=0 kept=0 moved=0 refused=1 unreachable=0 skipped=1"
+    )
+
+
+# --- in plans --------------------------------------------------------------------------------
+
+
+def locked_driver(policy: Policy, node: InventoryNode, made: Lock) -> Any:
+    inventory = locking.onto(Inventory("x", (node,)), policy, made, "gpustate.lock")
+    (state,) = resolve(policy, inventory.nodes[0]).states
+    return state
+
+
+def test_a_lock_is_the_last_word_about_the_driver() -> None:
+    said = VarsLayer("node", "gpu1", {"driver": {"branch": 580, "load": False}}, "host_vars/gpu1")
+    node = InventoryNode("gpu1", layers=(said,))
+    driver = locked_driver(Policy(DriverInstalled(branch=570)), node, a_lock())
+    assert (driver.version, driver.module_type, driver.load) == ("580.65.06", "open", False)
+    assert driver.locked == one_set().versions
+
+
+def test_a_lock_for_a_channel_replaces_it() -> None:
+    made = gathered({"gpu1": one_set(Wanted(channel="latest-lts"))})
+    driver = locked_driver(
+        Policy(DriverInstalled(version="latest-lts")), InventoryNode("gpu1"), made
+    )
+    assert driver.version == "580.65.06"
+
+
+@pytest.mark.parametrize(
+    ("state", "node", "said"),
+    [
+        (DriverInstalled(branch=580), "gpu9", "has no set for node gpu9"),
+        (DriverInstalled(branch=595), "gpu1", "locks node gpu1 for branch 580, and the policy"),
+        (DriverInstalled(branch=580, packages="full"), "gpu1", "other modules or packages"),
+    ],
+)
+def test_a_lock_for_something_else_is_refused(state: DriverInstalled, node: str, said: str) -> None:
+    with pytest.raises(PolicyError, match="solve again: gpustate solve") as error:
+        locked_driver(Policy(state), InventoryNode(node), a_lock())
+    assert said in str(error.value)
+
+
+def test_a_policy_without_a_driver_needs_no_lock() -> None:
+    absent = DriverInstalled(ensure="absent")
+    assert locked_driver(Policy(absent), InventoryNode("gpu9"), a_lock()) == absent
+
+
+def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -> None:
+    import time
+
+    sets = {
+        f"gpu{n}": lock.locked(
+            solve(problem(BRANCH, OLD, H100)),  # type: ignore[arg-type]
+            BRANCH,
+            Situation("debian12", "bookworm", "x86_64", (f"{n:04x}",)),
+        )
+        for n in range(20)
+    }
+    many = {f"node{n}": sets[f"gpu{n % 20}"] for n in range(1000)}
+    before = time.process_time()
+    made = from_text(to_text(gathered(many)), "x")
+    inventory = Inventory("x", tuple(InventoryNode(name) for name in many))
+    policy = Policy(DriverInstalled(branch=580))
+    for node in locking.onto(inventory, policy, made, "x").nodes:
+        resolve(policy, node)
+    assert len(made.sets) == 20
+    assert time.process_time() - before < 1.0
