@@ -8,8 +8,8 @@ from typing import Any
 
 from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Setting
+from gpustate.clusterpolicy.companions import CONFIG_MAP, Companion, Shelf
 from gpustate.clusterpolicy.documents import Item
-from gpustate.errors import PolicyError
 
 
 @dataclass(slots=True)
@@ -41,25 +41,25 @@ class Source:
         file: its path.
         spec: ``spec`` of the object, or all of a Helm values file.
         settings: what it sets.
-        config_maps: those in the same file, by name.
-        used: names of the ConfigMaps that were asked for.
+        shelf: the ConfigMaps and Secrets beside it.
+        kind: of the document, as in :data:`gpustate.clusterpolicy.shape.KINDS`, or ``helm``.
         notes: what no state does, filled while reading.
     """
 
     file: str
     spec: Item
     settings: tuple[Setting, ...]
-    config_maps: dict[str, Item] = field(default_factory=dict[str, Item])
-    used: set[str] = field(default_factory=set[str])
+    shelf: Shelf
+    kind: str = "clusterpolicy"
     notes: list[str] = field(default_factory=list[str])
 
     def place(self, item: Item) -> str:
         """``file:line`` of an item."""
         return f"{self.file}:{item.line}"
 
-    def enabled(self, section: str, *, otherwise: bool) -> bool:
+    def enabled(self, section: str, *, otherwise: bool, switch: str = "enabled") -> bool:
         """The section's ``enabled``; ``otherwise`` is what the Operator makes of its absence."""
-        item = self.spec.get(*section.split("."), "enabled")
+        item = self.spec.get(*section.split("."), switch)
         return otherwise if item is None else bool(item.value)
 
     def not_used(self, why: str, *prefixes: str, but: tuple[str, ...] = ()) -> None:
@@ -72,28 +72,13 @@ class Source:
         if unused:
             self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
 
-    def config_map(self, name: Item, path: str) -> Item:
-        """Return the data of the ConfigMap that a key names.
+    def config_map(self, name: Item, path: str) -> Companion:
+        """Return the ConfigMap that a key names.
 
         Raises:
-            PolicyError: it is not in the file, or holds no data.
+            PolicyError: it is neither in the file nor beside it, or holds no data.
         """
-        found = self.config_maps.get(name.value)
-        self.used.add(name.value)
-        if found is None:
-            there = ", ".join(sorted(self.config_maps))
-            raise PolicyError(
-                f"{path} names the ConfigMap {name.value!r}, which is not in this file"
-                + (f" (it has {there})" if there else ""),
-                place=self.place(name),
-                fix="add it to the file as a document of its own, after a line '---'",
-            )
-        data = found.get("data")
-        if data is None or not isinstance(data.value, dict):
-            raise PolicyError(
-                f"the ConfigMap {name.value!r} holds no data", place=self.place(found)
-            )
-        return data
+        return self.shelf.need(CONFIG_MAP, name, path)
 
 
 #: Sections that act only on nodes for virtual machines.
@@ -103,6 +88,14 @@ _SANDBOX = (
 )
 
 
+_SAID = {
+    Fate.DEPRECATED: "deprecated",
+    Fate.DEAD: "the Operator ignores it too",
+}
+_SUMMED_UP = {
+    Fate.NO_MEANING: "without meaning on a host",
+    Fate.KUBERNETES: "about Kubernetes objects, not nodes",
+}
 #: Sections that do nothing unless their ``enabled`` is true; in the others it has to be false.
 _OFF_BY_DEFAULT = ("gds", "gdrcopy", "nodeStatusExporter")
 
@@ -122,11 +115,12 @@ def notes_on(source: Source) -> Iterator[str]:
         yield f"{_first(source, settings)}: not carried out: {what}: {reason}"
     nothing = [s for s in later if s not in asking]
     yield from _note(source, nothing, "these ask for nothing here", most=1000)
-    for reason, settings in _by_reason([s for s in left if s.leaf.fate is Fate.DEAD]).items():
-        what = _listed(settings)
-        yield f"{_first(source, settings)}: deprecated, the Operator ignores it too: {what}: {reason}"
-    pods = [s for s in left if s.leaf.fate is Fate.KUBERNETES]
-    yield from _note(source, pods, "about Kubernetes objects, not nodes")
+    for fate, said in _SAID.items():
+        mine = [s for s in left if s.leaf.fate is fate]
+        for reason, settings in _by_reason(mine).items():
+            yield f"{_first(source, settings)}: {said}: {_listed(settings)}: {reason}"
+    for fate, said in _SUMMED_UP.items():
+        yield from _note(source, [s for s in left if s.leaf.fate is fate], said)
 
 
 def _note(source: Source, settings: list[Setting], what: str, most: int = 3) -> Iterator[str]:
@@ -143,6 +137,8 @@ def _by_reason(settings: list[Setting]) -> dict[str, list[Setting]]:
 
 def _switched_off(source: Source, setting: Setting) -> bool:
     section = setting.path.partition(".")[0]
+    if section == "draDriver" and source.kind == "helm":
+        return not source.enabled("gpuCluster", otherwise=False, switch="deployCR")
     return not source.enabled(section, otherwise=section not in _OFF_BY_DEFAULT)
 
 

@@ -7,9 +7,10 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 
 class Fate(StrEnum):
@@ -17,8 +18,10 @@ class Fate(StrEnum):
 
     HONOURED = "honoured"  # a state, or the reader itself, does what it says
     KUBERNETES = "kubernetes"  # about pods and other Kubernetes objects; says nothing of a node
+    NO_MEANING = "no-meaning"  # about containers that stand in for a host; nothing of it on a host
     LATER = "later"  # about a node, and no state of this release does it
-    DEAD = "dead"  # deprecated: the Operator itself no longer looks at it
+    DEPRECATED = "deprecated"  # the Operator still looks at it, and says to use something else
+    DEAD = "dead"  # the Operator, or its chart, no longer looks at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +34,20 @@ class Leaf:
         detail: honoured: the state and parameter; otherwise half a sentence that says why not.
         fate: what becomes of it.
         choices: the only values it may have.
-        default: what the API server fills in.
+        default: what the API server, or the chart, fills in.
         minimum: the least an integer may be.
+        instead: the path to use, for what is deprecated or dead.
+        until: the last release that looked at it, for what is dead; empty: none did.
     """
 
     type: str
     detail: str
     fate: Fate
     choices: tuple[str, ...] = ()
-    default: object = None
+    default: Any = field(default=None, hash=False)
     minimum: int | None = None
+    instead: str = ""
+    until: str = ""
 
 
 Leaves = Mapping[str, Leaf]
@@ -52,17 +59,27 @@ METRICS_WHY = "a property of a ServiceMonitor"
 
 honoured = partial(Leaf, fate=Fate.HONOURED)
 kubernetes = partial(Leaf, fate=Fate.KUBERNETES)
+no_meaning = partial(Leaf, fate=Fate.NO_MEANING)
 later = partial(Leaf, fate=Fate.LATER)
+deprecated = partial(Leaf, fate=Fate.DEPRECATED)
 dead = partial(Leaf, fate=Fate.DEAD)
 
 
 def under(prefix: str, *parts: Leaves) -> dict[str, Leaf]:
-    return {f"{prefix}.{path}": leaf for part in parts for path, leaf in part.items()}
+    return {
+        f"{prefix}.{path}": replace(leaf, instead=f"{prefix}.{leaf.instead}")
+        if leaf.instead
+        else leaf
+        for part in parts
+        for path, leaf in part.items()
+    }
 
 
-def with_fate(fate: Fate, detail: str, part: Leaves) -> dict[str, Leaf]:
+def with_fate(fate: Fate, detail: str, part: Leaves, until: str = "") -> dict[str, Leaf]:
     """The same leaves with another fate."""
-    return {path: replace(leaf, fate=fate, detail=detail) for path, leaf in part.items()}
+    return {
+        path: replace(leaf, fate=fate, detail=detail, until=until) for path, leaf in part.items()
+    }
 
 
 def env(leaf: Leaf) -> dict[str, Leaf]:

@@ -1,19 +1,25 @@
-"""Holds a document against the table of leaves: every key known, every value of the right type."""
+"""Holds a document against a table of leaves: every key known, every value of the right type.
+
+:meth:`Checker.walk` goes on after a problem, for the linter, which wants all of them;
+:meth:`Checker.settings` stops at the first that must not be read past.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from gpustate.clusterpolicy import nearest
 from gpustate.clusterpolicy.blocks import Leaf, Leaves
-from gpustate.clusterpolicy.documents import Item
+from gpustate.clusterpolicy.documents import Item, plain
+from gpustate.clusterpolicy.nearest import Meant
 from gpustate.errors import PolicyError
 from gpustate.text.words import kind_of, shown
 
 #: Keys that are written wrongly so often that they are taken for what is meant.
 _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
+_ARTICLES = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +33,41 @@ class Setting:
     @property
     def asks_for_something(self) -> bool:
         """It is neither false, zero or empty nor what holds without it."""
-        value = self.item.value
+        value = plain(self.item)
         return bool(value) and value != self.leaf.default and value != "0s"
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that stands wrongly in a document.
+
+    Args:
+        rule: ``unknown``, ``misnamed`` (read as what is meant), ``type``, ``value`` or ``nameless``.
+        path: where, ``[]`` for the elements of lists.
+        item: the value.
+        message: what was seen and what was wanted.
+        fix: the next move.
+        meant: for unknown keys, what was probably meant.
+    """
+
+    rule: str
+    path: str
+    item: Item
+    message: str
+    fix: str | None = None
+    meant: Meant | None = None
+
+    def error(self, file: str) -> PolicyError:
+        """The same as an error with its place."""
+        return PolicyError(self.message, place=f"{file}:{self.item.line}", fix=self.fix)
+
+
 @dataclass(slots=True)
-class _Branch:
+class Branch:
     """An inner node of the schema; ``listed``: a list of such mappings."""
 
     listed: bool = False
-    children: dict[str, _Branch | Leaf] = field(default_factory=dict[str, "_Branch | Leaf"])
+    children: dict[str, Branch | Leaf] = field(default_factory=dict[str, "Branch | Leaf"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +77,14 @@ class Checker:
     Args:
         file: its path, for places.
         leaves: the table.
+        kind: of which kind the document is, for what its keys were called elsewhere and before.
         strict: an unknown key is an error; otherwise it becomes a note.
         notes: filled while checking.
     """
 
     file: str
     leaves: Leaves
+    kind: str = "clusterpolicy"
     strict: bool = True
     notes: list[str] = field(default_factory=list[str])
 
@@ -61,22 +94,41 @@ class Checker:
         Raises:
             PolicyError: an unknown key or a value of the wrong type, with file and line.
         """
-        return tuple(self._mapping(spec, _tree(tuple(self.leaves.items())), ""))
+        found: list[Setting] = []
+        for one in self.walk(spec):
+            if isinstance(one, Setting):
+                found.append(one)
+            elif one.rule == "misnamed":
+                self.notes.append(f"{self.file}:{one.item.line}: {one.message}")
+            elif one.rule == "unknown" and not self.strict:
+                self.notes.append(
+                    f"{self.file}:{one.item.line}: unknown key {one.path} does nothing; {one.fix}"
+                )
+            else:
+                raise one.error(self.file)
+        return tuple(found)
 
-    def _mapping(self, item: Item, branch: _Branch, path: str) -> Iterator[Setting]:
+    def walk(self, spec: Item) -> Iterator[Setting | Problem]:
+        """Yield everything that a document sets, and everything that is wrong with it."""
+        yield from self._mapping(spec, tree(tuple(self.leaves.items())), "")
+
+    def _mapping(self, item: Item, branch: Branch, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
             return
         if not isinstance(item.value, dict):
-            raise self._wrong_type(path or "spec", item, "a mapping")
+            yield _wrong_type(path or "spec", item, "a mapping")
+            return
         for key, child in item.value.items():
             below = f"{path}.{key}" if path else key
             known = branch.children.get(key)
             if known is None:
-                meant = _MEANT.get(below)
+                meant = _MEANT.get(below) if self.kind == "clusterpolicy" else None
                 if meant is None:
-                    self._unknown(below, child, branch)
+                    yield self._unknown(below, child, branch)
                     continue
-                self.notes.append(f"{self._place(child)}: {below} is read as {meant}")
+                yield Problem(
+                    "misnamed", below, child, f"{below} is read as {meant}", meant=Meant(meant)
+                )
                 known, below = branch.children[meant.rpartition(".")[2]], meant
             if isinstance(known, Leaf):
                 yield from self._leaf(child, known, below)
@@ -85,109 +137,102 @@ class Checker:
             else:
                 yield from self._mapping(child, known, below)
 
-    def _list(self, item: Item, branch: _Branch, path: str) -> Iterator[Setting]:
+    def _list(self, item: Item, branch: Branch, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
             return
         if not isinstance(item.value, list):
-            raise self._wrong_type(path, item, "a list")
+            yield _wrong_type(path, item, "a list")
+            return
         for child in item.value:
             if child.value is None:
-                raise self._wrong_type(f"an element of {path}", child, "a mapping")
+                yield _wrong_type(f"an element of {path}", child, "a mapping")
+                continue
             if path.endswith("env") and isinstance(child.value, dict) and not child.text("name"):
-                raise PolicyError(f"an element of {path} has no name", place=self._place(child))
+                yield Problem("nameless", path, child, f"an element of {path} has no name")
             yield from self._mapping(child, branch, f"{path}[]")
 
-    def _leaf(self, item: Item, leaf: Leaf, path: str) -> Iterator[Setting]:
+    def _leaf(self, item: Item, leaf: Leaf, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
             return
-        self._check(item, leaf.type, path)
-        if leaf.choices and item.value not in leaf.choices:
-            raise PolicyError(
-                f"{path} is {shown(item.value)}, wanted {' or '.join(map(repr, leaf.choices))}",
-                place=self._place(item),
+        wrong = _misfit(item, leaf.type, path)
+        if wrong is not None:
+            yield wrong
+        elif leaf.choices and item.value not in leaf.choices:
+            wanted = " or ".join(map(repr, leaf.choices))
+            yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
+        elif leaf.minimum is not None and item.value < leaf.minimum:
+            yield Problem(
+                "value", path, item, f"{path} is {item.value}, wanted {leaf.minimum} or more"
             )
-        if leaf.minimum is not None and item.value < leaf.minimum:
-            raise PolicyError(
-                f"{path} is {item.value}, wanted {leaf.minimum} or more", place=self._place(item)
-            )
-        yield Setting(path, item, leaf)
+        else:
+            yield Setting(path, item, leaf)
 
-    def _check(self, item: Item, wanted: str, path: str) -> None:
-        value = item.value
-        outer, _, rest = wanted.partition("[")
+    def _unknown(self, path: str, item: Item, branch: Branch) -> Problem:
+        meant = nearest.meant(path, item, self.leaves, self.kind)
+        listed = ", ".join(sorted(branch.children)[:12])
+        return Problem(
+            "unknown",
+            path,
+            item,
+            f"unknown key {shown(path)}, which the "
+            f"{'chart' if self.kind == 'helm' else 'API server'} would drop in silence",
+            meant.hint if meant is not None else f"known here: {listed}",
+            meant,
+        )
+
+
+def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
+    """What is wrong with a value of a leaf; ``None`` when nothing is."""
+    value = item.value
+    outer, _, rest = wanted.partition("[")
+    if outer in ("list", "map"):
+        kind = list if outer == "list" else dict
+        if not isinstance(value, kind):
+            return _wrong_type(path, item, "a list" if outer == "list" else "a mapping")
+        children: list[Item] = value if isinstance(value, list) else list(value.values())
         inner = rest.removesuffix("]")
-        if outer == "list" or outer == "map":
-            kind = list if outer == "list" else dict
-            if not isinstance(value, kind):
-                raise self._wrong_type(path, item, "a list" if outer == "list" else "a mapping")
-            for child in value if isinstance(value, list) else value.values():
-                self._check(child, inner, f"an element of {path}")
-            return
-        if wanted == "any":
-            return
-        number = isinstance(value, int) and not isinstance(value, bool)
-        fits = {
-            "string": isinstance(value, str),
-            "boolean": isinstance(value, bool),
-            "integer": number,
-            "int-or-string": number or isinstance(value, str),
-        }
-        if not fits[wanted]:
-            names = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
-            raise self._wrong_type(path, item, names.get(wanted, f"a {wanted}"))
+        found = (_misfit(child, inner, f"an element of {path}") for child in children)
+        wrong = next((one for one in found if one is not None), None)
+        return None if wrong is None else replace(wrong, path=path)
+    if wanted == "any":
+        return None
+    number = isinstance(value, int) and not isinstance(value, bool)
+    fits = {
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "integer": number,
+        "int-or-string": number or isinstance(value, str),
+        "quoted": number or isinstance(value, str),
+    }
+    if fits[wanted]:
+        return None
+    return _wrong_type(path, item, _ARTICLES.get(wanted, f"a {wanted}").replace("quoted", "string"))
 
-    def _wrong_type(self, path: str, item: Item, wanted: str) -> PolicyError:
-        fix = None
-        if "string" in wanted and isinstance(item.value, bool | int | float):
-            fix = "put it in quotes"
-        elif wanted == "a boolean" and isinstance(item.value, str):
-            fix = "write true or false, without quotes"
-        seen = kind_of(item.value)
-        if not isinstance(item.value, dict | list) and item.value is not None:
-            seen = f"{seen} ({shown(item.value)})"
-        return PolicyError(f"{path} is {seen}, wanted {wanted}", place=self._place(item), fix=fix)
 
-    def _unknown(self, path: str, item: Item, branch: _Branch) -> None:
-        near = self._nearest(path, branch)
-        hint = (
-            f"did you mean {near}" if near else f"known here: {', '.join(sorted(branch.children))}"
-        )
-        if not self.strict:
-            self.notes.append(f"{self._place(item)}: unknown key {path} does nothing; {hint}")
-            return
-        raise PolicyError(
-            f"unknown key {shown(path)}, which the API server would drop in silence",
-            place=self._place(item),
-            fix=hint,
-        )
-
-    def _nearest(self, path: str, branch: _Branch) -> str | None:
-        """A sibling with a similar name, else the same name elsewhere, else any similar path."""
-        above, _, key = path.rpartition(".")
-        folded = {name.lower(): name for name in branch.children}
-        beside = difflib.get_close_matches(key.lower(), folded, 1, 0.7)
-        if beside:
-            return f"{above}.{folded[beside[0]]}" if above else folded[beside[0]]
-        elsewhere = [known for known in self.leaves if known.rpartition(".")[2] == key]
-        found = difflib.get_close_matches(
-            path, elsewhere or self.leaves, 1, 0 if elsewhere else 0.6
-        )
-        return found[0] if found else None
-
-    def _place(self, item: Item) -> str:
-        return f"{self.file}:{item.line}"
+def _wrong_type(path: str, item: Item, wanted: str) -> Problem:
+    fix = None
+    if "string" in wanted and isinstance(item.value, bool | int | float):
+        fix = "put it in quotes"
+    elif wanted == "a boolean" and isinstance(item.value, str):
+        fix = "write true or false, without quotes"
+    seen = kind_of(item.value)
+    if not isinstance(item.value, dict | list) and item.value is not None:
+        seen = f"{seen} ({shown(item.value)})"
+    return Problem("type", path, item, f"{path} is {seen}, wanted {wanted}", fix)
 
 
 @cache
-def _tree(leaves: tuple[tuple[str, Leaf], ...]) -> _Branch:
-    root = _Branch()
+def tree(leaves: tuple[tuple[str, Leaf], ...]) -> Branch:
+    """The table as a tree."""
+    root = Branch()
     for path, leaf in leaves:
         *above, last = path.split(".")
         branch = root
         for name in above:
             key = name.removesuffix("[]")
-            below = branch.children.setdefault(key, _Branch(listed=name.endswith("[]")))
-            assert isinstance(below, _Branch), path
+            below = branch.children.setdefault(key, Branch(listed=name.endswith("[]")))
+            if not isinstance(below, Branch):
+                raise TypeError(f"{path} goes on below a leaf")
             branch = below
         branch.children[last] = leaf
     return root

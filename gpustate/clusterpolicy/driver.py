@@ -38,7 +38,7 @@ def software_version(source: Source, item: Item, path: str) -> str:
     Raises:
         PolicyError: a digest, which names an image and not a version.
     """
-    tag = item.value.strip()
+    tag = str(item.value).strip()  # the chart puts a number in quotes
     if tag.startswith("sha256:"):
         raise PolicyError(
             f"{path} is a digest, which names an image and says no version",
@@ -87,18 +87,15 @@ def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
 def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int | str]:
     """Read the ConfigMap: one file a module, one ``NAME=VALUE`` a line."""
     found: dict[str, int | str] = {}
-    for key, text in source.config_map(name, path).value.items():
+    for key, entry in source.config_map(name, path).entries.items():
         module = MODULES.get(key)
         if module is None:
             raise PolicyError(
                 f"the ConfigMap {name.value!r} has the key {shown(key)}, which no module reads",
-                place=source.place(text),
+                place=entry.place() if "\n" not in entry.text else entry.place(0),
                 fix=f"wanted {', '.join(MODULES)}",
             )
-        if not isinstance(text.value, str):
-            raise PolicyError(f"{key} is no text", place=source.place(text))
-        lines = text.value.split("\n")
-        for number, line in enumerate(lines, text.line + (1 if len(lines) > 1 else 0)):
+        for number, line in enumerate(entry.text.split("\n"), 1):
             stripped = line.strip()
             if not stripped or stripped.startswith("#"):
                 continue
@@ -106,7 +103,7 @@ def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int |
             if match is None:
                 raise PolicyError(
                     f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
-                    place=f"{source.file}:{number}",
+                    place=entry.place(number),
                 )
             value = match[2].strip()
             if len(value) > 1 and value[0] == value[-1] == '"':

@@ -1,7 +1,8 @@
 """The GPU Operator's Helm values: ClusterPolicy's spec with other names in some places.
 
-Only what the chart does differently stands here. Keys of the subchart and of the Operator's own
-Deployment are not looked into.
+Only what the chart does differently stands here; its defaults, those of values.yaml, are in
+:mod:`gpustate.clusterpolicy.history`. Those that are versions change with every release of the chart, and a file of values does not say which it is for,
+so no state takes them: they are told. Keys of the subchart are not looked into.
 
 Sources:
     NVIDIA/gpu-operator v26.7: deployments/gpu-operator/{values.yaml,templates/clusterpolicy.yaml}.
@@ -9,26 +10,36 @@ Sources:
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpustate.clusterpolicy import history
 from gpustate.clusterpolicy.asked import Source
 from gpustate.clusterpolicy.blocks import (
     ENV,
     IMAGE,
     RESOURCES,
     TOLERATIONS,
+    Fate,
+    Leaf,
     Leaves,
+    dead,
     honoured,
     kubernetes,
     later,
     under,
 )
 from gpustate.clusterpolicy.documents import Item
+from gpustate.clusterpolicy.gpucluster import DRA_DRIVER
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY
 from gpustate.errors import PolicyError
 
 _DEPLOYMENT = "about the Operator's own Deployment"
 _CHART = "what the chart itself installs"
-_DRA = "about the DRA driver, which has no state yet"
-_INLINE = "a ConfigMap the chart creates, for a component without a state yet"
+_DROPPED = "the chart's template does not pass it on"
+_INLINE = "a ConfigMap the chart creates, for a component that is not set up from values yet"
 
 #: Not in a ClusterPolicy, or not with this meaning.
 _CHART_ONLY: Leaves = {
@@ -36,28 +47,33 @@ _CHART_ONLY: Leaves = {
     **under(
         "operator",
         {
+            "labels": kubernetes("map[string]", _CHART),
+            "annotations": kubernetes("map[string]", _DEPLOYMENT),
             "priorityClassName": kubernetes("string", _DEPLOYMENT),
             "nodeSelector": kubernetes("map[string]", _DEPLOYMENT),
             "affinity": kubernetes("any", _DEPLOYMENT),
-            "logging": kubernetes("any", _DEPLOYMENT),
+            "logging.timeEncoding": kubernetes("string", _DEPLOYMENT),
+            "logging.level": kubernetes("int-or-string", _DEPLOYMENT),
+            "logging.develMode": kubernetes("boolean", _DEPLOYMENT),
             "cleanupCRD": kubernetes("boolean", _CHART),
             "upgradeCRD": kubernetes("boolean", _CHART),
+            "defaultGPUMode": dead("string", "the chart passes it on, and the API server drops it"),
         },
     ),
     "platform.openshift": kubernetes("boolean", _CHART),
     "nfd.enabled": kubernetes("boolean", _CHART),
     "nfd.nodefeaturerules": kubernetes("boolean", _CHART),
-    "node-feature-discovery": kubernetes("any", _CHART),
-    "clusterPolicy.deployCR": kubernetes("boolean", _CHART),
-    "gpuCluster.deployCR": later("boolean", _DRA),
-    "draDriver": kubernetes("any", _DRA),
+    "node-feature-discovery": kubernetes("any", "values of a chart that this one brings along"),
+    "clusterPolicy.deployCR": honoured("boolean", "false: no states but those of a GPUCluster"),
+    "gpuCluster.deployCR": honoured("boolean", "true: the states of a GPUCluster"),
+    **DRA_DRIVER,
     "extraObjects": kubernetes("any", _CHART),
     "global": kubernetes("any", _CHART),
     "nameOverride": kubernetes("string", _CHART),
     "fullnameOverride": kubernetes("string", _CHART),
     "driver.nvidiaDriverCRD.enabled": honoured("boolean", "driver, which the values describe too"),
     "driver.nvidiaDriverCRD.deployDefaultCR": honoured(
-        "boolean", "false: the NVIDIADriver in the same file"
+        "boolean", "false: the NVIDIADriver beside the values"
     ),
     "driver.nvidiaDriverCRD.driverType": honoured(
         "string",
@@ -66,34 +82,74 @@ _CHART_ONLY: Leaves = {
     ),
     "driver.nvidiaDriverCRD.nodeSelector": honoured("map[string]", "refused unless empty"),
     "dcgmExporter.config.create": later("boolean", _INLINE),
-    "dcgmExporter.config.data": later("any", _INLINE),
+    "dcgmExporter.config.data": later("string", _INLINE),
     **{
-        f"{section}.config.{key}": later("boolean" if key == "create" else "any", _INLINE)
+        f"{section}.config.{key}": later("boolean" if key == "create" else "map[string]", _INLINE)
         for section in ("devicePlugin", "migManager")
         for key in ("create", "data")
     },
 }
+#: Of a ClusterPolicy, and not passed on by the chart's template.
+_NOT_PASSED_ON = (
+    *("cdi.default", "dcgm.hostPort", "devicePlugin.mps.root", "driver.useOpenKernelModules"),
+    *("operator.defaultRuntime", "operator.initContainer.", "psp.enabled", "toolkit.args"),
+    *("daemonsets.podSecurityContext.", "vfioManager.driverManager.imagePullSecrets"),
+    "vgpuManager.driverManager.imagePullSecrets",
+)
+#: What the template puts in quotes, so that a number is as good as a string.
+_QUOTED = re.compile(
+    r"(?!operator)[A-Za-z.]+\.version|(devicePlugin|migManager)\.config\.(name|default)"
+    r"|daemonsets\.rollingUpdate\.maxUnavailable"
+)
+_RENAMED = {"driver.upgradePolicy.podDeletion.": "driver.upgradePolicy.gpuPodDeletion."}
 
 
-def _renamed() -> Leaves:
-    """ClusterPolicy's leaves under the names of the chart."""
-    old, new = "driver.upgradePolicy.podDeletion.", "driver.upgradePolicy.gpuPodDeletion."
-    return {
-        (new + path.removeprefix(old) if path.startswith(old) else path): leaf
-        for path, leaf in CLUSTER_POLICY.items()
-        if path != "driver.useNvidiaDriverCRD"
-    }
+def _as_in_chart(path: str, leaf: Leaf) -> Leaf:
+    """A leaf of ClusterPolicy, as the chart's template has it."""
+    if path.startswith(_NOT_PASSED_ON) and leaf.fate is not Fate.DEAD:
+        leaf = replace(leaf, fate=Fate.DEAD, detail=_DROPPED, until="")
+    if _QUOTED.fullmatch(path) and leaf.type == "string":
+        leaf = replace(leaf, type="quoted")
+    return leaf
+
+
+def _renamed(path: str) -> str:
+    for old, new in _RENAMED.items():
+        path = new + path.removeprefix(old) if path.startswith(old) else path
+    return path
+
+
+#: Defaults of the chart that say something of a node, and that a ClusterPolicy does not have.
+_ABOUT_NODES = (
+    *("driver.version", "toolkit.version", "driver.upgradePolicy.autoUpgrade", "mig.strategy"),
+    *("dcgm.enabled", "driver.licensingConfig.nlsEnabled"),
+)
+#: On when the object that the Operator gets does not say; everything else is off then.
+NIL_IS_ON = (
+    *("driver.enabled", "toolkit.enabled", "devicePlugin.enabled", "dcgm.enabled"),
+    *("dcgmExporter.enabled", "gfd.enabled", "migManager.enabled", "cdi.enabled"),
+)
+_SWITCHES = (*NIL_IS_ON, "gds.enabled", "gdrcopy.enabled", "sandboxWorkloads.enabled")
 
 
 HELM: Leaves = {
-    **_renamed(),
+    **{
+        _renamed(path): _as_in_chart(path, leaf)
+        for path, leaf in CLUSTER_POLICY.items()
+        if path != "driver.useNvidiaDriverCRD"
+    },
     **_CHART_ONLY,
 }
 SECTIONS = frozenset(path.partition(".")[0] for path in HELM)
 
 
+def deploys_dra(source: Source) -> bool:
+    """The values ask for a GPUCluster."""
+    return source.enabled("gpuCluster", otherwise=False, switch="deployCR")
+
+
 def check_chart(source: Source) -> Item | None:
-    """Refuse what has no states: the DRA stack, a driver for some nodes only.
+    """Refuse what the chart refuses, and a driver for some nodes only.
 
     Returns:
         The key that leaves the driver to an NVIDIADriver which the chart does not make itself.
@@ -101,16 +157,31 @@ def check_chart(source: Source) -> Item | None:
     Raises:
         PolicyError: with the line of the value.
     """
-    dra = source.spec.get("gpuCluster", "deployCR")
-    if dra is not None and dra.value:
-        raise PolicyError(
-            "gpuCluster.deployCR asks for the DRA stack, which has no states yet",
-            place=source.place(dra),
-            fix="wanted clusterPolicy.deployCR",
-        )
-    crd = source.spec.get("driver", "nvidiaDriverCRD")
+    spec = source.spec
+    crd = spec.get("driver", "nvidiaDriverCRD")
     enabled = crd.get("enabled") if crd is not None else None
+    policy = spec.get("clusterPolicy", "deployCR")
+    if deploys_dra(source):
+        dra = spec.get("gpuCluster", "deployCR") or spec
+        if policy is None or policy.value is not False:
+            raise PolicyError(
+                "gpuCluster.deployCR and clusterPolicy.deployCR are both true, wanted one of them",
+                place=source.place(dra),
+                fix="set clusterPolicy.deployCR to false",
+            )
+        if source.enabled("driver", otherwise=True) and (enabled is None or not enabled.value):
+            raise PolicyError(
+                "gpuCluster.deployCR wants driver.nvidiaDriverCRD.enabled, or no driver",
+                place=source.place(dra),
+            )
+    elif policy is not None and policy.value is False:
+        raise PolicyError(
+            "clusterPolicy.deployCR is false and gpuCluster.deployCR is not true: nothing is set up",
+            place=source.place(policy),
+        )
     if crd is None or enabled is None or not enabled.value:
+        return None
+    if not source.enabled("driver", otherwise=True):
         return None
     made = crd.get("deployDefaultCR")
     if made is not None and not made.value:
@@ -128,3 +199,39 @@ def check_chart(source: Source) -> Item | None:
             fix="take it away and choose the nodes with --limit",
         )
     return None
+
+
+def chart_notes(source: Source) -> Iterator[str]:
+    """Say what the chart makes of keys that the values leave out, where that is about a node."""
+    spec = source.spec
+    left_out = [
+        f"{path} {shown_value(history.chart_defaults()[path])}"
+        for path in _ABOUT_NODES
+        if spec.get(*path.split(".")) is None and not is_null(spec, path)
+    ]
+    if left_out:
+        yield (
+            f"{source.file}: left out, and filled in by the chart of {history.newest()}: "
+            f"{', '.join(left_out)}; versions are not taken from there"
+        )
+    for path in _SWITCHES:
+        if is_null(spec, path):
+            yield (
+                f"{source.file}: {path} is null: the chart renders no value, and the Operator takes "
+                f"that for {'on' if path in NIL_IS_ON else 'off'}"
+            )
+
+
+def shown_value(value: object) -> str:
+    """A default as YAML has it."""
+    return json.dumps(value) if not isinstance(value, str) or not value else value
+
+
+def is_null(spec: Item, path: str) -> bool:
+    """The key stands there with ``null``, which takes the chart's default away."""
+    *above, key = path.split(".")
+    section = spec.get(*above) if above else spec
+    value = (
+        section.value.get(key) if section is not None and isinstance(section.value, dict) else None
+    )
+    return isinstance(value, Item) and value.value is None

@@ -10,7 +10,6 @@ Sources:
 from __future__ import annotations
 
 from gpustate.clusterpolicy.blocks import (
-    ARGS,
     COMPONENT,
     ENV,
     IMAGE,
@@ -24,10 +23,12 @@ from gpustate.clusterpolicy.blocks import (
     Leaf,
     Leaves,
     dead,
+    deprecated,
     env,
     honoured,
     kubernetes,
     later,
+    no_meaning,
     under,
     with_fate,
 )
@@ -59,19 +60,27 @@ def _upgrade_policy(auto_upgrade: bool) -> dict[str, Leaf]:
     }
 
 
+#: Of v26.7 no line outside the generated code does, and no manifest.
+_UNREAD = "nothing in the Operator reads it"
 _PROXY = "an environment variable of the driver container; a node's own proxy settings hold instead"
 _GDS = under(
     "gds",
-    with_fate(
-        Fate.LATER, "GPUDirect Storage (nvidia-fs) has no state yet", {**IMAGE, **ARGS, **ENV}
-    ),
-    {"enabled": later("boolean", "GPUDirect Storage (nvidia-fs) has no state yet")},
+    with_fate(Fate.LATER, "GPUDirect Storage (nvidia-fs) has no state yet", {**IMAGE, **ENV}),
+    {
+        "enabled": later("boolean", "GPUDirect Storage (nvidia-fs) has no state yet"),
+        "args": dead("list[string]", _UNREAD),
+    },
 )
 _GDRCOPY = under(
     "gdrcopy",
-    with_fate(Fate.LATER, "GDRCopy has no state yet", {**IMAGE, **ARGS, **ENV}),
-    {"enabled": later("boolean", "GDRCopy has no state yet")},
+    with_fate(Fate.LATER, "GDRCopy has no state yet", {**IMAGE, **ENV}),
+    {
+        "enabled": later("boolean", "GDRCopy has no state yet"),
+        "args": dead("list[string]", _UNREAD),
+    },
 )
+_MANAGER = "the driver manager is a container; gpustate itself unloads drivers"
+_LICENSES = "vGPU licensing has no state yet"
 #: What ClusterPolicy's ``driver`` and NVIDIADriver have in common.
 _DRIVER: Leaves = {
     **COMPONENT,
@@ -85,23 +94,28 @@ _DRIVER: Leaves = {
         "string", "driver.parameters, from the ConfigMap in the same file"
     ),
     "usePrecompiled": honoured("boolean", "driver.precompiled"),
-    "useOpenKernelModules": dead("boolean", "kernelModuleType says it instead"),
+    "useOpenKernelModules": dead(
+        "boolean",
+        "kernelModuleType says it instead",
+        instead="kernelModuleType",
+        until="v24.9.2",
+    ),
     "rdma.enabled": later("boolean", "GPUDirect RDMA has no state yet"),
     "rdma.useHostMofed": later("boolean", "GPUDirect RDMA has no state yet"),
     "certConfig.name": later("string", "no state yet installs certificates"),
-    "licensingConfig.secretName": later("string", "vGPU licensing has no state yet"),
-    "licensingConfig.nlsEnabled": later("boolean", "vGPU licensing has no state yet"),
+    "licensingConfig.secretName": later("string", _LICENSES),
+    "licensingConfig.nlsEnabled": later("boolean", _LICENSES),
     "secretEnv": later("string", _PROXY),
     **under(
         "manager",
         with_fate(
-            Fate.KUBERNETES,
-            "the driver manager is a container; gpustate itself unloads drivers",
-            IMAGE,
+            Fate.NO_MEANING,
+            _MANAGER,
+            {**IMAGE, **ENV},
         ),
-        ENV,
     ),
 }
+_LICENSE_MAP = "a token belongs in a Secret, which licensingConfig.secretName names"
 _REPOSITORY_FILES = "no state yet takes repository files; driver-repository has parameters"
 _TOPOLOGY = "the vGPU topology daemon has no state yet"
 
@@ -134,32 +148,35 @@ def _validator() -> dict[str, Leaf]:
 
 _SANDBOX = "GPUs for virtual machines have no state yet"
 _KATA = "the Operator no longer runs the Kata manager"
+_KATA_UNTIL = "v26.3.3"
 _DCGM = "the DCGM host engine has no state yet"
 _EXPORTER = "the DCGM exporter has no state yet"
-_MIG = "MIG has no state yet"
-_PLUGIN = "the device plugin has no state yet"
+_MIG = "the state mig is not set up from such a file yet"
+_PLUGIN = "the device plugin is a pod; device-plugin-config is not set up from such a file yet"
 
 CLUSTER_POLICY: Leaves = {
     **under(
         "operator",
         {
             "runtimeClass": honoured("string", "containerd.handler", default="nvidia"),
-            "defaultRuntime": dead("string", "the runtime is detected"),
-            "labels": kubernetes("map[string]", POD_WHY),
-            "annotations": kubernetes("map[string]", POD_WHY),
+            # Read by nobody after v1.8.2, and required by the schema long after that.
+            "defaultRuntime": dead("string", "the runtime is detected", until="v24.9.2"),
+            "labels": dead("map[string]", _UNREAD),
+            "annotations": dead("map[string]", _UNREAD),
             "use_ocp_driver_toolkit": kubernetes("boolean", "about OpenShift only"),
         },
-        under("initContainer", with_fate(Fate.DEAD, "there is no such container any more", IMAGE)),
+        under(
+            "initContainer",
+            with_fate(Fate.DEAD, "there is no such container any more", IMAGE, until="v25.10.1"),
+        ),
         under("metrics.serviceMonitor", SERVICE_MONITOR),
     ),
     **under(
         "hostPaths",
         {
-            "rootFS": honoured(
-                "string", "nothing: gpustate works on the node itself, whose root is /"
-            ),
-            "driverInstallDir": kubernetes("string", "where a driver container has its root"),
-            "kubeletRootDir": kubernetes("string", "a mount of a pod", default="/var/lib/kubelet"),
+            "rootFS": no_meaning("string", "gpustate works on the node itself, whose root is /"),
+            "driverInstallDir": no_meaning("string", "where a driver container has its root"),
+            "kubeletRootDir": no_meaning("string", "a mount of a pod", default="/var/lib/kubelet"),
         },
     ),
     **under(
@@ -186,7 +203,9 @@ CLUSTER_POLICY: Leaves = {
             ),
             "useNvidiaDriverCRD": honoured("boolean", "reads the NVIDIADriver in the same file"),
             "repoConfig.configMapName": later("string", _REPOSITORY_FILES),
-            "licensingConfig.configMapName": later("string", "vGPU licensing has no state yet"),
+            "licensingConfig.configMapName": deprecated(
+                "string", _LICENSE_MAP, instead="licensingConfig.secretName"
+            ),
             "virtualTopology.config": later("string", _TOPOLOGY),
         },
     ),
@@ -197,7 +216,8 @@ CLUSTER_POLICY: Leaves = {
         {
             "enabled": honoured("boolean", "toolkit-repository, container-toolkit and containerd"),
             "version": honoured("string", "container-toolkit.version"),
-            "installDir": later(
+            "args": dead("list[string]", _UNREAD, until="v1.11.1"),
+            "installDir": no_meaning(
                 "string", "packages install to /usr/bin", default="/usr/local/nvidia"
             ),
         },
@@ -208,7 +228,7 @@ CLUSTER_POLICY: Leaves = {
             "enabled": honoured(
                 "boolean", "cdi, and whether containerd's default changes", default=True
             ),
-            "default": dead("boolean", "cdi.enabled says it all", default=False),
+            "default": dead("boolean", "cdi.enabled says it all", default=False, instead="enabled"),
             "nriPluginEnabled": later("boolean", "the NRI plugin has no state yet", default=False),
         },
     ),
@@ -218,10 +238,14 @@ CLUSTER_POLICY: Leaves = {
         {
             "config.name": later("string", _PLUGIN),
             "config.default": later("string", _PLUGIN),
-            "mps.root": later("string", "MPS has no state yet", default="/run/nvidia/mps"),
+            "mps.root": later(
+                "string",
+                "the state mps is not set up from such a file yet",
+                default="/run/nvidia/mps",
+            ),
         },
     ),
-    **_simple("gfd", "GPU feature labels have no state yet"),
+    **_simple("gfd", "the state gpu-labels is not set up from such a file yet"),
     "mig.strategy": later("string", _MIG, choices=("none", "single", "mixed")),
     **_simple("migManager", _MIG),
     **under(
@@ -235,7 +259,7 @@ CLUSTER_POLICY: Leaves = {
         },
     ),
     **_simple("dcgm", _DCGM),
-    "dcgm.hostPort": dead("integer", "the port is 5555"),
+    "dcgm.hostPort": dead("integer", "the port is 5555", until="v24.3.0"),
     **_simple("dcgmExporter", _EXPORTER),
     **under(
         "dcgmExporter",
@@ -266,28 +290,35 @@ CLUSTER_POLICY: Leaves = {
     ),
     **_simple("vgpuManager", _SANDBOX),
     "vgpuManager.kernelModuleConfig.name": later("string", _SANDBOX),
-    **under("vgpuManager.driverManager", IMAGE, ENV),
+    **under("vgpuManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
     **_simple("vgpuDeviceManager", _SANDBOX),
     "vgpuDeviceManager.config.name": later("string", _SANDBOX),
     "vgpuDeviceManager.config.default": later("string", _SANDBOX, default="default"),
     **_simple("vfioManager", _SANDBOX),
-    **under("vfioManager.driverManager", IMAGE, ENV),
+    **under("vfioManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
     **_simple("sandboxDevicePlugin", _SANDBOX),
     **_simple("kataSandboxDevicePlugin", _SANDBOX),
     **_simple("ccManager", "confidential computing has no state yet"),
     "ccManager.defaultMode": later(
         "string", "confidential computing has no state yet", choices=("on", "off", "devtools")
     ),
-    **with_fate(Fate.DEAD, _KATA, _simple("kataManager", _KATA)),
+    **with_fate(Fate.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
     "kataManager.config.artifactsDir": dead(
-        "string", _KATA, default="/opt/nvidia-gpu-operator/artifacts/runtimeclasses"
+        "string",
+        _KATA,
+        default="/opt/nvidia-gpu-operator/artifacts/runtimeclasses",
+        until=_KATA_UNTIL,
     ),
-    "kataManager.config.runtimeClasses[].name": dead("string", _KATA),
-    "kataManager.config.runtimeClasses[].nodeSelector": dead("map[string]", _KATA),
-    "kataManager.config.runtimeClasses[].artifacts.url": dead("string", _KATA),
-    "kataManager.config.runtimeClasses[].artifacts.pullSecret": dead("string", _KATA),
+    "kataManager.config.runtimeClasses[].name": dead("string", _KATA, until=_KATA_UNTIL),
+    "kataManager.config.runtimeClasses[].nodeSelector": dead(
+        "map[string]", _KATA, until=_KATA_UNTIL
+    ),
+    "kataManager.config.runtimeClasses[].artifacts.url": dead("string", _KATA, until=_KATA_UNTIL),
+    "kataManager.config.runtimeClasses[].artifacts.pullSecret": dead(
+        "string", _KATA, until=_KATA_UNTIL
+    ),
     "psa.enabled": kubernetes("boolean", "labels of a namespace"),
-    "psp.enabled": dead("boolean", "Kubernetes has no PodSecurityPolicy any more"),
+    "psp.enabled": dead("boolean", "Kubernetes has no PodSecurityPolicy any more", until="v23.9.2"),
 }
 
 _AFFINITY = "preferredDuringSchedulingIgnoredDuringExecution[]"
@@ -319,7 +350,7 @@ NVIDIA_DRIVER: Leaves = {
     **under("nodeAffinity", _expressions(f"{_AFFINITY}.preference"), _expressions(_REQUIRED)),
     f"nodeAffinity.{_AFFINITY}.weight": kubernetes("integer", "a preference of the scheduler"),
     "image": kubernetes("string", IMAGE_WHY, default="nvcr.io/nvidia/driver"),
-    "default": kubernetes("boolean", "which object wins on a node", default=False),
+    "default": no_meaning("boolean", "which object wins on a node", default=False),
     "driverType": honoured(
         "string",
         "driver, when it is 'gpu'; the others are refused",
@@ -331,6 +362,8 @@ NVIDIA_DRIVER: Leaves = {
     "annotations": kubernetes("map[string]", POD_WHY),
     "priorityClassName": kubernetes("string", POD_WHY),
     "repoConfig.name": later("string", _REPOSITORY_FILES),
-    "licensingConfig.name": later("string", "vGPU licensing has no state yet"),
+    "licensingConfig.name": deprecated(
+        "string", _LICENSE_MAP, instead="licensingConfig.secretName"
+    ),
     "virtualTopologyConfig.name": later("string", _TOPOLOGY),
 }

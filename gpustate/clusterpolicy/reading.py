@@ -1,8 +1,8 @@
 """From the text of an Operator file to the states it asks for.
 
 Recognised by their content, not by the file's name: a ClusterPolicy (``nvidia.com/v1``), an
-NVIDIADriver (``nvidia.com/v1alpha1``), Helm values (no ``apiVersion`` and no ``kind``). ConfigMaps
-and Secrets that they name are looked for in the same file.
+NVIDIADriver or a GPUCluster (``nvidia.com/v1alpha1``), Helm values (no ``apiVersion`` and no
+``kind``). ConfigMaps and Secrets that they name are looked for in the same file and beside it.
 
 A ``nil`` is not a ``false``: a component whose ``enabled`` is missing is on or off as the Operator
 has it, and the defaults the API server would fill in hold here too.
@@ -14,30 +14,25 @@ Sources:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpustate.clusterpolicy import documents
+from gpustate.clusterpolicy import documents, shape
 from gpustate.clusterpolicy.asked import Source, Wanted, notes_on
 from gpustate.clusterpolicy.blocks import Leaves
 from gpustate.clusterpolicy.check import Checker
+from gpustate.clusterpolicy.companions import Companion, Shelf, found_beside
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import wanted_driver
-from gpustate.clusterpolicy.helm import HELM, SECTIONS, check_chart
+from gpustate.clusterpolicy.gpucluster import GPU_CLUSTER
+from gpustate.clusterpolicy.helm import HELM, chart_notes, check_chart, deploys_dra, is_null
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.clusterpolicy.runtime import wanted_runtime, wanted_validator
 from gpustate.errors import PolicyError
-from gpustate.text.words import kind_of, shown
+from gpustate.text.words import shown
 
-_KINDS = {
-    ("nvidia.com/v1", "ClusterPolicy"): "clusterpolicy",
-    ("nvidia.com/v1alpha1", "NVIDIADriver"): "nvidiadriver",
-    ("nvidia.com/v1alpha1", "GPUCluster"): "gpucluster",
-    ("v1", "ConfigMap"): "configmap",
-    ("v1", "Secret"): "secret",
-}
-#: On when nothing is said, and without a state yet. Helm turns the host engine off.
+_VALUES = ("helm", "umbrella", "helmrelease")
+#: On when nothing is said, and without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
 #: Labels that every node with a GPU has; a selector of these selects all.
@@ -49,16 +44,18 @@ class Reading:
     """What a file asks for.
 
     Args:
-        kind: ``clusterpolicy``, ``nvidiadriver`` or ``helm``.
+        kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
         name: ``metadata.name``; empty for Helm values.
         wanted: the states.
         notes: everything else the file says, each with its place.
+        companions: ConfigMaps and Secrets that were found, by the path of the key that names each.
     """
 
     kind: str
     name: str
     wanted: tuple[Wanted, ...]
     notes: tuple[str, ...]
+    companions: tuple[tuple[str, Companion], ...] = ()
 
 
 def read(text: str, file: str, *, strict: bool = True) -> Reading:
@@ -66,106 +63,84 @@ def read(text: str, file: str, *, strict: bool = True) -> Reading:
 
     Args:
         text: all of it.
-        file: its path, for places.
+        file: its path, for places, and for the folder of ConfigMaps beside it.
         strict: unknown keys are errors; otherwise they become notes.
 
     Raises:
         PolicyError: it is none of the known kinds, or something in it is wrong.
+    """
+    reader = _Reader(file, strict, sort(text, file))
+    reading = reader.read()
+    return replace(
+        reading, notes=(*reading.notes, *reader.beside()), companions=tuple(reader.companions)
+    )
+
+
+def sort(text: str, file: str) -> dict[str, list[Item]]:
+    """The documents of a file by kind.
+
+    Raises:
+        PolicyError: there are none, or one of them only looks like one of the Operator's.
     """
     by_kind: dict[str, list[Item]] = {}
     found = documents.read(text, file)
     if not found:
         raise PolicyError("is empty, wanted a policy", place=file)
     for item in found:
-        kind = _kind(item, file)
-        by_kind.setdefault(kind, []).append(item)
-    reader = _Reader(file, strict, by_kind)
-    reading = reader.read()
-    return replace(reading, notes=(*reading.notes, *reader.beside()))
-
-
-def _kind(item: Item, file: str) -> str:
-    place = f"{file}:{item.line}"
-    if not isinstance(item.value, dict):
-        what = kind_of(item.value)
-        raise PolicyError(f"is {what}, wanted a policy", place=place)
-    version, kind = item.text("apiVersion"), item.text("kind")
-    if not version and not kind:
-        known = SECTIONS & set(item.value)
-        if not known:
-            key = next(iter(item.value), "")
-            near = difflib.get_close_matches(key, [*SECTIONS, "apiVersion", "kind"], 1)
-            raise PolicyError(
-                f"is no policy: it begins with {shown(key)}"
-                + (f" (did you mean {near[0]!r}?)" if near else ""),
-                place=place,
-                fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
-            )
-        return "helm"
-    if (version, kind) in _KINDS:
-        return _KINDS[version, kind]
-    for known_version, known_kind in _KINDS:
-        if kind == known_kind and known_version.startswith("nvidia.com/"):
-            raise PolicyError(
-                f"{kind} of {shown(version)} is not known, wanted {known_version}", place=place
-            )
-    if version.startswith("nvidia.com/"):
-        near = difflib.get_close_matches(kind, [k for _, k in _KINDS], 1)
-        raise PolicyError(
-            f"unknown kind {shown(kind)} of {version}",
-            place=place,
-            fix=f"did you mean {near[0]}" if near else "wanted ClusterPolicy or NVIDIADriver",
+        kind = shape.kind(item, file)
+        by_kind.setdefault("helm" if kind in _VALUES else kind, []).append(
+            shape.values(item, kind) if kind in _VALUES else item
         )
-    if not version or not kind:
-        raise PolicyError(f"lacks {'apiVersion' if not version else 'kind'}", place=place)
-    return "other"
+    return by_kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
     """Reads the documents of one file, sorted by kind."""
 
     file: str
     strict: bool
     by_kind: dict[str, list[Item]]
-    used: set[str] = field(default_factory=set[str])
+    shelf: Shelf = field(init=False)
+    companions: list[tuple[str, Companion]] = field(default_factory=list[tuple[str, Companion]])
+
+    def __post_init__(self) -> None:
+        beside = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
+        self.shelf = Shelf(self.file, beside)
 
     def beside(self) -> Iterator[str]:
         """Note the objects in the file that nothing asked for."""
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
                 name = item.text("metadata", "name")
-                if kind != "configmap" or name not in self.used:
+                if (item.text("kind"), name) not in self.shelf.used:
                     yield (
                         f"{self.file}:{item.line}: not read: {item.text('kind')} {shown(name)}, "
-                        "which no key that is honoured names"
+                        "which no key of the policy names"
                     )
 
     def read(self) -> Reading:
-        for kind in ("clusterpolicy", "helm"):
+        for kind in ("clusterpolicy", "gpucluster", "helm"):
             self._only_one(kind)
-        if "gpucluster" in self.by_kind:
+        here = [kind for kind in ("clusterpolicy", "gpucluster", "helm") if kind in self.by_kind]
+        if len(here) > 1:
+            names = {"clusterpolicy": "a ClusterPolicy", "gpucluster": "a GPUCluster"}
+            first, second = (names.get(kind, "Helm values") for kind in here[:2])
             raise PolicyError(
-                "a GPUCluster (DRA) is not supported yet",
-                place=f"{self.file}:{self.by_kind['gpucluster'][0].line}",
-                fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
-            )
-        if "clusterpolicy" in self.by_kind and "helm" in self.by_kind:
-            raise PolicyError(
-                "holds a ClusterPolicy and Helm values, wanted one of them",
-                place=f"{self.file}:{self.by_kind['helm'][0].line}",
+                f"holds {first} and {second}, wanted one of them",
+                place=f"{self.file}:{self.by_kind[here[1]][0].line}",
             )
         if "clusterpolicy" in self.by_kind:
             return self._cluster_policy(self.by_kind["clusterpolicy"][0])
+        if "gpucluster" in self.by_kind:
+            return self._gpu_cluster(self.by_kind["gpucluster"][0])
         if "helm" in self.by_kind:
             return self._helm(self.by_kind["helm"][0])
         if "nvidiadriver" in self.by_kind:
             return self._nvidia_driver_alone()
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
         raise PolicyError(
-            f"holds no policy, only {', '.join(kinds)}",
-            place=self.file,
-            fix="wanted a ClusterPolicy, an NVIDIADriver or the GPU Operator's Helm values",
+            f"holds no policy, only {', '.join(kinds)}", place=self.file, fix=shape.WANTED
         )
 
     def _only_one(self, kind: str) -> None:
@@ -179,7 +154,7 @@ class _Reader:
             )
 
     def _cluster_policy(self, item: Item) -> Reading:
-        source = self._source(self._spec(item), CLUSTER_POLICY)
+        source = self._source(self._spec(item), CLUSTER_POLICY, "clusterpolicy")
         crd = source.spec.get("driver", "useNvidiaDriverCRD")
         drivers = self.by_kind.get("nvidiadriver", [])
         driver: Wanted | None = None
@@ -198,8 +173,20 @@ class _Reader:
         wanted = tuple(_stack(source, driver))
         return self._reading("clusterpolicy", item, source, wanted, _ON_BY_DEFAULT)
 
+    def _gpu_cluster(self, item: Item) -> Reading:
+        source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
+        driver = None
+        if "nvidiadriver" in self.by_kind:
+            driver = self._nvidia_driver(source, item)
+        else:
+            source.notes.append(
+                f"{source.place(item)}: no NVIDIADriver in this file: the driver is somebody else's "
+                "and stays as it is"
+            )
+        return self._reading("gpucluster", item, source, _dra_stack(driver), ())
+
     def _helm(self, item: Item) -> Reading:
-        source = self._source(item, HELM)
+        source = self._source(item, HELM, "helm")
         left_to_crd = check_chart(source)
         driver = None
         if left_to_crd is not None:
@@ -208,22 +195,27 @@ class _Reader:
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
             driver = wanted_driver(source, section, "driver.")
+        source.notes.extend(chart_notes(source))
+        if deploys_dra(source):
+            source.not_used(
+                "a GPUCluster has none of it", "toolkit.", "cdi.", "operator.runtimeClass"
+            )
+            return self._reading("helm", item, source, _dra_stack(driver), ())
         wanted = tuple(_stack(source, driver))
-        on = tuple(name for name in _ON_BY_DEFAULT if name != "dcgm")
+        # dcgm is off in the chart, as long as nobody takes that away with null.
+        on = tuple(n for n in _ON_BY_DEFAULT if n != "dcgm" or is_null(item, "dcgm.enabled"))
         return self._reading("helm", item, source, wanted, on)
 
     def _nvidia_driver_alone(self) -> Reading:
         item = self._one_driver(None)
-        source = self._source(self._spec(item), NVIDIA_DRIVER)
+        source = self._source(self._spec(item), NVIDIA_DRIVER, "nvidiadriver")
         driver = self._driver_of(source)
-        validator = Wanted("validator", {"containers": "none", "handler": "", "cdi": False})
-        wanted = (Wanted("preflight"), *_driver_stack(driver), validator)
-        return self._reading("nvidiadriver", item, source, wanted, ())
+        return self._reading("nvidiadriver", item, source, _dra_stack(driver), ())
 
     def _nvidia_driver(self, policy: Source, crd: Item) -> Wanted:
         """The driver of the NVIDIADriver that ``crd`` asks for; its notes go to the policy's."""
         item = self._one_driver(policy.place(crd))
-        source = self._source(self._spec(item), NVIDIA_DRIVER)
+        source = self._source(self._spec(item), NVIDIA_DRIVER, "nvidiadriver")
         driver = self._driver_of(source)
         policy.notes.extend((*source.notes, *notes_on(source)))
         return driver
@@ -276,22 +268,11 @@ class _Reader:
             )
         return spec
 
-    def _source(self, spec: Item, leaves: Leaves) -> Source:
-        checker = Checker(self.file, leaves, self.strict)
+    def _source(self, spec: Item, leaves: Leaves, kind: str) -> Source:
+        checker = Checker(self.file, leaves, kind, self.strict)
         settings = checker.settings(spec)
-        return Source(
-            self.file,
-            spec,
-            settings,
-            self._config_maps(),
-            self.used,
-            checker.notes,
-        )
-
-    def _config_maps(self) -> dict[str, Item]:
-        items = self.by_kind.get("configmap", [])
-        named = {item.text("metadata", "name"): item for item in items}
-        return {name: item for name, item in named.items() if name}
+        self.companions.extend(found_beside(self.shelf, spec, kind))
+        return Source(self.file, spec, settings, self.shelf, kind, checker.notes)
 
     def _reading(
         self, kind: str, item: Item, source: Source, wanted: tuple[Wanted, ...], on: tuple[str, ...]
@@ -312,6 +293,12 @@ def _driver_stack(driver: Wanted) -> Iterator[Wanted]:
     yield driver
     yield Wanted("persistenced")
     yield Wanted("fabric-manager")  # the driver container starts it too, where there are NVSwitches
+
+
+def _dra_stack(driver: Wanted | None) -> tuple[Wanted, ...]:
+    """What is left for a node where nothing but a driver is set up."""
+    validator = Wanted("validator", {"containers": "none", "handler": "", "cdi": False})
+    return (Wanted("preflight"), *(_driver_stack(driver) if driver is not None else ()), validator)
 
 
 def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:

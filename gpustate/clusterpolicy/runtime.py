@@ -171,7 +171,7 @@ def _environment(source: Source, states: dict[str, Wanted]) -> bool:
             if not with_containerd:
                 source.notes.append(
                     f"{source.place(value)}: not carried out: toolkit.env RUNTIME: "
-                    f"{shown(value.value)} has no state yet; its configuration stays as it is"
+                    f"{shown(value.value)} is not set up from such a file yet; its configuration stays"
                 )
             continue
         variable = ENVIRONMENT.get(name, Variable(why="no state has such a setting"))

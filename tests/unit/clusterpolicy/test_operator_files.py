@@ -213,7 +213,12 @@ def test_a_driver_for_some_nodes_only_is_refused(spec: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("gpuCluster: {deployCR: true}", "asks for the DRA stack"),
+        ("gpuCluster: {deployCR: true}", "are both true, wanted one of them; set clusterPolicy"),
+        (
+            "{gpuCluster: {deployCR: true}, clusterPolicy: {deployCR: false}}",
+            "wants driver.nvidiaDriverCRD.enabled, or no driver",
+        ),
+        ("clusterPolicy: {deployCR: false}", "nothing is set up"),
         ("driver: {nvidiaDriverCRD: {enabled: true, driverType: vgpu}}", "is 'vgpu', wanted 'gpu'"),
         ("driver: {nvidiaDriverCRD: {enabled: true, nodeSelector: {a: b}}}", "asks for labels"),
         (
@@ -226,6 +231,102 @@ def test_a_driver_for_some_nodes_only_is_refused(spec: str, said: str) -> None:
 def test_helm_values_that_ask_for_more_are_refused(values: str, said: str) -> None:
     with pytest.raises(PolicyError, match=said):
         clusterpolicy.read(values, "values.yaml")
+
+
+def test_a_gpucluster_leaves_a_node_its_driver_and_nothing_else() -> None:
+    head = "apiVersion: nvidia.com/v1alpha1\nkind: {}\nmetadata: {{name: gpu-cluster}}\nspec: {}\n"
+    cluster = head.format("GPUCluster", "{dcgm: {enabled: true}}")
+    alone = clusterpolicy.read(cluster, "gc.yaml")
+    assert alone.kind == "gpucluster"
+    assert list(states(alone)) == ["preflight", "validator"]
+    assert any("the driver is somebody else's" in note for note in alone.notes)
+    both = clusterpolicy.read(
+        cluster + "---\n" + head.format("NVIDIADriver", "{version: '580'}"), "gc"
+    )
+    assert list(states(both))[:4] == ["preflight", "nouveau", "driver-repository", "driver"]
+    assert states(both)["driver"] == {"branch": 580}
+    assert not {"containerd", "container-toolkit", "cdi"} & set(states(both))
+    with pytest.raises(PolicyError, match="holds a ClusterPolicy and a GPUCluster"):
+        clusterpolicy.read(HEAD + "  {}\n---\n" + cluster, "gc.yaml")
+
+
+def test_values_for_a_gpucluster_mean_its_driver_and_nothing_else() -> None:
+    values = (
+        "{gpuCluster: {deployCR: true}, clusterPolicy: {deployCR: false}, "
+        "driver: {version: 580.95.05, nvidiaDriverCRD: {enabled: true}}}"
+    )
+    found = states(clusterpolicy.read(values, "values.yaml"))
+    assert found["driver"] == {"version": "580.95.05"}
+    assert not {"containerd", "container-toolkit", "cdi"} & set(found)
+
+
+def test_values_are_found_inside_an_umbrella_chart_and_a_helmrelease() -> None:
+    bare = clusterpolicy.read("driver: {version: 580.95.05}\n", "values.yaml")
+    umbrella = clusterpolicy.read(
+        "other: {a: 1}\ngpu-operator:\n  enabled: true\n  driver: {version: 580.95.05}\n",
+        "values.yaml",
+    )
+    release = clusterpolicy.read(
+        "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec:\n"
+        "  values: {driver: {version: 580.95.05}}\n",
+        "values.yaml",
+    )
+    assert states(bare) == states(umbrella) == states(release)
+
+
+def test_what_the_chart_fills_in_is_told_and_its_versions_are_not_taken() -> None:
+    reading = clusterpolicy.read("driver: {kernelModuleType: open}\n", "values.yaml")
+    assert states(reading)["driver"] == {"module_type": "open"}
+    (note,) = [note for note in reading.notes if "filled in by the chart" in note]
+    for said in ("driver.version 595.91.07", "mig.strategy single", "dcgm.enabled false"):
+        assert said in note
+
+
+def test_null_in_values_is_neither_false_nor_left_out() -> None:
+    def on(values: str) -> str:
+        notes = clusterpolicy.read(values, "v.yaml").notes
+        return next(note for note in notes if "on in the Operator" in note)
+
+    assert " dcgm," not in on("dcgm: {}\n")
+    assert " dcgm," not in on("dcgm: {enabled: false}\n")
+    assert " dcgm," in on("dcgm: {enabled: null}\n")
+    notes = clusterpolicy.read("dcgm: {enabled: null}\n", "v.yaml").notes
+    assert any("dcgm.enabled is null" in note and "takes that for on" in note for note in notes)
+
+
+def test_config_maps_come_from_the_folder_beside_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "cp.yaml"
+    text = (
+        HEAD + "  driver: {kernelModuleConfig: {name: km}}\n  migManager: {config: {name: mig}}\n"
+    )
+    folder = tmp_path / "cp.d"
+    (folder / "mig").mkdir(parents=True)
+    (folder / "mig" / "config.yaml").write_text("version: v1\n")
+    (folder / "maps.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: km}\ndata: {nvidia.conf: NVreg_A=1}\n"
+    )
+    reading = clusterpolicy.read(text, str(file))
+    assert states(reading)["driver"] == {"parameters": {"NVreg_A": 1}}
+    found = {path: companion.entries for path, companion in reading.companions}
+    assert set(found) == {"driver.kernelModuleConfig.name", "migManager.config.name"}
+    assert found["migManager.config.name"]["config.yaml"].text == "version: v1\n"
+    (folder / "maps.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: km}\ndata: 1\n"
+    )
+    with pytest.raises(
+        PolicyError, match=r"cp\.d/maps\.yaml:1: data of the ConfigMap 'km' is no mapping"
+    ):
+        clusterpolicy.read(text, str(file))
+
+
+def test_a_secret_is_decoded_and_a_wrong_one_is_an_error() -> None:
+    secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: env}\ndata: {TOKEN: %s}\n"
+    reading = read("  driver: {secretEnv: env}\n" + secret % "c2VjcmV0")
+    ((path, companion),) = reading.companions
+    assert (path, companion.kind) == ("driver.secretEnv", "Secret")
+    assert companion.entries["TOKEN"].text == "secret"
+    with pytest.raises(PolicyError, match=r"cp\.yaml:10: TOKEN of a Secret is no base64"):
+        read("  driver: {secretEnv: env}\n" + secret % "'%'")
 
 
 def test_objects_beside_a_policy_that_nobody_asks_for_are_noted() -> None:

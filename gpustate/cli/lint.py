@@ -1,0 +1,58 @@
+"""``gpustate lint``: what of an Operator file will not do what its writer thinks."""
+
+from __future__ import annotations
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_REFUSED
+
+_FORMATS = click.Choice(["text", "json", "sarif"])
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--release",
+    metavar="VERSION",
+    help="Hold the files against this release of the Operator, such as v24.9.0, not the newest known.",
+)
+@click.option("--strict", is_flag=True, help="Exit 5 when there is an error or a warning.")
+@click.option("--leaves", is_flag=True, help="List every leaf and what becomes of it.")
+@click.option("--no-notes", is_flag=True, help="Leave out what is only worth knowing.")
+@click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
+@click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
+def lint(
+    files: tuple[str, ...],
+    release: str | None,
+    strict: bool,
+    leaves: bool,
+    no_notes: bool,
+    output: str,
+    out: str | None,
+) -> None:
+    """Say which keys of ClusterPolicy, NVIDIADriver, GPUCluster or Helm values do nothing, and why.
+
+    Unknown keys with what was meant, removed and deprecated ones, those that the Operator ignores,
+    settings that contradict one another, and what stands in the ConfigMaps beside the file. No node
+    is reached. Without --strict the exit code is 0 whatever is found.
+    """
+    from gpustate import __version__
+    from gpustate.clusterpolicy.lint import document, sarif
+    from gpustate.clusterpolicy.lint import lint as linted
+    from gpustate.clusterpolicy.lint.finding import strict_failure
+    from gpustate.errors import PolicyError
+    from gpustate.files import TextFiles
+
+    reader = TextFiles("policy", PolicyError, limit_mib=5)
+    reports = [linted(reader.text(file), file, release=release) for file in files]
+    failed = strict and strict_failure(reports)
+    if output == "json":
+        text = common.as_json(document.as_data(reports, strict=strict, failed=failed))
+    elif output == "sarif":
+        text = common.as_json(sarif.as_sarif(reports, __version__))
+    else:
+        text = document.as_text(reports, leaves=leaves, notes=not no_notes)
+    common.write_out(text, out)
+    if failed:
+        common.finish(EXIT_REFUSED)

@@ -1,0 +1,178 @@
+"""Holds ConfigMaps and Secrets beside a policy against what the components read of them.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver_volumes.go,
+    internal/config. NVIDIA/dcgm-exporter 4.8: internal/pkg/counters (columns and types).
+    NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver (names of files it looks for).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpustate.clusterpolicy import plugin_config
+from gpustate.clusterpolicy.companions import Companion, Entry
+from gpustate.clusterpolicy.driver import MODULES
+from gpustate.errors import PolicyError
+from gpustate.mig import config as mig_config
+from gpustate.text.words import shown
+
+_COUNTER_TYPES = ("gauge", "counter", "label", "histogram", "summary")
+_COUNTER = re.compile(r"DCGM_(FI|EXP)_[A-Z0-9_]+|dcgm_[a-z_]+")
+_REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
+_LICENSE = ("gridd.conf", "client_configuration_token.tok")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACE = re.compile(r"(.*):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong with an object beside a policy.
+
+    Args:
+        file, line: where.
+        key: of the object; empty: the object as a whole.
+        message, fix: as in an error.
+    """
+
+    file: str
+    line: int
+    key: str
+    message: str
+    fix: str | None = None
+
+
+def check(holds: str, companion: Companion) -> Iterator[Flaw]:
+    """Yield what is wrong with an object; ``holds`` says what its data are."""
+    file, _, line = companion.place.rpartition(":")
+    what = f"the {companion.kind} {shown(companion.name)}"
+    missing = _WANTED_KEY.get(holds)
+    if missing is not None and missing not in companion.entries:
+        yield Flaw(
+            file if line.isdigit() else companion.place,
+            int(line) if line.isdigit() else 1,
+            "",
+            f"{what} has no key {missing}, which is all that is read of it"
+            f" (it has {', '.join(sorted(companion.entries)) or 'none'})",
+            f"call the key {missing}",
+        )
+        return
+    of_entry = _CHECKS.get(holds)
+    if of_entry is None:
+        return
+    for key, entry in companion.entries.items():
+        if missing is None or key == missing:
+            yield from of_entry(key, entry)
+
+
+def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
+    try:
+        troubles = list(plugin_config.check(_padded(entry), entry.file))
+    except PolicyError as error:
+        yield _of_error(error, key, entry)
+        return
+    for trouble in troubles:
+        yield Flaw(entry.file, trouble.line, key, f"{key}: {trouble.message}", trouble.fix)
+
+
+def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
+    try:
+        mig_config.read(_padded(entry), entry.file)
+    except PolicyError as error:
+        yield _of_error(error, key, entry)
+
+
+def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
+    for number, line in enumerate(entry.text.split("\n"), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        columns = [column.strip() for column in stripped.split(",", 2)]
+        why = None
+        if len(columns) < 3:
+            why = "wanted a field, a type and a text, with commas between them"
+        elif not _COUNTER.fullmatch(columns[0]):
+            why = f"{shown(columns[0])} is no field of DCGM"
+        elif columns[1] not in _COUNTER_TYPES:
+            why = f"type {shown(columns[1])}, wanted {' or '.join(_COUNTER_TYPES)}"
+        if why is not None:
+            yield Flaw(entry.file, entry.line + number - 1, key, f"{key}: {why}")
+
+
+def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
+    if key not in MODULES:
+        wanted = f"wanted {', '.join(MODULES)}"
+        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is for no module", wanted)
+        return
+    for number, line in enumerate(entry.text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#") and "=" not in stripped.split(" ")[0]:
+            yield Flaw(
+                entry.file,
+                entry.line + number - 1,
+                key,
+                f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
+            )
+
+
+def _repositories(key: str, entry: Entry) -> Iterator[Flaw]:
+    if not key.endswith(_REPOSITORIES):
+        yield Flaw(
+            entry.file,
+            entry.line,
+            key,
+            f"the key {shown(key)} is no name of a repository file",
+            "end it in .list or .sources for apt, in .repo for dnf and zypper",
+        )
+
+
+def _certificates(key: str, entry: Entry) -> Iterator[Flaw]:
+    if "-----BEGIN CERTIFICATE-----" not in entry.text:
+        yield Flaw(entry.file, entry.line, key, f"{key} holds no certificate in PEM form")
+    elif not key.endswith((".crt", ".pem", ".cer")):
+        fix = "end it in .crt, which update-ca-certificates wants"
+        yield Flaw(
+            entry.file, entry.line, key, f"the key {shown(key)} is no name of a certificate", fix
+        )
+
+
+def _license(key: str, entry: Entry) -> Iterator[Flaw]:
+    if key not in _LICENSE:
+        yield Flaw(
+            entry.file,
+            entry.line,
+            key,
+            f"nothing reads the key {shown(key)}",
+            f"wanted {', '.join(_LICENSE)}",
+        )
+
+
+def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
+    if not _VARIABLE.fullmatch(key):
+        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is no name of a variable")
+
+
+_WANTED_KEY: Mapping[str, str] = {"mig": "config.yaml", "counters": "dcgm-metrics.csv"}
+_CHECKS: Mapping[str, Callable[[str, Entry], Iterator[Flaw]]] = {
+    "plugin": _plugin,
+    "mig": _mig,
+    "counters": _counters,
+    "modules": _modules,
+    "repositories": _repositories,
+    "certificates": _certificates,
+    "license": _license,
+    "environment": _environment,
+}
+
+
+def _padded(entry: Entry) -> str:
+    """The text with as many empty lines before it as make its lines those of the file."""
+    return "\n" * (entry.line - 1) + entry.text
+
+
+def _of_error(error: PolicyError, key: str, entry: Entry) -> Flaw:
+    match = _PLACE.fullmatch(error.place or "")
+    line = int(match[2]) if match is not None else entry.line
+    return Flaw(entry.file, line, key, f"{key}: {error.message}", error.fix)

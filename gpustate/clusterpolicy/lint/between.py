@@ -1,0 +1,156 @@
+"""What the documents of one file say of one another, and the objects beside them.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers (clusterpolicy_controller.go, nvidiadriver_controller.go),
+    internal/validator, api/nvidia/v1alpha1/gpucluster_types.go, config/crd/bases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gpustate.clusterpolicy import contents, gpucluster
+from gpustate.clusterpolicy.companions import REFERENCES, Companion, Reference, Shelf, inline_of
+from gpustate.clusterpolicy.lint.context import Context
+from gpustate.clusterpolicy.lint.finding import Finding
+from gpustate.errors import PolicyError
+from gpustate.text.words import shown
+
+#: What the schema of ClusterPolicy requires; an empty mapping is enough.
+REQUIRED = (
+    *("operator", "daemonsets", "driver", "toolkit", "devicePlugin", "dcgm", "dcgmExporter"),
+    *("nodeStatusExporter", "gfd"),
+)
+_BRANCH = re.compile(r"(\d{3,4})(\..*)?(-.*)?")
+#: The first branch that a GPUCluster works with.
+_DRA_BRANCH = 580
+
+
+def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
+    """Objects that get into one another's way."""
+    kinds: dict[str, list[Context]] = {}
+    for one in contexts:
+        kinds.setdefault(one.kind, []).append(one)
+    for kind in ("clusterpolicy", "gpucluster", "helm"):
+        for one in kinds.get(kind, [])[1:]:
+            yield one.find(
+                "contradiction", "", f"a second {one.title}: only one of them counts", "keep one"
+            )
+    stacks = [
+        one for kind in ("clusterpolicy", "gpucluster", "helm") for one in kinds.get(kind, [])[:1]
+    ]
+    for one in stacks[1:]:
+        yield one.find(
+            "contradiction", "", f"{one.title} beside {stacks[0].title}, wanted one of them"
+        )
+    drivers = kinds.get("nvidiadriver", [])
+    yield from _drivers(drivers)
+    for policy in kinds.get("clusterpolicy", [])[:1]:
+        yield from _policy(policy, drivers)
+    for cluster in kinds.get("gpucluster", [])[:1]:
+        yield from _cluster(cluster, drivers)
+
+
+def _drivers(drivers: Sequence[Context]) -> Iterator[Finding]:
+    defaults = [one for one in drivers if one.given("default") is True]
+    for one in defaults[1:]:
+        yield one.find(
+            "contradiction",
+            "default",
+            f"default is true here and in {defaults[0].title}, wanted one",
+        )
+
+
+def _policy(policy: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
+    lacking = [name for name in REQUIRED if policy.item_at(name) is None]
+    if lacking:
+        yield policy.find(
+            "incomplete",
+            "",
+            f"lacks {', '.join(lacking)}, which the API server wants",
+            "give each, if only as {}",
+        )
+    by_crd = policy.value("driver.useNvidiaDriverCRD") is True
+    if drivers and not by_crd:
+        yield drivers[0].find(
+            "without-effect",
+            "",
+            f"{drivers[0].title} does nothing: driver.useNvidiaDriverCRD of the ClusterPolicy is not true",
+            "set driver.useNvidiaDriverCRD to true",
+        )
+    if by_crd and policy.on("driver"):
+        for path in ("version", "kernelModuleType", "usePrecompiled", "rdma.enabled"):
+            given = policy.given(f"driver.{path}")
+            if given not in (None, "", False) and given != policy.value("driver.none"):
+                yield policy.find(
+                    "without-effect",
+                    f"driver.{path}",
+                    f"driver.{path} does nothing with driver.useNvidiaDriverCRD: the NVIDIADriver says it",
+                    f"move it to {path} of the NVIDIADriver",
+                )
+
+
+def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
+    name = cluster.item.text("metadata", "name")
+    if name and name != gpucluster.NAME:
+        yield cluster.find(
+            "contradiction",
+            "",
+            f"metadata.name is {shown(name)}, and the API server takes only {gpucluster.NAME!r}",
+            f"call it {gpucluster.NAME}",
+        )
+    for driver in drivers:
+        match = _BRANCH.fullmatch(str(driver.given("version") or ""))
+        if match is not None and int(match[1]) < _DRA_BRANCH:
+            yield driver.find(
+                "contradiction",
+                "version",
+                f"version is {shown(driver.given('version'))}, and a GPUCluster wants branch {_DRA_BRANCH}",
+                f"write {_DRA_BRANCH} or later",
+            )
+
+
+def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
+    """ConfigMaps and Secrets: found or not, and what stands in them."""
+    for reference in REFERENCES.get(context.kind, ()):
+        name = context.given(reference.path)
+        if not isinstance(name, str) or not name:
+            continue
+        try:
+            found = (
+                inline_of(context.spec, reference, name, context.file)
+                if context.kind == "helm"
+                else None
+            )
+            found = found or shelf.find(reference.kind, name)
+        except PolicyError as error:
+            yield context.find(
+                "companion", reference.path, f"{error.place}: {error.message}", error.fix
+            )
+            continue
+        if found is None:
+            yield context.find(
+                "not-found",
+                reference.path,
+                f"the {reference.kind} {shown(name)} is not beside the file, so it is not looked into",
+                f"put it into the file, or into the folder {shelf.folder.name}",
+            )
+            continue
+        yield from _content(context, reference, found)
+
+
+def _content(context: Context, reference: Reference, found: Companion) -> Iterator[Finding]:
+    for flaw in contents.check(reference.holds, found):
+        yield Finding(
+            "companion", reference.path, flaw.message, flaw.file, flaw.line, flaw.fix, context.title
+        )
+    if reference.path == "devicePlugin.config.name":
+        default = context.given("devicePlugin.config.default")
+        if default and default not in found.entries:
+            yield context.find(
+                "contradiction",
+                "devicePlugin.config.default",
+                f"devicePlugin.config.default is {shown(default)}, and the ConfigMap {shown(found.name)} "
+                f"has {', '.join(sorted(found.entries))}",
+            )

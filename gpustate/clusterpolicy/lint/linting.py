@@ -1,0 +1,251 @@
+"""From the text of a file to what is to be said of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpustate.clusterpolicy import documents, former, history, shape
+from gpustate.clusterpolicy.blocks import Fate
+from gpustate.clusterpolicy.check import Checker, Problem, Setting
+from gpustate.clusterpolicy.companions import Shelf
+from gpustate.clusterpolicy.documents import Item, plain
+from gpustate.clusterpolicy.lint import between, contradictions, settings
+from gpustate.clusterpolicy.lint.context import Context
+from gpustate.clusterpolicy.lint.finding import Finding, Report, Use
+from gpustate.clusterpolicy.reading import read
+from gpustate.clusterpolicy.records import TABLES, TITLES, Record, records
+from gpustate.errors import PolicyError, UsageError
+from gpustate.text.words import shown
+
+_VALUES = ("helm", "umbrella", "helmrelease")
+_RULES = {
+    "unknown": "unknown-key",
+    "misnamed": "misnamed-key",
+    "type": "wrong-type",
+    "value": "wrong-value",
+    "nameless": "wrong-value",
+}
+_HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
+_CHECKS = (*contradictions.CHECKS, *settings.CHECKS)
+
+
+def lint(text: str, file: str, *, release: str | None = None) -> Report:
+    """Say what is to be said of a file of the GPU Operator.
+
+    Args:
+        text: all of it.
+        file: its path, for places, and for the folder of ConfigMaps beside it.
+        release: of the Operator it is for, such as ``v24.9.0``; the newest known otherwise.
+
+    Raises:
+        PolicyError: it is no YAML, or none of the Operator's files.
+        UsageError: there is no such release.
+    """
+    against = _release(release)
+    found = documents.read(text, file)
+    if not found:
+        raise PolicyError("is empty, wanted a policy", place=file)
+    findings: list[Finding] = []
+    contexts: list[Context] = []
+    beside: list[Item] = []
+    for item in found:
+        try:
+            kind = shape.kind(item, file)
+        except PolicyError as error:
+            if not item.text("kind") or not item.text("apiVersion"):
+                raise
+            findings.append(_of_error("kind", error, file, item))
+            continue
+        if kind in ("configmap", "secret"):
+            beside.append(item)
+        elif kind != "other":
+            context, more = _document(item, kind, file, against)
+            contexts.append(context)
+            findings.extend(more)
+    if not contexts and not findings:
+        kinds = sorted({item.text("kind") for item in found})
+        raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
+    findings.extend(_together(contexts, Shelf(file, tuple(beside))))
+    if not any(one.level == "error" for one in findings):
+        findings.extend(_refused(text, file))
+    uses = tuple(use for context in contexts for use in _uses(context))
+    return Report(file, against, tuple(sorted(findings, key=_order)), uses)
+
+
+def _order(finding: Finding) -> tuple[str, int, str]:
+    return (finding.file, finding.line, finding.rule)
+
+
+def _release(asked: str | None) -> str:
+    if asked is None:
+        return history.newest()
+    wanted = history.number(asked)
+    found = next((tag for tag in history.releases() if history.number(tag) == wanted), None)
+    if wanted is None or found is None:
+        near = difflib.get_close_matches(asked, history.releases(), 1, 0.5)
+        raise UsageError(
+            f"no release of the GPU Operator is called {shown(asked)}",
+            fix=f"did you mean {near[0]}" if near else f"the newest known is {history.newest()}",
+        )
+    return found
+
+
+def _document(item: Item, kind: str, file: str, release: str) -> tuple[Context, list[Finding]]:
+    found: list[Finding] = []
+    of_kind = "helm" if kind in _VALUES else kind
+    spec = shape.values(item, kind) if kind in _VALUES else item.get("spec")
+    title = TITLES[of_kind]
+    name = item.text("metadata", "name") if of_kind != "helm" else ""
+    title = f"{title} {name}" if name else title
+    if kind in _VALUES[1:]:
+        where = "gpu-operator" if kind == "umbrella" else "spec.values"
+        what = f"these are the values of the chart at {where}"
+        found.append(Finding("wrapped", "", what, file, item.line, None, title))
+    elif of_kind != "helm":
+        found.extend(_head(item, file, title))
+    if spec is None:
+        what = f"the {item.text('kind')} has no spec"
+        found.append(Finding("contradiction", "", what, file, item.line, None, title))
+        spec = Item({}, item.line)
+    good: list[Setting] = []
+    for one in Checker(file, TABLES[of_kind], of_kind).walk(spec):
+        if isinstance(one, Setting):
+            good.append(one)
+        else:
+            problem = _problem(one, of_kind, file, title, release)
+            found.extend([problem] if problem is not None else [])
+    context = Context(of_kind, file, title, spec, tuple(good), item, release)
+    found.extend(one for setting in good for one in _leaf(setting, context))
+    return context, found
+
+
+def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
+    """Keys beside ``spec``, where the schema has none."""
+    for key, child in item.value.items():
+        if key not in _HEAD:
+            known = key in {path.partition(".")[0] for path in TABLES["clusterpolicy"]}
+            fix = (
+                f"it belongs below spec: spec.{key}" if known else f"known here: {', '.join(_HEAD)}"
+            )
+            what = (
+                f"unknown key {shown(key)} beside spec, which the API server would drop in silence"
+            )
+            yield Finding("unknown-key", key, what, file, child.line, fix, title)
+
+
+def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Finding | None:
+    rule, message, fix = _RULES[problem.rule], problem.message, problem.fix
+    if problem.rule == "unknown":
+        for old in former.FORMER:
+            if old.covers(problem.path, kind) and _between(old.first, release, old.last):
+                return None
+        if problem.meant is not None and problem.meant.removed:
+            rule = "removed-key"
+        elif problem.meant is not None and any(
+            problem.path.startswith(wrong) and kind in kinds for wrong, kinds, _ in former.RENAMED
+        ):
+            rule = "misnamed-key"
+    elif problem.rule == "misnamed" and problem.meant is not None:
+        message = f"unknown key {shown(problem.path)}, which the API server would drop in silence"
+        fix = f"did you mean {problem.meant.path}, as which gpustate reads it"
+    return Finding(rule, problem.path, message, file, problem.item.line, fix, title)
+
+
+def _between(first: str, release: str, last: str) -> bool:
+    numbers = [history.number(one) or (0, 0, 0) for one in (first, release, last)]
+    return numbers[0] <= numbers[1] <= numbers[2]
+
+
+def _leaf(setting: Setting, context: Context) -> Iterator[Finding]:
+    """What is to be said of one setting by itself."""
+    record = records(context.kind)[setting.path]
+    if record.since and context.before(record.since):
+        what = f"{setting.path} is there since {record.since}, and this is {context.release}"
+        yield Finding(
+            "newer-key", setting.path, what, context.file, setting.item.line, None, context.title
+        )
+        return
+    looked_at = setting.leaf.until and _between("1.0.0", context.release, setting.leaf.until)
+    if looked_at or not _asks(setting, record):
+        return
+    if setting.leaf.fate in (Fate.DEAD, Fate.DEPRECATED):
+        rule = "ignored-key" if setting.leaf.fate is Fate.DEAD else "deprecated-key"
+        verb = "is ignored" if setting.leaf.fate is Fate.DEAD else "is deprecated"
+        fix = f"use {setting.leaf.instead}" if setting.leaf.instead else None
+        when = f" since the release after {setting.leaf.until}" if setting.leaf.until else ""
+        what = f"{setting.path} {verb}{when}: {setting.leaf.detail}"
+        yield _of_setting(rule, setting, context, what, fix)
+
+
+def _of_setting(
+    rule: str, setting: Setting, context: Context, message: str, fix: str | None = None
+) -> Finding:
+    line = setting.item.line
+    return Finding(rule, setting.path, message, context.file, line, fix, context.title)
+
+
+def _asks(setting: Setting, record: Record) -> bool:
+    """It says something other than what holds without it."""
+    value = plain(setting.item)
+    if setting.path.endswith("env[].value"):
+        return False  # its name says it already
+    return value not in (None, "", False, [], {}) and value != record.default
+
+
+def _uses(context: Context) -> Iterator[Use]:
+    for setting in context.settings:
+        record = records(context.kind)[setting.path]
+        leaf = setting.leaf
+        yield Use(
+            setting.path, setting.item.line, leaf.fate, leaf.detail, record.since, context.title
+        )
+
+
+def _together(contexts: list[Context], shelf: Shelf) -> Iterator[Finding]:
+    for context in contexts:
+        for check in _CHECKS:
+            yield from check(context)
+        yield from _later(context)
+        yield from between.companions(context, shelf)
+    yield from between.documents(contexts)
+
+
+def _later(context: Context) -> Iterator[Finding]:
+    """Settings about nodes that gpustate itself does not carry out."""
+    for setting in context.settings:
+        section = setting.path.partition(".")[0]
+        off = f"{section}.enabled" in records(context.kind) and not context.on(section)
+        sandbox = section in _SANDBOX and not context.on("sandboxWorkloads")
+        dra = (
+            section == "draDriver"
+            and context.kind == "helm"
+            and not context.value("gpuCluster.deployCR")
+        )
+        if setting.leaf.fate is not Fate.LATER or off or sandbox or dra:
+            continue
+        if setting.asks_for_something and not setting.path.endswith("env[].value"):
+            what = f"{setting.path} is not carried out by gpustate: {setting.leaf.detail}"
+            yield _of_setting("not-carried-out", setting, context, what)
+
+
+_SANDBOX = (
+    *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
+    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
+)
+
+
+def _refused(text: str, file: str) -> Iterator[Finding]:
+    """What the reader would stop at."""
+    try:
+        read(text, file, strict=False)
+    except PolicyError as error:
+        yield _of_error("refused", error, file, Item(None, 1))
+
+
+def _of_error(rule: str, error: PolicyError, file: str, item: Item) -> Finding:
+    place, _, line = (error.place or "").rpartition(":")
+    number = int(line) if line.isdigit() else item.line
+    finding = Finding(rule, "", error.message, file, number, error.fix)
+    return replace(finding, file=place) if line.isdigit() and place else finding

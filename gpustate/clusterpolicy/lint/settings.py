@@ -1,0 +1,234 @@
+"""Single settings that are not what they look like: variables, image tags, configuration names.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
+    deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer.
+    NVIDIA/gpu-operator issues 219, 270, 861, 1200; ibm-mas/ansible-devops issue 1651.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpustate.clusterpolicy.lint.context import Context
+from gpustate.clusterpolicy.lint.finding import Finding
+from gpustate.clusterpolicy.runtime import ENVIRONMENT
+from gpustate.text.words import shown
+
+#: What the toolkit's installer reads, beside what a state has.
+INSTALLER = frozenset(ENVIRONMENT) | {
+    *("CONTAINERD_SOCKET", "CONTAINERD_USE_LEGACY_CONFIG", "CONTAINERD_RUNTIME_TYPE"),
+    *("CRIO_CONFIG", "CRIO_CONFIG_MODE", "CRIO_SOCKET", "DOCKER_CONFIG", "DOCKER_SOCKET"),
+    *("ENABLE_NRI_PLUGIN", "NRI_SOCKET", "NRI_PLUGIN_INDEX", "NO_RUNTIME_CONFIG"),
+    *("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", "RUNTIME", "RUNTIME_ARGS", "RUNTIME_CONFIG_SOURCE"),
+    *("RUNTIME_EXECUTABLE_PATH", "CONTAINERD_CONTAINER_ANNOTATIONS", "CDI_OUTPUT_DIR", "CDI_KIND"),
+    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND", "DEV_ROOT", "HOST_ROOT", "CONFIG_FILE"),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES", "NVIDIA_RUNTIME_NAME"),
+    *(
+        "NVIDIA_CONTAINER_RUNTIME_RUNTIMES",
+        "NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL",
+        "CREATE_DEVICE_NODES",
+    ),
+    *(
+        "IGNORE_ERRORS",
+        "DRIVER_ROOT_CTR_PATH",
+        "TOOLKIT_INSTALL_DIR",
+        "TOOLKIT_CONTAINER_LOG_LEVEL",
+    ),
+}
+_RUNTIME_PREFIXES = (
+    "CONTAINERD_",
+    "CRIO_",
+    "DOCKER_",
+    "RUNTIME_",
+    "NVIDIA_",
+    "CDI_",
+    "NRI_",
+    "ACCEPT_",
+)
+_DEFAULTS = ("CONTAINERD_SET_AS_DEFAULT", "NVIDIA_RUNTIME_SET_AS_DEFAULT")
+_CONTAINERD_FILES = ("CONTAINERD_CONFIG", "RUNTIME_CONFIG")
+#: Components whose images are made of three keys, with the prefix under which those stand.
+_IMAGES = (
+    *("driver", "toolkit", "devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter"),
+    *("nodeStatusExporter", "gds", "gdrcopy", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
+    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
+)
+_SANDBOX = frozenset(_IMAGES[10:])
+_PARTS = ("repository", "image", "version")
+_SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
+#: The Operator puts the system after the tag of these.
+_GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
+#: NVIDIA tags these images with a v before the number.
+_TAGGED_V = ("toolkit", "devicePlugin", "gfd", "migManager")
+_TAGGED_V_SINCE = "v1.10.0"
+_NUMBER = re.compile(r"\d+\.\d+\.\d+.*")
+
+
+def variables(context: Context) -> Iterator[Finding]:
+    """Variables of the toolkit: misspelt, twice, at odds."""
+    seen: dict[str, tuple[Any, int]] = {}
+    for name, value, line in context.env("toolkit"):
+        path = "toolkit.env"
+        if name in seen:
+            yield _at(context, path, line, f"toolkit.env has {name} also in line {seen[name][1]}")
+        elif name not in INSTALLER:
+            near = difflib.get_close_matches(name.upper(), sorted(INSTALLER), 1, 0.8)
+            if near or name.startswith(_RUNTIME_PREFIXES):
+                fix = f"did you mean {near[0]}" if near else None
+                what = f"toolkit.env {shown(name)} is nothing that the toolkit reads"
+                yield _at(context, path, line, what, fix)
+        seen[name] = (value, line)
+    if all(name in seen for name in _DEFAULTS) and len({seen[n][0] for n in _DEFAULTS}) > 1:
+        line = seen[_DEFAULTS[1]][1]
+        yield _at(context, "toolkit.env", line, f"{' and '.join(_DEFAULTS)} say different things")
+    if context.value("cdi.nriPluginEnabled"):
+        for name in (*_CONTAINERD_FILES, *_DEFAULTS):
+            if name in seen:
+                what = (
+                    f"toolkit.env {name} does nothing with cdi.nriPluginEnabled, which leaves the "
+                )
+                yield _at(context, "toolkit.env", seen[name][1], f"{what}runtime's files alone")
+
+
+def _at(context: Context, path: str, line: int, message: str, fix: str | None = None) -> Finding:
+    return Finding("variable", path, message, context.file, line, fix, context.title)
+
+
+def images(context: Context) -> Iterator[Finding]:
+    """Of repository, image and version all are needed, or none, or the image alone."""
+    if context.kind not in ("clusterpolicy", "helm", "gpucluster"):
+        return
+    for section in _IMAGES:
+        if not _matters(context, section):
+            continue
+        parts = {part: context.value(f"{section}.{part}") for part in _PARTS}
+        given = [part for part in _PARTS if context.item_at(f"{section}.{part}") is not None]
+        missing = [part for part, value in parts.items() if not value]
+        if (
+            not given
+            or not missing
+            or len(missing) == len(_PARTS)
+            or missing == ["repository", "version"]
+        ):
+            continue
+        yield context.find(
+            "image",
+            f"{section}.{given[0]}",
+            f"{section} has {' and '.join(p for p in _PARTS if p not in missing)} and no "
+            f"{' and no '.join(missing)}, which the Operator refuses",
+            f"give {section}.{missing[0]} too, or none of {', '.join(_PARTS)}",
+        )
+
+
+def _matters(context: Context, section: str) -> bool:
+    if context.item_at(section) is None or not context.on(section):
+        return False
+    if section == "driver" and context.kind == "helm":
+        return True
+    if section == "driver" and context.value("driver.useNvidiaDriverCRD"):
+        return False
+    return section not in _SANDBOX or context.on("sandboxWorkloads")
+
+
+def tags(context: Context) -> Iterator[Finding]:
+    """Tags that make the name of an image which nobody publishes."""
+    for section in ("",) if context.kind == "nvidiadriver" else _GET_SYSTEM:
+        path = f"{section}.version" if section else "version"
+        version = context.given(path)
+        system = _SYSTEM.search(version) if isinstance(version, str) else None
+        if system is not None and (not section or _matters(context, section)):
+            yield context.find(
+                "tag",
+                path,
+                f"{path} is {shown(version)}, and the Operator puts the node's own system after it: "
+                f"{version}{system[0]}",
+                f"write {version[: system.start()]}",
+            )
+    if context.kind == "nvidiadriver" or context.before(_TAGGED_V_SINCE):
+        return
+    for section in _TAGGED_V:
+        path = f"{section}.version"
+        version, repository = context.given(path), context.value(f"{section}.repository")
+        if not isinstance(version, str) or not _NUMBER.fullmatch(version):
+            continue
+        if (
+            isinstance(repository, str)
+            and repository.startswith("nvcr.io/")
+            and _matters(context, section)
+        ):
+            yield context.find(
+                "tag",
+                path,
+                f"{path} is {shown(version)}, and NVIDIA's tags begin with v",
+                f"write v{version}",
+            )
+
+
+def configurations(context: Context) -> Iterator[Finding]:
+    """ConfigMaps: a default without a name, data that nobody makes a ConfigMap of."""
+    for section in ("devicePlugin", "migManager", "dcgmExporter"):
+        if context.item_at(f"{section}.config") is None:
+            continue
+        name, data = (
+            context.given(f"{section}.config.name"),
+            context.given(f"{section}.config.data"),
+        )
+        create = context.given(f"{section}.config.create") is True
+        if section == "devicePlugin" and context.given("devicePlugin.config.default") and not name:
+            yield context.find(
+                "without-effect",
+                "devicePlugin.config.default",
+                "devicePlugin.config.default does nothing without devicePlugin.config.name",
+                "name the ConfigMap",
+            )
+        if create and not name:
+            yield context.find(
+                "contradiction",
+                f"{section}.config.create",
+                f"{section}.config.create is true and {section}.config.name is empty",
+                "give it a name",
+            )
+        if create and not data:
+            yield context.find(
+                "contradiction" if section == "devicePlugin" else "without-effect",
+                f"{section}.config.create",
+                f"{section}.config.create is true and {section}.config.data is empty: no ConfigMap "
+                "is made",
+                "give the data, or set create to false",
+            )
+        if data and not create:
+            yield context.find(
+                "without-effect",
+                f"{section}.config.data",
+                f"{section}.config.data does nothing while {section}.config.create is not true",
+                f"set {section}.config.create to true",
+            )
+
+
+def tolerations(context: Context) -> Iterator[Finding]:
+    """Those of the chart's ``operator`` are the Operator's own, not its components'."""
+    given = context.given("operator.tolerations") if context.kind == "helm" else None
+    if given and not _of_control_plane(given) and context.given("daemonsets.tolerations") is None:
+        yield context.find(
+            "not-carried-out",
+            "operator.tolerations",
+            "operator.tolerations is for the Operator's own pod only",
+            "daemonsets.tolerations is for the components on the nodes",
+        )
+
+
+def _of_control_plane(given: Any) -> bool:
+    keys = (
+        [one.get("key") for one in given if isinstance(one, dict)]
+        if isinstance(given, list)
+        else []
+    )
+    return all(str(key).startswith("node-role.kubernetes.io/") for key in keys)
+
+
+CHECKS = (variables, images, tags, configurations, tolerations)

@@ -1,0 +1,161 @@
+"""Which kind of document it is, told by what stands in it; and what looks like one and is none.
+
+Helm values come bare, under the name of the chart in the values of a chart that has it as a
+dependency, and inside a Flux HelmRelease: all three are taken for what they are.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: api/nvidia/v1, api/nvidia/v1alpha1.
+    Helm documentation, "Subcharts and Global Values". Flux documentation, HelmRelease.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from gpustate.clusterpolicy import nearest
+from gpustate.clusterpolicy.documents import Item
+from gpustate.clusterpolicy.helm import HELM, SECTIONS
+from gpustate.clusterpolicy.nearest import top_level
+from gpustate.errors import PolicyError
+from gpustate.text.words import kind_of, shown
+
+KINDS = {
+    ("nvidia.com/v1", "ClusterPolicy"): "clusterpolicy",
+    ("nvidia.com/v1alpha1", "NVIDIADriver"): "nvidiadriver",
+    ("nvidia.com/v1alpha1", "GPUCluster"): "gpucluster",
+    ("v1", "ConfigMap"): "configmap",
+    ("v1", "Secret"): "secret",
+}
+WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
+#: Kinds of others that are taken for the Operator's: what they are, and what to give instead.
+_OTHERS = {
+    ("kyverno.io", "ClusterPolicy"): "Kyverno's, about admission; the Operator's is nvidia.com/v1",
+    ("mellanox.com", "NicClusterPolicy"): "the Network Operator's, about network cards",
+    ("amd.com", "DeviceConfig"): "the AMD GPU Operator's",
+    ("deviceplugin.intel.com", "GpuDevicePlugin"): "the Intel device plugins'",
+    ("nfd.openshift.io", "NodeFeatureDiscovery"): "the NFD Operator's, about node labels",
+    ("argoproj.io", "Application"): "Argo CD's; give the values inside it as a file of their own",
+    ("helm.cattle.io", "HelmChart"): "k3s's; give its valuesContent as a file of its own",
+    ("helm.cattle.io", "HelmChartConfig"): "k3s's; give its valuesContent as a file of its own",
+    (
+        "operators.coreos.com",
+        "Subscription",
+    ): "OLM's; it installs the Operator and configures nothing",
+    (
+        "operators.coreos.com",
+        "ClusterServiceVersion",
+    ): "OLM's; its alm-examples hold ClusterPolicies",
+    ("resource.nvidia.com", "ComputeDomain"): "the DRA driver's, for workloads",
+}
+#: Kinds of nvidia.com that people write and that do not exist: what was meant.
+_MEANT = {
+    "gpuoperator": "ClusterPolicy of nvidia.com/v1",
+    "gpupolicy": "ClusterPolicy of nvidia.com/v1",
+    "gpuclusterpolicy": "ClusterPolicy of nvidia.com/v1",
+    "clusterpolicies": "ClusterPolicy of nvidia.com/v1",
+    "nvidiaclusterpolicy": "ClusterPolicy of nvidia.com/v1",
+    "gpudriver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "driver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "nvidiadrivers": "NVIDIADriver of nvidia.com/v1alpha1",
+    "nvdriver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "driverupgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
+    "upgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
+    "dcgmexporter": "dcgmExporter of a ClusterPolicy",
+    "dcgm": "dcgm of a ClusterPolicy",
+    "toolkit": "toolkit of a ClusterPolicy",
+    "containertoolkit": "toolkit of a ClusterPolicy",
+    "deviceplugin": "devicePlugin of a ClusterPolicy",
+    "devicepluginconfig": "a ConfigMap that devicePlugin.config.name names",
+    "timeslicingconfig": "a ConfigMap that devicePlugin.config.name names",
+    "timeslicing": "a ConfigMap that devicePlugin.config.name names",
+    "mpsconfig": "a ConfigMap that devicePlugin.config.name names",
+    "migconfig": "a ConfigMap that migManager.config.name names",
+    "migmanager": "migManager of a ClusterPolicy",
+    "migstrategy": "mig.strategy of a ClusterPolicy",
+    "migpartedconfig": "a ConfigMap that migManager.config.name names",
+    "dracluster": "GPUCluster of nvidia.com/v1alpha1",
+    "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
+    "dradriver": "draDriver of a GPUCluster",
+}
+_CHART = "gpu-operator"
+
+
+def kind(item: Item, file: str) -> str:
+    """Return which kind a document is; ``other`` for an object that is none of the Operator's.
+
+    Raises:
+        PolicyError: it looks like one of the Operator's and is none.
+    """
+    place = f"{file}:{item.line}"
+    if not isinstance(item.value, dict):
+        raise PolicyError(f"is {kind_of(item.value)}, wanted a policy", place=place)
+    version, name = item.text("apiVersion"), item.text("kind")
+    if not version and not name:
+        return _values(item, place)
+    if (version, name) in KINDS:
+        return KINDS[version, name]
+    if name == "HelmRelease" and item.get("spec", "values") is not None:
+        return "helmrelease"
+    _refuse_look_alike(version, name, place)
+    if not version or not name:
+        raise PolicyError(f"lacks {'apiVersion' if not version else 'kind'}", place=place)
+    return "other"
+
+
+def _values(item: Item, place: str) -> str:
+    if SECTIONS & set(item.value):
+        return "helm"
+    inner = item.get(_CHART)
+    if inner is not None and isinstance(inner.value, dict) and SECTIONS & set(inner.value):
+        return "umbrella"
+    key = next(iter(item.value), "")
+    if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
+        return "helm"  # so that the key is named, and what was meant by it
+    raise PolicyError(
+        f"is no policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
+        place=place,
+        fix=WANTED,
+    )
+
+
+def _refuse_look_alike(version: str, name: str, place: str) -> None:
+    group = version.partition("/")[0]
+    if group not in ("nvidia.com", ""):
+        other = _OTHERS.get((group, name))
+        if other is not None:
+            raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
+        return
+    for known_version, known in KINDS:
+        if known_version == "v1" or name.lower() != known.lower():
+            continue
+        if name == known:
+            raise PolicyError(
+                f"{name} of {shown(version)} is not known, wanted {known_version}", place=place
+            )
+        raise PolicyError(
+            f"unknown kind {shown(name)} of {version}, wanted {known} of {known_version}",
+            place=place,
+        )
+    if not version or not name:
+        return
+    meant = _MEANT.get(name.lower().replace("-", "").replace("_", ""))
+    if meant is None:
+        near = difflib.get_close_matches(name, [k for v, k in KINDS if v != "v1"], 1)
+        meant = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
+    raise PolicyError(
+        f"unknown kind {shown(name)} of {version}",
+        place=place,
+        fix=f"did you mean {meant}" if meant else WANTED,
+    )
+
+
+def values(item: Item, of_kind: str) -> Item:
+    """The Helm values in a document of kind ``helm``, ``umbrella`` or ``helmrelease``."""
+    if of_kind == "helm":
+        return item
+    found = item.get(_CHART) if of_kind == "umbrella" else item.get("spec", "values")
+    if found is None or not isinstance(found.value, dict):
+        return item
+    # The condition of a dependency, which Helm takes out before the chart sees its values.
+    kept = {key: value for key, value in found.value.items() if key != "enabled"}
+    return Item(kept, found.line)

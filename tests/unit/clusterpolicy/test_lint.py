@@ -1,0 +1,334 @@
+"""``lint``: mistakes of the field are named, good files are not accused, and nothing is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpustate.clusterpolicy import history
+from gpustate.clusterpolicy.blocks import Fate
+from gpustate.clusterpolicy.lint import RULES, Finding, Level, Report, document, lint, sarif
+from gpustate.clusterpolicy.lint.finding import strict_failure
+from gpustate.clusterpolicy.records import records
+from gpustate.errors import PolicyError, UsageError
+
+ROOT = Path(__file__).parents[3]
+UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
+GOLDEN = ROOT / "tests" / "golden" / "clusterpolicy"
+MISTAKES: list[dict[str, Any]] = yaml.safe_load(
+    (ROOT / "tests" / "data" / "lint" / "mistakes.yaml").read_text("utf-8")
+)
+HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
+DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: d}\nspec:\n"
+
+
+def found(text: str, **options: Any) -> list[tuple[str, int, str]]:
+    report = lint(text, "f.yaml", **options)
+    return [(f.rule, f.line, f.path) for f in report.findings if f.level is not Level.NOTE]
+
+
+def told(finding: Finding) -> str:
+    return f"{finding.message}; {finding.fix}"
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case["issue"])
+def test_a_mistake_that_somebody_made_in_public_is_named_and_nothing_else(
+    case: dict[str, Any],
+) -> None:
+    left = list(lint(case["file"], "f.yaml").findings)
+    for rule, line, path, part in case["says"]:
+        hit = [f for f in left if (f.rule, f.line, f.path) == (rule, line, path)]
+        assert [f for f in hit if part in told(f)], (rule, line, path, part, left)
+        left.remove(next(f for f in hit if part in told(f)))
+    assert [f for f in left if f.level is not Level.NOTE] == []
+
+
+def test_there_are_enough_mistakes_from_enough_threads() -> None:
+    assert len(MISTAKES) >= 40
+    assert len({case["issue"] for case in MISTAKES}) == len(MISTAKES)
+
+
+GOOD = [
+    *(UPSTREAM / name for name in ("values.yaml", "v1_clusterpolicy.yaml")),
+    UPSTREAM / "nvidia_v1alpha1_nvidiadriver.yaml",
+    UPSTREAM / "nvidia_v1alpha1_gpucluster.yaml",
+    ROOT / "docs" / "examples" / "clusterpolicy.yaml",
+    GOLDEN / "driver-of-somebody-else.yaml",
+]
+
+
+@pytest.mark.parametrize("file", GOOD, ids=lambda file: file.name)
+def test_a_good_file_is_not_accused(file: Path) -> None:
+    if not file.is_file():
+        pytest.skip("wants ../shared/upstream/gpu-operator beside the repository")
+    report = lint(file.read_text("utf-8"), file.name)
+    assert [f for f in report.findings if f.level is not Level.NOTE] == []
+    assert report.uses
+
+
+#: What upstream itself has wrong in the files of a release, held against that release.
+UPSTREAMS_OWN = {
+    ("ccManager.env[].name", "newer-key"),  # values of v23.6.0 to v25.10.0, schema from v25.10.1 on
+    ("ccManager.env[].value", "newer-key"),
+    ("driver.rollingUpdate", "removed-key"),  # samples of v22.9.1 to v23.6.2
+    ("gfd.podSecurityContext", "removed-key"),  # values of v1.8.0 to v1.10.1
+    ("operator.deployGFD", "removed-key"),  # samples of 1.5
+    ("operator.defaultGPUMode", "ignored-key"),  # samples of 1.5
+}
+
+
+@pytest.mark.skipif(
+    "GPU_OPERATOR_CLONE" not in os.environ, reason="wants GPU_OPERATOR_CLONE to name a clone"
+)
+def test_samples_and_values_of_all_releases_parse_and_only_known_slips_are_found() -> None:
+    clone, files, leaves = os.environ["GPU_OPERATOR_CLONE"], 0, 0
+    seen: set[tuple[str, str]] = set()
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", clone, *words], capture_output=True, check=True)
+        return done.stdout.decode()
+
+    for tag in history.releases():
+        for name in git("ls-tree", "-r", "--name-only", tag).split():
+            sample = name.startswith("config/samples/") and "kustomization" not in name
+            if not (sample or name == "deployments/gpu-operator/values.yaml"):
+                continue
+            report = lint(git("show", f"{tag}:{name}"), name, release=tag)
+            files, leaves = files + 1, leaves + len(report.uses)
+            for finding in report.findings:
+                if finding.level is not Level.NOTE:
+                    seen.add((finding.path, finding.rule))
+    assert files > 100
+    assert leaves > 10_000
+    assert seen <= UPSTREAMS_OWN
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HEAD + "  driver: {rdma: {useHostMofed: true}}\n", ("without-effect", 5, "driver.rdma.useHostMofed")),
+        (HEAD + "  gds: {enabled: true}\n  driver: {usePrecompiled: true, version: '580'}\n", ("contradiction", 5, "gds.enabled")),
+        (HEAD + "  gds: {enabled: true}\n  driver: {kernelModuleType: proprietary}\n", ("contradiction", 6, "driver.kernelModuleType")),
+        (HEAD + "  driver: {usePrecompiled: true, version: 580.95.05}\n", ("contradiction", 5, "driver.version")),
+        (HEAD + "  driver: {upgradePolicy: {drain: {enable: true}}}\n", ("without-effect", 5, "driver.upgradePolicy.drain.enable")),
+        (HEAD + "  driver: {upgradePolicy: {autoUpgrade: true, drain: {force: true}}}\n", ("without-effect", 5, "driver.upgradePolicy.drain.force")),
+        (HEAD + "  driver: {enabled: false, rdma: {enabled: true}}\n", ("without-effect", 5, "driver.rdma.enabled")),
+        (HEAD + "  sandboxWorkloads: {defaultWorkload: vm-passthrough}\n", ("without-effect", 5, "sandboxWorkloads.defaultWorkload")),
+        (HEAD + "  sandboxWorkloads: {mode: kata}\n", ("without-effect", 5, "sandboxWorkloads.mode")),
+        (HEAD + "  driver: {licensingConfig: {secretName: a, configMapName: b}}\n", ("without-effect", 5, "driver.licensingConfig.configMapName")),
+        (HEAD + "  driver: {useNvidiaDriverCRD: true, version: '580'}\n---\n" + DRIVER + "  version: '580'\n", ("without-effect", 5, "driver.version")),
+        (HEAD + "  {}\n---\n" + DRIVER + "  version: '580'\n", ("without-effect", 7, "")),
+        (HEAD + "  {}\n---\n" + HEAD + "  {}\n", ("contradiction", 7, "")),
+        (HEAD + "  devicePlugin: {config: {default: any}}\n", ("without-effect", 5, "devicePlugin.config.default")),
+        (HEAD + "  toolkit: {env: [{name: RUNTIME, value: crio}, {name: RUNTIME, value: docker}]}\n", ("variable", 5, "toolkit.env")),
+        (HEAD + "  kataManager: {enabled: true}\n", ("ignored-key", 5, "kataManager.enabled")),
+        (HEAD + "  ccManager: {defaultMode: on}\n", ("wrong-type", 5, "ccManager.defaultMode")),
+        (HEAD + "  sandboxWorkloads: {defaultWorkload: vm}\n", ("wrong-value", 5, "sandboxWorkloads.defaultWorkload")),
+        ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\ndriver: {}\nspec: {}\n", ("unknown-key", 3, "driver")),
+        (DRIVER + "  default: true\n---\n" + DRIVER + "  default: true\n", ("contradiction", 11, "default")),
+        (DRIVER + "  usePrecompiled: true\n  gdrcopy: {enabled: true}\n", ("contradiction", 6, "gdrcopy.enabled")),
+        (DRIVER.replace("NVIDIADriver", "GPUCluster") + "  {}\n", ("contradiction", 1, "")),
+        ("gpuCluster: {deployCR: true}\n", ("contradiction", 1, "gpuCluster.deployCR")),
+        ("devicePlugin: {config: {create: true, name: x}}\n", ("contradiction", 1, "devicePlugin.config.create")),
+        ("migManager: {config: {create: true, data: {config.yaml: 'version: v1'}}}\n", ("contradiction", 1, "migManager.config.create")),
+        ("migManager: {config: {name: x, data: {config.yaml: 'version: v1'}}}\n", ("without-effect", 1, "migManager.config.data")),
+        ("driver: {nvidiaDriverCRD: {enabled: true}, licensingConfig: {secretName: s, nlsEnabled: false}}\n", ("without-effect", 1, "driver.licensingConfig.nlsEnabled")),
+        ("devicePlugin: {mps: {root: /other}}\n", ("ignored-key", 1, "devicePlugin.mps.root")),
+        ("driver: {upgradePolicy: {podDeletion: {force: true}}}\n", ("misnamed-key", 1, "driver.upgradePolicy.podDeletion")),
+        ("driver: {useNvidiaDriverCRD: true}\n", ("misnamed-key", 1, "driver.useNvidiaDriverCRD")),
+        ("driver: {version: 580.10}\n", ("wrong-type", 1, "driver.version")),
+    ],
+)  # fmt: skip
+def test_a_setting_that_does_not_do_what_it_says_is_found(
+    text: str, expected: tuple[str, int, str]
+) -> None:
+    assert expected in found(text)
+
+
+def test_a_whole_number_is_a_version_in_values_and_not_in_an_object() -> None:
+    assert found("driver: {version: 580}\n") == []
+    assert ("wrong-type", 5, "driver.version") in found(HEAD + "  driver: {version: 580}\n")
+
+
+def test_null_takes_the_default_of_the_chart_away_and_false_does_not() -> None:
+    text = "driver: {upgradePolicy: {autoUpgrade: %s, drain: {enable: true}}}\n"
+    path = "driver.upgradePolicy.drain.enable"
+    assert found(text % "true") == []
+    assert found(text % "false") == [("without-effect", 1, path)]
+    assert found(text % "null") == [("without-effect", 1, path)]
+    assert found("driver: {upgradePolicy: {drain: {enable: true}}}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "said"),
+    [
+        ("nvidia.com/v1", "NvidiaDriver", "wanted NVIDIADriver of nvidia.com/v1alpha1"),
+        ("nvidia.com/v1alpha1", "ClusterPolicy", "is not known, wanted nvidia.com/v1"),
+        ("nvidia.com/v1", "GPUOperator", "did you mean ClusterPolicy of nvidia.com/v1"),
+        ("nvidia.com/v1alpha1", "GPUDriver", "did you mean NVIDIADriver of nvidia.com/v1alpha1"),
+        ("nvidia.com/v1", "TimeSlicingConfig", "a ConfigMap that devicePlugin.config.name names"),
+        ("nvidia.com/v1", "MIGConfig", "a ConfigMap that migManager.config.name names"),
+        ("nvidia.com/v1", "DCGMExporter", "dcgmExporter of a ClusterPolicy"),
+        ("nvidia.com/v1alpha1", "GpuCluster", "wanted GPUCluster of nvidia.com/v1alpha1"),
+        ("nvidia.com/v1", "DriverUpgradePolicy", "driver.upgradePolicy of a ClusterPolicy"),
+        ("kyverno.io/v1", "ClusterPolicy", "is Kyverno's"),
+        ("mellanox.com/v1alpha1", "NicClusterPolicy", "the Network Operator's"),
+        ("amd.com/v1alpha1", "DeviceConfig", "the AMD GPU Operator's"),
+        ("helm.cattle.io/v1", "HelmChart", "give its valuesContent as a file of its own"),
+    ],
+)
+def test_a_look_alike_is_named_with_what_was_meant(version: str, kind: str, said: str) -> None:
+    report = lint(f"apiVersion: {version}\nkind: {kind}\nspec: {{}}\n", "f.yaml")
+    (finding,) = report.findings
+    assert (finding.rule, finding.line, finding.level) == ("kind", 1, Level.ERROR)
+    assert said in told(finding)
+
+
+def test_a_look_alike_hides_nothing_beside_it() -> None:
+    text = HEAD + "  driver: {versoin: '580'}\n---\napiVersion: nvidia.com/v1\nkind: GPUOperator\n"
+    assert {rule for rule, _, _ in found(text)} == {"unknown-key", "kind"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "f.yaml: is empty"),
+        ("a: [\n", "f.yaml:2: is not YAML"),
+        ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is also in line 1"),
+        ("driver: !!python/object:os.system {}\n", "f.yaml:1: the tag"),
+        ("- 1\n", "f.yaml:1: is a list, wanted a policy"),
+        ("\u00e4: 1\n", "f.yaml:1: is no policy: it begins with"),
+        ("apiVersion: v1\nkind: Pod\n", "f.yaml: holds no policy, only Pod"),
+        ("kind: ClusterPolicy\nspec: {}\n", "is not known, wanted nvidia.com/v1"),
+    ],
+)
+def test_a_file_that_is_none_is_one_error(text: str, said: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        lint(text, "f.yaml")
+    assert str(caught.value).startswith(said) or said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_release_decides_what_is_known() -> None:
+    text = "toolkit: {securityContext: {privileged: true}}\ncdi: {nriPluginEnabled: false}\n"
+    assert found(text) == [("removed-key", 1, "toolkit.securityContext")]
+    assert found(text, release="v1.9.0") == [("newer-key", 2, "cdi.nriPluginEnabled")]
+    assert found("psp: {enabled: true}\n", release="22.9") == []
+    with pytest.raises(UsageError, match=r"no release .* 'v99'"):
+        lint(text, "f.yaml", release="v99")
+
+
+def test_every_rule_is_found_by_some_test_of_this_file() -> None:
+    source = Path(__file__).read_text() + (ROOT / "tests/data/lint/mistakes.yaml").read_text()
+    assert {rule for rule in RULES if rule not in source} == set()
+
+
+def test_what_the_reader_would_refuse_is_told_too() -> None:
+    text = HEAD + "  sandboxWorkloads: {enabled: true, defaultWorkload: vm-passthrough}\n"
+    assert found(text) == [("refused", 5, "")]
+
+
+def test_notes_say_what_is_missing_and_are_no_failure() -> None:
+    report = lint(HEAD + "  gfd: {enabled: true}\n  driver: {secretEnv: s}\n", "f.yaml")
+    assert {f.rule for f in report.findings} == {"incomplete", "not-carried-out", "not-found"}
+    assert not strict_failure([report])
+    assert strict_failure([lint(HEAD + "  kataManager: {enabled: true}\n", "f.yaml")])
+
+
+def test_values_in_a_helmrelease_are_read_where_they_stand() -> None:
+    text = (
+        "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: gpu}\n"
+        "spec:\n  values:\n    driver: {versoin: 1}\n"
+    )
+    report = lint(text, "f.yaml")
+    assert [(f.rule, f.line) for f in report.findings] == [("wrapped", 1), ("unknown-key", 6)]
+
+
+KNOWN = sorted({part for path in records("helm") for part in path.replace("[]", "").split(".")})
+KEYS = st.sampled_from(KNOWN) | st.text("abXY.-_\u00e9\U0001f600", min_size=1, max_size=6)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+TREES = st.recursive(
+    SCALARS,
+    lambda of: st.lists(of, max_size=3) | st.dictionaries(KEYS, of, max_size=4),
+    max_leaves=12,
+)
+
+
+def scalars(value: Any, path: str = "") -> list[str]:
+    if isinstance(value, dict) and value:
+        return [p for k, v in value.items() for p in scalars(v, f"{path}.{k}" if path else k)]
+    if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+        return [p for v in value for p in scalars(v, f"{path}[]")]
+    return [] if value is None else [path]
+
+
+@given(st.dictionaries(KEYS, TREES, max_size=5), st.sampled_from(["clusterpolicy", "helm"]))
+def test_no_leaf_is_passed_over_in_silence(spec: dict[str, Any], kind: str) -> None:
+    data: Any = spec
+    if kind == "clusterpolicy":
+        data = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": spec}
+    try:
+        report = lint(yaml.safe_dump(data, allow_unicode=True), "f.yaml")
+    except PolicyError:  # anything else would be a traceback
+        return
+    shown = {use.path for use in report.uses}
+    named = {finding.path for finding in report.findings if finding.path}
+    for path in scalars(spec):
+        words = path.split(".")
+        above = {".".join(words[:n]).removesuffix("[]") for n in range(1, len(words) + 1)}
+        known = path in shown or above & shown or above & named
+        empty = any(p.startswith((f"{path}.", f"{path}[]")) for p in records(kind))
+        assert known or path.removesuffix("[]") in named or empty or not spec, path
+
+
+def reports() -> list[Report]:
+    return [lint(case["file"], f"a b/{n}.yaml") for n, case in enumerate(MISTAKES)]
+
+
+def test_the_json_document_fits_its_published_schema() -> None:
+    text = resources.files("gpustate.clusterpolicy.lint").joinpath("schema", "lint.json")
+    schema = json.loads(text.read_text("utf-8"))
+    data = document.as_data(reports(), strict=True, failed=True)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
+    assert data["format"] == schema["properties"]["format"]["const"] == "gpustate.lint/1"
+    assert list(data) == schema["required"]
+    item = schema["properties"]["files"]["items"]["properties"]
+    assert item["leaves"]["items"]["properties"]["class"]["enum"] == [fate.value for fate in Fate]
+    total = data["summary"]
+    assert total["errors"] == sum(
+        f["level"] == "error" for file in data["files"] for f in file["findings"]
+    )
+
+
+def test_sarif_names_rule_level_file_and_line_of_every_finding() -> None:
+    # Held against sarif-schema-2.1.0.json of OASIS by hand; here the parts that code hosts read.
+    data = sarif.as_sarif(reports(), "1.2.3")
+    assert data["version"] == "2.1.0"
+    (run,) = data["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == list(RULES)
+    assert len(run["results"]) == sum(len(one.findings) for one in reports())
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning", "note")
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"].startswith("a%20b/")
+        assert place["region"]["startLine"] >= 1
+        assert result["message"]["text"]
+
+
+def test_the_manual_has_every_rule_with_its_level() -> None:
+    manual = (ROOT / "docs" / "lint.md").read_text("utf-8")
+    for rule in RULES.values():
+        assert f"| `{rule.id}` | {rule.level.value} |" in manual, rule.id
