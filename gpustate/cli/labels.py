@@ -1,0 +1,142 @@
+"""``gpustate labels``: the labels that GPU feature discovery gives nodes, and Slurm's lines for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_ERROR, PolicyError
+
+if TYPE_CHECKING:
+    from gpustate.model.node import Node
+    from gpustate.text.deviceplugin import PluginConfig
+
+_ON_NODE = "/etc/nvidia-device-plugin/config.yaml"
+
+
+@click.command()
+@common.inventory_options
+@click.option("--config", metavar="FILE", help="The device plugin's configuration, or a ConfigMap.")
+@click.option("--config-name", metavar="NAME", default="", help="Which one of a ConfigMap.")
+@click.option(
+    "--mig-strategy", type=click.Choice(["none", "single", "mixed"]), help="As GFD's own."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "slurm"]),
+    default="text",
+    show_default=True,
+)
+def labels(
+    output: str,
+    config: str | None,
+    config_name: str,
+    mig_strategy: str | None,
+    **options: Any,
+) -> None:
+    """Compute the labels of GPU feature discovery from what NVML says; nothing is written.
+
+    Without --config a node's own /etc/nvidia-device-plugin/config.yaml counts. With -o slurm: lines of
+    gres.conf and slurm.conf for a whole cluster.
+    """
+    from gpustate.run import fleet
+
+    given = _given(config, config_name)
+    inventory = common.load_inventory(options)
+    ask = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
+    rows: list[dict[str, Any]] = []
+    codes: list[int] = []
+    for node, data, error in fleet.question(inventory.nodes, options["forks"], ask):
+        if error is not None or data is None:
+            codes.append(error.exit_code if error else EXIT_ERROR)
+            rows.append({"name": node.name, "error": str(error)})
+            continue
+        if "error" in data:
+            codes.append(EXIT_ERROR)
+        rows.append({"name": node.name, **data})
+    if output == "json":
+        common.write_out(common.as_json({"format": "gpustate.labels/1", "nodes": rows}))
+    else:
+        (_slurm_page if output == "slurm" else _page)(rows)
+    common.finish(*codes)
+
+
+def _given(config: str | None, name: str) -> PluginConfig | None:
+    from gpustate.errors import UsageError
+    from gpustate.files import TextFiles
+    from gpustate.text import deviceplugin
+
+    if config is None:
+        if name:
+            raise UsageError("--config-name chooses from the file that --config names")
+        return None
+    text = TextFiles("device plugin configuration", PolicyError, 4).text(config)
+    return deviceplugin.choose(deviceplugin.read_all(text, config), name, place=config)
+
+
+def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) -> dict[str, Any]:
+    from gpustate.model.gpu_labels import look
+    from gpustate.text import deviceplugin
+    from gpustate.text import labels as gfd
+
+    seen = look(node)
+    text = node.read_text(_ON_NODE)
+    try:
+        config = given or deviceplugin.read(text or "", _ON_NODE)
+    except PolicyError as error:
+        return {"error": str(error)}
+    strategy = mig_strategy or config.mig_strategy or "none"
+    told = gfd.compute(seen, gfd.Options(strategy, config.sharing))
+    if told.problem is not None:
+        return {"error": told.problem}
+    unfit = gfd.unfit(told.values)
+    return {"labels": dict(told.values), "unfit": unfit, "notes": list(told.notes)}
+
+
+def _slurm(node: Node) -> dict[str, Any]:
+    from gpustate.model import gpu_slurm
+    from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.text import slurm
+
+    nvml = node.ask(GpuFacts())
+    places = node.ask(gpu_slurm.AskPlaces())
+    if not nvml.works:
+        return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
+    found, problem = gpu_slurm.gpus(nvml, places)
+    if problem is not None:
+        return {"error": problem}
+    line = slurm.node_line(places.host, slurm.gres_value(found), slurm.features(nvml))
+    return {"gres": slurm.gres_lines(found, node=places.host), "node": line}
+
+
+def _page(rows: list[dict[str, Any]]) -> None:
+    from gpustate.cli.show import show
+    from gpustate.plan.render import Page
+
+    page = Page()
+    for row in rows:
+        if "error" in row:
+            page.add((row["name"], "bold"), "  ", (row["error"], "red"))
+            continue
+        page.add((row["name"], "bold"))
+        for label, value in row["labels"].items():
+            why = row["unfit"].get(label)
+            refused = f"  Kubernetes would refuse it: {why}" if why else ""
+            page.add(f"  {label}={value}", (refused, "yellow"))
+        for note in row["notes"]:
+            page.add("  ", (f"note: {note}", "yellow"))
+    show(page)
+
+
+def _slurm_page(rows: list[dict[str, Any]]) -> None:
+    from gpustate.text.words import printable
+
+    lines = ["# gres.conf"]
+    lines += [line for row in rows for line in row.get("gres", [])]
+    lines += ["", "# slurm.conf: add to the lines of these nodes"]
+    lines += [row["node"] for row in rows if "node" in row]
+    lines += [f"# {row['name']}: {row['error']}" for row in rows if "error" in row]
+    common.write_out("".join(f"{printable(line)}\n" for line in lines))

@@ -1,0 +1,26 @@
+"""The device plugin's configuration file, schema v1: read strictly, chosen among named ones, written.
+
+The plugin and GPU feature discovery read the same file. What they take in silence and do not honour
+is an error here: an unknown key, a key at the wrong place, ``rename``, ``devices``, ``resources``.
+
+Sources:
+    NVIDIA/k8s-device-plugin v0.20.0: api/config/v1/*.go (schema, ``DisableResourceNamingInConfig``),
+    cmd/nvidia-device-plugin/main.go (``validateFlags``), cmd/mps-control-daemon/mps/device.go (limits),
+    cmd/config-manager/main.go (which of several named configurations counts).
+"""
+
+from gpustate.text.deviceplugin.choose import choose, read_all
+from gpustate.text.deviceplugin.model import NO_SHARING, PluginConfig, Shared, Sharing
+from gpustate.text.deviceplugin.read import as_text, read, read_data
+
+__all__ = [
+    "NO_SHARING",
+    "PluginConfig",
+    "Shared",
+    "Sharing",
+    "as_text",
+    "choose",
+    "read",
+    "read_all",
+    "read_data",
+]

@@ -1,0 +1,218 @@
+"""Reads one configuration of the device plugin, strictly, and writes it again."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from gpustate.errors import PolicyError
+from gpustate.text import yaml_events
+from gpustate.text.deviceplugin import values
+from gpustate.text.deviceplugin.model import (
+    GPU,
+    MPS_MOST,
+    NO_SHARING,
+    PluginConfig,
+    Shared,
+    Sharing,
+)
+from gpustate.text.deviceplugin.schema import SCHEMA, Branch, Leaf, places
+from gpustate.text.words import at, kind_of, named
+
+RULES = yaml_events.Rules(PolicyError, depth=20, values=50_000, text_keys=True)
+_STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
+#: Keys that the GPU Operator sets through the environment, which wins over the file.
+_OPERATORS = {
+    "flags.migStrategy": "mig.strategy",
+    "flags.failOnInitError": "",
+    "flags.mpsRoot": "devicePlugin.mps.root",
+    "flags.plugin.passDeviceSpecs": "",
+    "flags.plugin.deviceListStrategy": "",
+}
+
+
+def read(text: str, path: str) -> PluginConfig:
+    """Read the text of a file, YAML or JSON.
+
+    Raises:
+        PolicyError: with the line, and the word that was meant where there is one.
+    """
+    found = yaml_events.documents(text, path, RULES)
+    if not found or found[0].data is None:
+        return PluginConfig(data={"version": "v1"})
+    return read_data(found[0].data, path, found[0].lines)
+
+
+def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> PluginConfig:
+    """Check plain data; ``path`` says where it stands.
+
+    Raises:
+        PolicyError: as :func:`read`.
+    """
+    return _Reader(path, lines or yaml_events.Lines()).config(data)
+
+
+def as_text(config: PluginConfig) -> str:
+    """The file, as YAML; equal configurations give equal text."""
+    import yaml
+
+    data = {"version": "v1", **config.data}
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=False, allow_unicode=True)
+    return text
+
+
+class _Reader:
+    def __init__(self, path: str, lines: yaml_events.Lines) -> None:
+        self.path = path
+        self.lines = lines
+
+    def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
+        what = f"{where}: {said}" if where else said
+        raise PolicyError(what, place=at(self.path, line), fix=fix or None)
+
+    def line(self, holder: Any, key: str) -> int | None:
+        return self.lines.of_keys.get(id(holder), {}).get(key)
+
+    def config(self, data: Any) -> PluginConfig:
+        if not isinstance(data, Mapping):
+            self.fail("", f"wanted a configuration of the device plugin, is {kind_of(data)}")
+        self.mapping(data, SCHEMA, "")
+        sharing = self.sharing(data)
+        flags = data.get("flags") or {}
+        strategy = flags.get("migStrategy", "")
+        self.together(data, sharing, strategy)
+        return PluginConfig(sharing, strategy, data, tuple(self.notes(data, sharing, strategy)))
+
+    def mapping(self, data: Any, branch: Branch, path: str) -> None:
+        for key, value in data.items():
+            below = f"{path}.{key}" if path else str(key)
+            line = self.line(data, key)
+            kind = branch.keys.get(key)
+            if kind is None:
+                self.unknown(key, branch, path, line)
+            elif isinstance(kind, Branch):
+                self.branch(value, kind, below, line)
+            elif value is not None or kind.kind in ("resource", "count", "ignored"):
+                self.leaf(value, kind, below, line)
+        missing = [key for key in branch.required if key not in data]
+        if missing:
+            self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
+
+    def first_line(self, data: Any) -> int | None:
+        known = self.lines.of_keys.get(id(data), {})
+        return min(known.values(), default=None)
+
+    def leaf(self, value: Any, kind: Leaf, path: str, line: int | None) -> None:
+        wrong = values.check(kind, value)
+        if wrong is not None:
+            self.fail(path, wrong[0], wrong[1], line)
+
+    def branch(self, value: Any, branch: Branch, path: str, line: int | None) -> None:
+        if value is None and branch.nullable and not branch.listed:
+            return
+        if not branch.listed:
+            if not isinstance(value, Mapping):
+                self.fail(path, f"wanted a mapping, is {kind_of(value)}", line=line)
+            self.mapping(value, branch, path)
+            return
+        if not isinstance(value, list) or not value:
+            said = "is empty" if value == [] else f"wanted a list, is {kind_of(value)}"
+            self.fail(path, said, "name at least one resource", line)
+        items = self.lines.of_items.get(id(value), [])
+        for number, one in enumerate(value):
+            place = f"{path}[{number}]"
+            if not isinstance(one, Mapping):
+                where = items[number] if number < len(items) else line
+                self.fail(place, f"wanted a mapping, is {kind_of(one)}", line=where)
+            self.mapping(one, branch, place)
+
+    def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> NoReturn:
+        """Say what was meant: a key of this mapping, or the mapping that this key belongs into."""
+        word = str(key)
+        folded = {known.lower(): known for known in branch.keys}
+        near = difflib.get_close_matches(word.lower(), folded, 1)
+        everywhere = {known.lower(): known for known, _ in places()}
+        anywhere = difflib.get_close_matches(word.lower(), everywhere, 1, 0.85)
+        if near and (word.lower() == near[0] or not anywhere or anywhere[0] in folded):
+            fix = f"did you mean {folded[near[0]]}"
+        elif anywhere:
+            meant = everywhere[anywhere[0]]
+            homes = [home or "the top" for known, home in places() if known == meant]
+            fix = f"{meant} belongs under {' or '.join(homes)}"
+        else:
+            fix = f"there are {', '.join(branch.keys)}"
+        self.fail(path, f"there is no key {named(word)}", fix, line)
+
+    def sharing(self, data: Mapping[str, Any]) -> Sharing:
+        given = {key: value for key, value in (data.get("sharing") or {}).items() if value}
+        if len(given) > 1:
+            self.fail(
+                "sharing",
+                "has timeSlicing and mps, and timeSlicing would do nothing",
+                "keep one of them",
+                self.line(data["sharing"], "timeSlicing"),
+            )
+        for key, block in given.items():
+            shared: list[Shared] = []
+            for number, one in enumerate(block["resources"]):
+                name = values.full_name(one["name"])
+                place = f"sharing.{key}.resources[{number}]"
+                if any(name == other.name for other in shared):
+                    self.fail(place, f"{name} stands twice", line=self.line(one, "name"))
+                if block.get("renameByDefault") and len(name + ".shared") > values.LONGEST_NAME:
+                    self.fail(place, f"{name}.shared is longer than {values.LONGEST_NAME}")
+                if key == "mps":
+                    self.mps(one, name, place)
+                shared.append(Shared(name, one["replicas"]))
+            return Sharing(_STRATEGIES[key], tuple(shared), bool(block.get("renameByDefault")))
+        return NO_SHARING
+
+    def mps(self, one: Mapping[str, Any], name: str, place: str) -> None:
+        if name != GPU:
+            self.fail(
+                place,
+                f"{name}: MIG devices cannot be shared with MPS",
+                "use timeSlicing for them",
+                self.line(one, "name"),
+            )
+        if one["replicas"] > MPS_MOST:
+            self.fail(
+                f"{place}.replicas",
+                f"is {one['replicas']}, and MPS has room for {MPS_MOST} clients",
+                line=self.line(one, "replicas"),
+            )
+
+    def together(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
+        if sharing.strategy == "mps" and strategy == "mixed":
+            self.fail(
+                "flags.migStrategy",
+                "is mixed, which the device plugin refuses together with sharing.mps",
+                "use none, or timeSlicing",
+                self.line(data["flags"], "migStrategy"),
+            )
+        for one in sharing.resources:
+            if one.name != GPU and strategy in ("none", "single"):
+                other = GPU if strategy == "single" else "whole GPUs"
+                self.fail(
+                    "sharing",
+                    f"{one.name} is advertised with flags.migStrategy mixed only, it is {strategy}",
+                    f"set mixed, or share {other}",
+                )
+
+    def notes(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> list[str]:
+        found: list[str] = []
+        for path, instead in _OPERATORS.items():
+            here: Any = data
+            for key in path.split("."):
+                here = here.get(key) if isinstance(here, Mapping) else None
+            if here is not None:
+                way = f", from its own {instead}" if instead else ""
+                found.append(
+                    f"{path} counts where the plugin runs by itself; the GPU Operator sets it in the "
+                    f"environment{way}, and that wins"
+                )
+        mig = [one.name for one in sharing.resources if one.name != GPU]
+        if mig and not strategy:
+            found.append(f"{mig[0]} is advertised with the MIG strategy mixed only")
+        return found

@@ -1,0 +1,106 @@
+"""The service of the MPS control daemon: its unit, and what the daemon answers, as text and data.
+
+Sources:
+    nvidia-cuda-mps-control(1) of 580.65.06; NVIDIA MPS documentation, "Provisioning" and "Tools";
+    NVIDIA/k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps/daemon.go: shares of memory and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+UNIT = "gpustate-mps.service"
+
+
+@dataclass(frozen=True, slots=True)
+class MpsGpu:
+    """A GPU that clients share."""
+
+    uuid: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the unit is made of.
+
+    Args:
+        control, smi: paths of nvidia-cuda-mps-control and nvidia-smi.
+        gpus: in PCI order; the daemon numbers them so.
+        only: the daemon sees these alone, and not all GPUs of the node.
+        exclusive: the GPUs are put into exclusive mode while it runs.
+        clients: share of threads and memory by default is one of so many; 0: no limit.
+        pipe_folder, log_folder: where the daemon's sockets and logs are.
+    """
+
+    control: str
+    smi: str
+    gpus: tuple[MpsGpu, ...]
+    only: bool
+    exclusive: bool
+    clients: int
+    pipe_folder: str
+    log_folder: str
+
+
+def thread_percentage(clients: int) -> str:
+    """Each client's share of a GPU's threads, as the daemon writes it."""
+    return f"{100 // clients if clients else 100:.1f}"
+
+
+def limits(gpus: Sequence[MpsGpu], clients: int) -> list[str]:
+    """Commands for the daemon that give each of ``clients`` its share."""
+    if not clients:
+        return []
+    memory = [
+        f"set_default_device_pinned_mem_limit {number} {gpu.memory_mib // clients}M"
+        for number, gpu in enumerate(gpus)
+        if gpu.memory_mib
+    ]
+    return [*memory, f"set_default_active_thread_percentage {100 // clients}"]
+
+
+def unit_text(service: Service) -> str:
+    """The unit; equal services give equal text."""
+    uuids = [gpu.uuid for gpu in service.gpus]
+
+    def mode(word: str) -> list[str]:
+        if not service.exclusive:
+            return []
+        return [f"{service.smi} -i {uuid} -c {word}" for uuid in uuids]
+
+    def tell(command: str) -> str:
+        return f"/bin/sh -c 'echo {command} | {service.control}'"
+
+    lines = [
+        "# Written by gpustate; changes are overwritten.",
+        "[Unit]",
+        "Description=NVIDIA CUDA Multi Process Service",
+        "After=nvidia-persistenced.service nvidia-fabricmanager.service",
+        "",
+        "[Service]",
+        "Type=forking",
+        f"Environment=CUDA_MPS_PIPE_DIRECTORY={service.pipe_folder}",
+        f"Environment=CUDA_MPS_LOG_DIRECTORY={service.log_folder}",
+    ]
+    if service.only:
+        lines.append(f"Environment=CUDA_VISIBLE_DEVICES={','.join(uuids)}")
+    lines += [f"ExecStartPre=/bin/mkdir -p {service.pipe_folder} {service.log_folder}"]
+    lines += [f"ExecStartPre={command}" for command in mode("EXCLUSIVE_PROCESS")]
+    lines += [f"ExecStart={service.control} -d"]
+    lines += [f"ExecStartPost={tell(command)}" for command in limits(service.gpus, service.clients)]
+    lines += [f"ExecStop=-{tell('quit')}"]
+    lines += [f"ExecStopPost=-{command}" for command in mode("DEFAULT")]
+    lines += ["Restart=on-failure", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
+    return "\n".join(lines) + "\n"
+
+
+def parse_modes(text: str) -> dict[str, str]:
+    """Read ``nvidia-smi --query-gpu=uuid,compute_mode --format=csv,noheader``."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        uuid, comma, mode = line.partition(",")
+        if comma and uuid.startswith("GPU-"):
+            found[uuid.strip()] = mode.strip()
+    return found

@@ -1,0 +1,59 @@
+"""Our lines in a ``gres.conf`` that may have others: between two marks, everything else untouched."""
+
+from __future__ import annotations
+
+import re
+
+BEGIN = "# gpustate begin: written by gpustate, changes in here are overwritten"
+#: The line before had no end, and got one: it goes again with the block.
+_ADDED = " (the line before had no end)"
+END = "# gpustate end"
+_BLOCK = re.compile(r"^# gpustate begin[^\n]*\n(?:.*\n)*?# gpustate end[^\n]*(?:\n|\Z)", re.M)
+_GPU = re.compile(r"(?:^|\s)name\s*=\s*(?:gpu|shard)(?:\s|$)", re.IGNORECASE)
+_DETECTED = re.compile(r"(?:^|\s)autodetect\s*=\s*(?!off\b)\S", re.IGNORECASE)
+
+
+def marked(text: str) -> str | None:
+    """The block with its marks; ``None`` where there is none."""
+    found = _BLOCK.search(text)
+    return found[0] if found else None
+
+
+def text_outside(text: str) -> str:
+    """The file without the block, as it was before."""
+    while found := _BLOCK.search(text):
+        before = text[: found.start()]
+        if found[0].partition("\n")[0].endswith(_ADDED):
+            before = before.removesuffix("\n")
+        text = before + text[found.end() :]
+    return text
+
+
+def place(text: str, lines: list[str]) -> str:
+    """The file with the block in it, where it stood, else at the end; no lines: without it."""
+    found = _BLOCK.search(text)
+    if not lines:
+        return text_outside(text)
+    if found:
+        before, after = text[: found.start()], text_outside(text[found.end() :])
+        begin = found[0].partition("\n")[0]
+        begin = BEGIN + (_ADDED if begin.endswith(_ADDED) else "")
+    else:
+        added = text != "" and not text.endswith("\n")
+        before, after = text + ("\n" if added else ""), ""
+        begin = BEGIN + (_ADDED if added else "")
+    return before + "\n".join([begin, *lines, END]) + "\n" + after
+
+
+def foreign(text: str, node: str) -> str | None:
+    """A line of somebody else that already describes this node's GPUs, with its number."""
+    # As many lines as before, so that the numbers hold.
+    rest = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for number, line in enumerate(rest.splitlines(), 1):
+        words = line.partition("#")[0]
+        names = re.search(r"(?:^|\s)nodename\s*=\s*(\S+)", words, re.IGNORECASE)
+        if names and "[" not in names[1] and node not in names[1].split(","):
+            continue
+        if _GPU.search(words) or _DETECTED.search(words):
+            return f"line {number} ({words.strip()})"
+    return None

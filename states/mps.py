@@ -1,0 +1,364 @@
+"""The CUDA Multi Process Service runs on a host without Kubernetes, and two clients prove it.
+
+MPS lets processes share a GPU at the same time instead of in turns. Its control daemon has to run
+before the first client, with the GPUs in exclusive mode, so that nobody goes past it; limits given to
+the daemon are what every client gets that asks for none. In Kubernetes the device plugin brings a
+daemon of its own for each resource: there this state has no place.
+
+Surprising: a client that cannot reach the daemon runs all the same, without MPS, as long as the GPU is
+in default mode, so "it works" proves nothing. The proof here is two processes with a context on the
+same GPU at once, both of them known to the MPS server. One server serves one user at a time: jobs of
+other users wait. Exclusive mode is lost with a reboot, so the unit sets it, and takes it back.
+
+Sources:
+    nvidia-cuda-mps-control(1) of 580.65.06; NVIDIA MPS documentation 580;
+    NVIDIA/k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps (order, shares, limits of clients).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.asks import ShippedFile
+from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
+from gpustate.text import dpkg, mps
+from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
+from gpustate.text.numbers import whole
+
+UNIT = mps.UNIT
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+_PATH = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
+_PROOF = '"$G/mps-proof"'
+CONTROL = "/usr/bin/nvidia-cuda-mps-control"
+SMI = "/usr/bin/nvidia-smi"
+#: Debian and NVIDIA's repository for it keep MPS apart from the driver; Ubuntu and RPM do not.
+PACKAGE = "nvidia-cuda-mps"
+_PROGRAM = ShippedFile("mps_proof.py", "gpustate.nodeside", "mps_proof.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The daemon, and the GPUs it is for."""
+
+    unit_text: str | None
+    active: bool = False
+    at_boot: bool = False
+    threads: str | None = None  # default share of threads; None: the daemon does not answer
+    exclusive: tuple[str, ...] = ()  # UUIDs of GPUs in exclusive mode
+    proven: str | None = None  # what the kept proof was made for
+    control: bool = False  # nvidia-cuda-mps-control is there
+    package: str | None = None  # version of the package that has it, where it has one of its own
+    offered: tuple[str, ...] = ()  # versions of that package in the repositories
+    clients: int = 0  # processes that use it now
+    holders: tuple[str, ...] = ()  # processes on the GPUs beside MPS
+    nvml: NvmlFacts = field(default_factory=NvmlFacts)
+    foreign: str | None = None  # another control daemon
+    kubelet: bool = False
+    systemd: bool = True
+    image: bool = False
+
+
+_DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
+
+
+class MpsRunning(State[Observed]):
+    """The MPS control daemon runs with its limits, and two clients at once went through it.
+
+    Args:
+        clients: give each client one share of so many of threads and memory, as the device plugin
+            does for as many replicas; 0: no limit.
+        gpus: UUIDs of the GPUs that are shared; empty: all of the node.
+        exclusive: put the GPUs into exclusive mode, so that nothing runs beside MPS.
+        pipe_folder: where clients find the daemon; CUDA's own default needs no setting in jobs.
+        log_folder: where the daemon and its servers log.
+
+    Disruption:
+        ``DRAIN`` where processes use the GPUs, with MPS or beside it; otherwise ``RESTART``.
+    """
+
+    name: ClassVar[str] = "mps"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager")
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("unit_text", "active", "at_boot", "threads", "exclusive", "proven"),
+    )
+
+    clients: Annotated[int, Field(ge=0, le=MPS_MOST)] = 0
+    gpus: tuple[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = Field(
+        default=(), strict=False
+    )
+    exclusive: bool = True
+    pipe_folder: Annotated[str, _PATH] = "/tmp/nvidia-mps"
+    log_folder: Annotated[str, _PATH] = "/var/log/nvidia-mps"
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        unit_text = node.read_text(UNIT_PATH)
+        units = node.units(UNIT, "kubelet.service")
+        nvml = node.ask(GpuFacts())
+        said = node.shell(_look(self.pipe_folder))
+        package = node.packages(PACKAGE).get(PACKAGE)
+        offered = node.candidates(PACKAGE).get(PACKAGE, ())
+        keys = _keys(said.stdout)
+        unit = units.get(UNIT)
+        kubelet = units.get("kubelet.service")
+        active = unit is not None and unit.active
+        modes = mps.parse_modes("\n".join(keys.get("mode", [])))
+        clients = frozenset(keys.get("client", []))
+        threads = _threads(_first(keys, "threads"))
+        strange = _first(keys, "daemon") or ("which?" if threads else "")
+        return Observed(
+            unit_text=unit_text,
+            active=active,
+            at_boot=unit is not None and unit.enabled,
+            threads=threads,
+            exclusive=tuple(uuid for uuid, mode in modes.items() if mode == "Exclusive_Process"),
+            proven=_first(keys, "proof") or None,
+            control="control" in keys,
+            package=package.version if package is not None and package.installed else None,
+            offered=tuple(one.version for one in offered),
+            clients=len(clients),
+            holders=tuple(
+                one for one in keys.get("holder", []) if one.split(" ")[0] not in clients
+            ),
+            nvml=nvml,
+            foreign=None if active else strange or None,
+            kubelet=kubelet is not None and kubelet.active,
+            systemd=facts.systemd or facts.image,
+            image=facts.image,
+        )
+
+    def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
+        wanted = set(self.gpus)
+        gpus = sorted(seen.nvml.gpus, key=lambda gpu: gpu.pci)
+        return tuple(gpu for gpu in gpus if not wanted or gpu.uuid in wanted)
+
+    def _unit(self, seen: Observed) -> str:
+        gpus = tuple(mps.MpsGpu(gpu.uuid, gpu.memory_mib or 0) for gpu in self._shared(seen))
+        return mps.unit_text(
+            mps.Service(
+                control=CONTROL,
+                smi=SMI,
+                gpus=gpus,
+                only=bool(self.gpus),
+                exclusive=self.exclusive,
+                clients=self.clients,
+                pipe_folder=self.pipe_folder,
+                log_folder=self.log_folder,
+            )
+        )
+
+    def _package(self, seen: Observed) -> str | None:
+        """Version of the package that has to be there: the driver's; what is there, where it has none."""
+        if seen.control and seen.package is None:
+            return None
+        fits = (
+            version
+            for version in (seen.package or "", *seen.offered)
+            if version and dpkg.upstream_version(version) == seen.nvml.driver_version
+        )
+        return next(fits, seen.package)
+
+    def _proof(self, seen: Observed) -> str:
+        made_for = f"{self._unit(seen)}{seen.nvml.driver_version}{_PROGRAM.digest}"
+        return hashlib.sha256(made_for.encode()).hexdigest()[:16]
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            ours = [gpu.uuid for gpu in self._shared(seen)] if seen.active else []
+            # What was set by hand is not ours to take away.
+            held = tuple(uuid for uuid in seen.exclusive if uuid not in ours)
+            return replace(
+                seen,
+                control=seen.control and seen.package is None,
+                package=None,
+                unit_text=None,
+                active=False,
+                at_boot=False,
+                threads=None if seen.active else seen.threads,
+                exclusive=held,
+                proven=None,
+            )
+        if seen.image or self._obstacle(seen) is not None:
+            return seen
+        shared = tuple(gpu.uuid for gpu in self._shared(seen))
+        others = tuple(uuid for uuid in seen.exclusive if uuid not in shared)
+        wanted = set(shared) | set(others) if self.exclusive else set(seen.exclusive)
+        return replace(
+            seen,
+            control=True,
+            package=self._package(seen),
+            unit_text=self._unit(seen),
+            active=True,
+            at_boot=True,
+            threads=mps.thread_percentage(self.clients),
+            exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
+            proven=self._proof(seen),
+        )
+
+    def _obstacle(self, seen: Observed) -> str | None:
+        """Why MPS cannot run here, with the next move."""
+        if not seen.systemd:
+            return (
+                "there is no systemd to run the MPS control daemon; leave the state out with only="
+            )
+        if seen.kubelet:
+            return (
+                "a kubelet runs here: in Kubernetes the device plugin runs MPS (sharing.mps); leave this "
+                "state out with only="
+            )
+        if seen.foreign is not None:
+            return (
+                f"another MPS control daemon runs (pid {seen.foreign}); stop it: echo quit | "
+                "nvidia-cuda-mps-control"
+            )
+        if not seen.nvml.works:
+            return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
+        if not seen.control and self._package(seen) is None:
+            return (
+                f"nvidia-cuda-mps-control is not there, and no repository offers {PACKAGE} "
+                f"{seen.nvml.driver_version}; install the driver's package that has it (Ubuntu: "
+                "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda)"
+            )
+        return self._unfit(seen)
+
+    def _unfit(self, seen: Observed) -> str | None:
+        """Why these GPUs cannot be shared so."""
+        missing = sorted(set(self.gpus) - {gpu.uuid for gpu in seen.nvml.gpus})
+        if missing:
+            return (
+                f"there is no GPU {missing[0]}; name GPUs of this node, as nvidia-smi -L shows them"
+            )
+        shared = self._shared(seen)
+        if not shared:
+            return "there is no GPU; leave the state out with only="
+        for gpu in shared:
+            if gpu.mig_current:
+                return (
+                    f"GPU {gpu.index} has MIG enabled, and has no exclusive mode; disable MIG there"
+                )
+            major, _, minor = gpu.compute_capability.partition(".")
+            old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (7, 0)
+            if old and self.clients > MPS_MOST_OLD:
+                return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; ask for fewer"
+        return None
+
+    def refuse(self, seen: Observed) -> str | None:
+        return None if self.absent or seen.image else self._obstacle(seen)
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        used = seen.clients or seen.holders
+        cost = Disruption.DRAIN if used else Disruption.RESTART
+        restart = dict.fromkeys(_DAEMON, cost)
+        why = {"proven": "two clients at once prove it"}
+        if used:
+            why["unit_text"] = f"ends {seen.clients} clients, and waits for no other process"
+        notes: tuple[str, ...] = ()
+        if seen.holders and not self.absent and seen.exclusive != wanted.exclusive:
+            notes = (f"on the GPUs beside MPS now: {', '.join(seen.holders[:3])}",)
+        if seen.image and not self.absent:
+            notes = ("MPS is set up by the first apply on the machine, where its GPUs are",)
+        return diff(
+            seen, wanted, costs=restart, why=why, paths={"unit_text": UNIT_PATH}, notes=notes
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan.fields:
+            return
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        wanted = self.desired(seen)
+        if "package" in plan.fields and wanted.package is not None:
+            yield ops.AptInstall(((PACKAGE, wanted.package),), hold=True, timeout=900)
+        if "unit_text" in plan.fields and wanted.unit_text is not None:
+            yield ops.PutText(UNIT_PATH, wanted.unit_text, mode=0o644)
+            yield ops.DaemonReload()
+        if "at_boot" in plan.fields:
+            yield ops.EnableUnit(UNIT, now=False)
+        if plan.fields & set(_DAEMON):
+            yield ops.RestartUnit(UNIT)
+        yield ops.Run(self._prove(seen), "prove MPS with two clients", timeout=120, running=True)
+
+    def _prove(self, seen: Observed) -> str:
+        gpu = self._shared(seen)[0].uuid
+        words = f"{CONTROL} {gpu} {int(self.exclusive)}"
+        return (
+            "p=$(command -v python3) || fail 'the proof runs in python3, which is not there; install python3'\n"
+            f"cat >\"$R/mps_proof.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
+            f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(self.pipe_folder)}; export CUDA_MPS_PIPE_DIRECTORY\n"
+            f'rm -f {_PROOF}; r=0; "$p" -I -S -B "$R/mps_proof.py" {words} || r=$?\n'
+            'rm -f "$R/mps_proof.py"; [ $r = 0 ] || exit 1\n'
+            f"printf '%s\\n' {self._proof(seen)} >{_PROOF}; sync {_PROOF}; effect proven"
+        )
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if seen.at_boot or seen.active:
+            yield ops.DisableUnit(UNIT)
+        if seen.unit_text is not None:
+            yield ops.RemoveFile(UNIT_PATH)
+            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.DaemonReload()
+        if "proven" in plan.fields:
+            yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
+        if "package" in plan.fields:
+            yield ops.AptRemove((PACKAGE,))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: the unit names GPUs, which an image does not have."""
+        return iter(())
+
+
+def _look(pipe_folder: str) -> str:
+    """Ask for the programs, the daemon's answers, modes of GPUs and who is on them."""
+    return f"""[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
+c={CONTROL}; [ -x "$c" ] && echo control=1 || c=
+s=$(command -v nvidia-smi)
+[ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
+[ -n "$c" ] && for f in /proc/[0-9]*/comm; do
+  read -r n 2>/dev/null <"$f" || continue
+  case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*) printf 'daemon=%s\\n' "${{q#/proc/}}";; esac;; esac
+done
+CUDA_MPS_PIPE_DIRECTORY={pipe_folder}; export CUDA_MPS_PIPE_DIRECTORY
+if [ -n "$c" ] && [ -e {pipe_folder}/control ]; then
+  say() {{ echo "$1" | timeout -k 2 10 "$c" 2>/dev/null; }}
+  t=$(say get_default_active_thread_percentage) && printf 'threads=%s\\n' "$t"
+  for v in $(say get_server_list); do for k in $(say "get_client_list $v"); do printf 'client=%s\\n' "$k"; done; done
+fi
+if [ -n "$s" ] && [ -r "$PROC/driver/nvidia/version" ]; then
+  timeout -k 2 20 nvidia-smi --query-gpu=uuid,compute_mode --format=csv,noheader 2>/dev/null | while read -r l; do printf 'mode=%s\\n' "$l"; done
+  timeout -k 2 20 nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | while IFS=', ' read -r p n; do
+    case $n in *nvidia-cuda-mps-server*) ;; [0-9]*|?*) case $p in [0-9]*) printf 'holder=%s %s\\n' "$p" "$n";; esac;; esac
+  done
+fi
+:"""
+
+
+def _keys(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found.setdefault(key, []).append(value.strip())
+    return found
+
+
+def _threads(text: str) -> str | None:
+    """The daemon's answer, written in one way; ``None`` where it is none."""
+    number, _, rest = text.partition(".")
+    found = whole(number)
+    return None if found is None else f"{found}.{rest[:1] or 0}"
+
+
+def _first(keys: dict[str, list[str]], key: str) -> str:
+    return keys.get(key, [""])[0]

@@ -1,0 +1,176 @@
+"""Slurm knows this node's GPUs: ``gres.conf`` names them, and what ``slurm.conf`` needs is written down.
+
+Each GPU becomes one line: its device node, its type, the cores near it, its NVLinks to the others; a MIG
+device becomes one line with its three device nodes. Without them Slurm hands out numbers and cannot keep
+jobs to their GPUs (``ConstrainDevices``), nor near them.
+
+Surprising: Slurm counts GPUs in PCI order, but the X of ``/dev/nvidiaX`` is the order in which the
+driver met them (on a DGX A100 they differ); and ``Cores=`` are Slurm's own numbers of cores, not the
+kernel's of CPUs. ``gres.conf`` may hold lines of others (another kind of resource): those stay byte
+for byte, ours stand between two marks. ``Gres=`` and ``Feature=`` of ``slurm.conf`` belong to the whole
+cluster, so this state writes the node's line into a file of its own and leaves ``slurm.conf`` alone.
+
+Sources:
+    Slurm, gres.conf(5) and slurm.conf(5) 22.05 and 25.11; "Generic Resource (GRES) Scheduling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import gpu_slurm
+from gpustate.model.gpu_facts import GpuFacts
+from gpustate.text import slurm
+
+_FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
+_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The two files, and what they should say."""
+
+    gres_text: str | None
+    node_text: str | None
+    lines: tuple[str, ...] = ()  # for gres.conf
+    node_line: str = ""  # for slurm.conf
+    host: str = ""
+    gpus: bool = False  # here and now
+    slurmd: bool = False  # it is installed
+    active: bool = False
+    problem: str | None = None
+    image: bool = False
+
+
+class SlurmGres(State[Observed]):
+    """``gres.conf`` describes this node's GPUs, and slurmd has read it.
+
+    Args:
+        folder: where ``slurm.conf`` and ``gres.conf`` are.
+        node_name: the node's name in Slurm; empty: its host name.
+        shards: jobs that may share one GPU (``gres/shard``); 0: they may not.
+        features: further words for ``Feature=``.
+        node_file: also write the node's ``NodeName=`` line to ``folder/gpustate-node.conf``.
+        unit: the service of slurmd.
+
+    Disruption:
+        ``RESTART`` where slurmd runs: it reads ``gres.conf`` at its start; jobs go on.
+    """
+
+    name: ClassVar[str] = "slurm-gres"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("gres_text", "node_text", "lines", "node_line")
+
+    folder: Annotated[str, _FOLDER] = "/etc/slurm"
+    node_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = ""
+    shards: Annotated[int, Field(ge=0, le=1024)] = 0
+    features: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
+        default=(), strict=False
+    )
+    node_file: bool = True
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@._-]+\.service$")] = "slurmd.service"
+
+    @property
+    def gres_path(self) -> str:
+        """``gres.conf``."""
+        return f"{self.folder}/gres.conf"
+
+    @property
+    def node_path(self) -> str:
+        """The file with the node's line."""
+        return f"{self.folder}/gpustate-node.conf"
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        gres = node.read_text(self.gres_path)
+        node_text = node.read_text(self.node_path)
+        unit = node.units(self.unit).get(self.unit)
+        here = node.shell(_HERE)
+        nvml = node.ask(GpuFacts())
+        places = node.ask(gpu_slurm.AskPlaces())
+        seen = Observed(
+            gres_text=gres,
+            node_text=node_text,
+            host=self.node_name or places.host,
+            gpus=bool(facts.gpus or nvml.gpus),
+            slurmd="slurmd" in here.stdout.split(),
+            active=unit is not None and unit.active,
+            image=facts.image,
+        )
+        if facts.image or not seen.gpus:
+            return seen
+        if not nvml.works:
+            broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
+            return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
+        found, problem = gpu_slurm.gpus(nvml, places)
+        words = (*slurm.features(nvml), *self.features)
+        gres_value = slurm.gres_value(found, shards=self.shards)
+        return replace(
+            seen,
+            lines=tuple(slurm.gres_lines(found, shards=self.shards)),
+            node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
+            problem=problem,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if not self.absent and (seen.image or seen.problem is not None or not seen.slurmd):
+            return seen
+        lines = [] if self.absent else list(seen.lines)
+        gres = slurm.place(seen.gres_text or "", lines) or None
+        line = "" if self.absent or not self.node_file else seen.node_line
+        node_text = f"# Written by gpustate, for slurm.conf.\n{line}\n" if line else None
+        if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
+            gres = seen.gres_text  # somebody's file without a line of ours, be it empty
+        return replace(seen, gres_text=gres, node_text=node_text)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or seen.image:
+            return None
+        if not seen.slurmd:
+            return None
+        other = slurm.foreign(seen.gres_text or "", seen.host)
+        if other is not None and seen.lines:
+            return f"{self.gres_path}: {other} already describes GPUs; take it out, or leave this state out"
+        return seen.problem
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        notes: tuple[str, ...] = ()
+        if not seen.slurmd and not self.absent:
+            notes = ("slurmd is not installed here: there is nothing to configure",)
+        if seen.gres_text != wanted.gres_text and seen.lines and not self.absent:
+            notes = (f"slurm.conf of the cluster wants: {seen.node_line}",)
+        return diff(
+            seen,
+            wanted,
+            costs={"gres_text": Disruption.RESTART if seen.active else Disruption.NONE},
+            why={"gres_text": f"{self.unit} reads it at its start"} if seen.active else None,
+            paths={"gres_text": self.gres_path, "node_text": self.node_path},
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        for field, path in (("node_text", self.node_path), ("gres_text", self.gres_path)):
+            if field not in plan.fields:
+                continue
+            text: str | None = getattr(wanted, field)
+            if text is not None:
+                yield ops.PutText(path, text, mode=None if field == "gres_text" else 0o644)
+            else:
+                yield ops.RemoveFile(path)
+            if self.absent:
+                yield ops.ForgetOriginal(path)
+        if "gres_text" in plan.fields and seen.active:
+            yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: the lines are made where gpustate runs, from what NVML says then."""
+        return iter(())

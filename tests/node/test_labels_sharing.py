@@ -1,0 +1,96 @@
+"""Labels, the device plugin's configuration and MPS on a real Debian 12 node over real SSH.
+
+Simulated: GPUs, NVML, CUDA and NVIDIA's packages, nvidia-cuda-mps-control among them (its commands and
+answers are the real one's; the stub CUDA library refuses a second process on a GPU in exclusive mode unless
+it is a client of that daemon). Real: systemd, apt, the file system, everything of gpustate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import gpustate
+
+from gpustate.lab.api import Lab
+from gpustate.lab.spec import LabSpec
+
+pytestmark = pytest.mark.node
+
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
+CONFIG = "/etc/nvidia-device-plugin/config.yaml"
+OURS = """
+from gpustate import Policy, registry
+
+sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+ours = (
+    registry.get("device-plugin-config")(config={"sharing": sharing}),
+    registry.get("gpu-labels")(),
+    registry.get("mps")(clients=4),
+    registry.get("slurm-gres")(),
+)
+"""
+DRIVER = """
+driver = (registry.get("driver-repository")(), registry.get("driver")(version="580.65.06"))
+policy = Policy(*driver, *ours)
+"""
+
+
+def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
+    lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
+) -> None:
+    lab = lab_factory(LabSpec.parse(nodes=1, image="debian12", gpus="2xL40S"))
+    (node,) = lab.nodes
+    inventory = ("-i", lab.inventory)
+    whole, alone = tmp_path / "whole.py", tmp_path / "alone.py"
+    whole.write_text(OURS + DRIVER)
+    alone.write_text(OURS + "policy = Policy(*ours)\n")
+
+    gpustate("apply", whole, *inventory, "--yes", code=0)
+    listed = node.run(f"ls -A {FEATURES}").stdout.split()
+    assert listed == ["gpustate"]
+    labels = node.run(f"cat {FEATURES}/gpustate").stdout
+    for line in (
+        "nvidia.com/gpu.product=NVIDIA-L40S-SHARED",
+        "nvidia.com/gpu.count=2",
+        "nvidia.com/gpu.replicas=4",
+        "nvidia.com/gpu.sharing-strategy=time-slicing",
+        "nvidia.com/gpu.family=ada-lovelace",
+        "nvidia.com/cuda.driver-version.full=580.65.06",
+    ):
+        assert f"{line}\n" in labels
+    shown = gpustate("labels", *inventory, "-o", "json", code=0).document["nodes"][0]
+    assert "".join(f"{key}={value}\n" for key, value in sorted(shown["labels"].items())) == labels
+    slurm = gpustate("labels", *inventory, "-o", "slurm", code=0).out
+    assert "NodeName=gpu1 Name=gpu Type=l40s File=/dev/nvidia0" in slurm
+
+    ask = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
+    assert node.run(ask).stdout == "25.0\n"
+    modes = "nvidia-smi --query-gpu=compute_mode --format=csv,noheader"
+    assert node.run(modes).stdout == "Exclusive_Process\n" * 2
+    assert "proven in" in node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
+    # A process that goes past the daemon while a client is there gets CUDA's error 46.
+    beside = (
+        "gpustate-lab-workload 0 20 & p=$!; sleep 1; "
+        "CUDA_MPS_PIPE_DIRECTORY=/nowhere gpustate-lab-workload 0 1 2>&1; kill $p"
+    )
+    assert "CUDA error 46" in node.run(beside).stdout
+
+    again = gpustate("apply", whole, *inventory, "--yes", code=0)
+    assert again.summary["changed"] == "0"
+    node.run(f"sed -i s/gpu.count=2/gpu.count=8/ {FEATURES}/gpustate; systemctl stop gpustate-mps")
+    assert node.run(modes).stdout == "Default\n" * 2
+    assert gpustate("drift", whole, *inventory).code == 2
+    gpustate("apply", whole, *inventory, "--yes", code=0)
+    assert "gpu.count=2" in node.run(f"cat {FEATURES}/gpustate").stdout
+    assert node.run(modes).stdout == "Exclusive_Process\n" * 2
+
+    gpustate("remove", alone, *inventory, "--yes", code=0)
+    assert node.run(modes).stdout == "Default\n" * 2
+    left = node.run(
+        f"ls {FEATURES}/gpustate {CONFIG} /etc/systemd/system/gpustate-mps.service "
+        "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control 2>/dev/null || :"
+    )
+    assert left.stdout == ""
+    assert gpustate("drift", alone, *inventory).code == 2

@@ -1,0 +1,142 @@
+"""The feature file follows what NVML says, and goes again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpustate import NodeFacts, PciGpu
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer
+from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.model.gpu_labels import AskMachine, Machine
+from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
+from gpustate.testing import FakeNode, check_contract, converge
+
+PCI = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
+GPU = Gpu(
+    0,
+    "GPU-1",
+    "0000:1b:00.0",
+    0,
+    "NVIDIA H100 80GB HBM3",
+    memory_mib=81559,
+    compute_capability="9.0",
+)
+NVML = NvmlFacts(
+    source="nvml", driver_loaded=True, driver_version="580.65.06", cuda_version="13.0", gpus=(GPU,)
+)
+SHARED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+
+
+def node(nvml: NvmlFacts = NVML, *, machine: Machine | None = None, **files: str) -> FakeNode:
+    return FakeNode(
+        facts=NodeFacts(systemd=True, pci=(PCI,)),
+        files={name.replace("__", "/"): text for name, text in files.items()},
+        answers={"GpuFacts": nvml, "AskMachine": machine or Machine("DGXH100", ())},
+        runs={
+            "with the time": lambda fake: fake.files.update({PATH: "nvidia.com/gfd.timestamp=1\n"})
+        },
+    )
+
+
+def test_the_labels_are_written_once() -> None:
+    fake = node()
+    first, last = converge(GpuLabels(), fake)
+    assert first.fields == {"text"}
+    assert not last
+    lines = fake.files[PATH].splitlines()
+    assert "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3" in lines
+    assert "nvidia.com/gpu.mode=compute" in lines
+    assert "nvidia.com/gpu.machine=DGXH100" in lines
+    assert "nvidia.com/gpu.replicas=1" in lines
+    assert lines == sorted(lines)
+    assert not any("timestamp" in line for line in lines)
+
+
+def test_sharing_comes_from_the_device_plugin_s_configuration_on_the_node() -> None:
+    fake = node()
+    fake.files[CONFIG_PATH] = SHARED
+    list(converge(GpuLabels(), fake))
+    assert "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-SHARED\n" in fake.files[PATH]
+    fake.files[CONFIG_PATH] = SHARED.replace("replicas", "replica")
+    assert "did you mean replicas" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+
+
+def test_a_label_that_somebody_changed_is_drift() -> None:
+    fake = node()
+    list(converge(GpuLabels(), fake))
+    fake.files[PATH] = fake.files[PATH].replace("gpu.count=1", "gpu.count=2")
+    first, last = converge(GpuLabels(), fake)
+    assert first
+    assert not last
+
+
+def test_the_time_in_the_file_is_no_drift() -> None:
+    fake = node()
+    list(converge(GpuLabels(), fake))
+    fake.files[PATH] += "nvidia.com/gfd.timestamp=1700000000\n"
+    assert not GpuLabels(timestamp=True).plan(GpuLabels(timestamp=True).probe(fake))
+    fake.files[PATH] = ""
+    state = GpuLabels(timestamp=True)
+    seen = state.probe(fake)
+    (step,) = state.apply(seen, state.plan(seen))
+    assert "gfd.timestamp" in step.script()
+
+
+def test_gfd_s_own_file_beside_it_is_refused() -> None:
+    fake = node()
+    fake.files[f"{FOLDER}/gfd"] = "nvidia.com/gpu.product=X\n"
+    fake.files[f"{FOLDER}/.hidden"] = "nvidia.com/gpu.product=X\n"
+    assert f"{FOLDER}/gfd has labels" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+
+
+def test_a_driver_that_does_not_answer_leaves_the_file_alone() -> None:
+    fake = node(NvmlFacts(error=9, error_text="Driver Not Loaded"))
+    fake.files[PATH] = "nvidia.com/gpu.count=1\n"
+    state = GpuLabels()
+    seen = state.probe(fake)
+    assert "Driver Not Loaded (9)" in str(state.refuse(seen))
+    assert not state.plan(seen)
+
+
+def test_a_label_that_kubernetes_would_refuse_is_left_out_and_named() -> None:
+    fake = node(machine=Machine("To be filled by O.E.M.", ()))
+    first, _ = converge(GpuLabels(), fake)
+    assert "gpu.machine" not in fake.files[PATH]
+    assert any("O.E.M." in note for note in first.notes)
+
+
+def test_it_is_taken_away() -> None:
+    fake = node()
+    list(converge(GpuLabels(), fake))
+    *_, last = converge(GpuLabels(ensure="absent"), fake)
+    assert PATH not in fake.files
+    assert not last
+
+
+def test_a_node_without_gpus_and_an_image_get_no_file() -> None:
+    none = node(NvmlFacts(error=12))
+    none.node_facts = NodeFacts(systemd=True)
+    assert not GpuLabels().plan(GpuLabels().probe(none))
+    image = node()
+    image.node_facts = replace(image.node_facts, image=True)
+    plan = GpuLabels().plan(GpuLabels().probe(image))
+    assert not plan
+    assert "first apply on the machine" in plan.notes[0]
+
+
+def test_it_keeps_the_contract() -> None:
+    check_contract(GpuLabels(), node())
+    check_contract(GpuLabels(timestamp=True, mig_strategy="mixed"), node())
+
+
+def test_the_machine_is_read_from_what_the_node_printed() -> None:
+    ask = AskMachine()
+    config = (bytes(256)).hex()
+    said = Answer(0, f"machine=PowerEdge XE9680\nconfig={config}\n".encode())
+    assert ask.parse(said) == Machine("PowerEdge XE9680", ())
+    assert ask.parse(Answer(0, b"config=00\n")) == Machine(None, None)
+    with pytest.raises(ProbeError):
+        ask.parse(Answer(0, b"config=zz\n"))

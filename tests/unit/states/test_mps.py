@@ -1,0 +1,193 @@
+"""The MPS control daemon as a service, its limits, its proof, and what it must not be put on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, PciGpu
+from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
+from gpustate.testing import FakeNode, check_contract, converge
+
+UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
+GPUS = tuple(
+    Gpu(
+        n,
+        UUIDS[n],
+        f"0000:{n:02x}:00.0",
+        n,
+        "NVIDIA L40S",
+        memory_mib=46068,
+        compute_capability="8.9",
+    )
+    for n in (0, 1)
+)
+NVML = NvmlFacts(source="nvml", driver_loaded=True, driver_version="580.65.06", gpus=GPUS)
+
+
+class World:
+    """What the fake daemon and the fake GPUs would say."""
+
+    def __init__(self, *, control: bool = True, **extra: str) -> None:
+        self.control = control
+        self.proof = ""
+        self.extra = extra
+
+    def look(self, fake: FakeNode) -> tuple[int, str]:
+        active = fake.unit_states.get(UNIT) == "active"
+        text = fake.files.get(UNIT_PATH, "")
+        there = self.control or PACKAGE in fake.installed
+        lines = ["control=1"] if there else []
+        if active:
+            share = text.partition("set_default_active_thread_percentage ")[2].partition(" ")[0]
+            lines.append(f"threads={share or 100}.0")
+        for uuid in UUIDS:
+            on = active and f"-i {uuid} -c EXCLUSIVE_PROCESS" in text
+            lines.append(f"mode={uuid}, {'Exclusive_Process' if on else 'Default'}")
+        lines += [f"{key}={value}" for key, value in self.extra.items()]
+        if self.proof:
+            lines.append(f"proof={self.proof}")
+        return 0, "\n".join(lines) + "\n"
+
+
+def node(world: World, nvml: NvmlFacts = NVML, **units: str) -> FakeNode:
+    def prove(fake: FakeNode) -> None:
+        seen = MpsRunning(**parameters).probe(fake)
+        world.proof = str(MpsRunning(**parameters).desired(seen).proven)
+
+    parameters: dict[str, Any] = {}
+    fake = FakeNode(
+        facts=NodeFacts(systemd=True, pci=(PciGpu("0000:00:00.0", "26b9", "030200", "nvidia"),)),
+        units={name + ".service": state for name, state in units.items()},
+        candidates={PACKAGE: [("595.91.07-1", "o"), ("580.65.06-1", "o")]},
+        shell={"GPUSTATE_IMAGE": world.look},
+        answers={"GpuFacts": nvml},
+        runs={
+            "prove MPS": prove,
+            "remove the proof": lambda fake: setattr(world, "proof", ""),
+        },
+    )
+    fake.vars = {"parameters": parameters}
+    return fake
+
+
+def run(fake: FakeNode, **parameters: Any) -> tuple[Any, Any]:
+    held: Any = fake.vars["parameters"]
+    held.clear()
+    held.update({k: v for k, v in parameters.items() if k != "ensure"})
+    first, last = converge(MpsRunning(**parameters), fake)
+    return first, last
+
+
+def test_the_daemon_runs_with_a_share_for_each_client_and_is_proven() -> None:
+    world = World()
+    fake = node(world)
+    first, last = run(fake, clients=4)
+    assert {"unit_text", "active", "at_boot", "exclusive", "proven"} <= first.fields
+    assert first.disruption == Disruption.RESTART
+    assert not last
+    unit = fake.files[UNIT_PATH]
+    assert f"ExecStart={CONTROL} -d" in unit
+    assert "echo set_default_device_pinned_mem_limit 1 11517M" in unit
+    assert "echo set_default_active_thread_percentage 25" in unit
+    assert f"ExecStopPost=-/usr/bin/nvidia-smi -i {UUIDS[0]} -c DEFAULT" in unit
+    assert [step.label for step in fake.done][-1] == "prove MPS with two clients"
+
+
+def test_other_limits_restart_it_and_prove_again() -> None:
+    world = World()
+    fake = node(world)
+    run(fake, clients=4)
+    first, last = run(fake, clients=2)
+    assert {"unit_text", "threads", "proven"} == first.fields
+    assert not last
+
+
+def test_clients_that_run_now_cost_a_drain_and_are_counted() -> None:
+    fake = node(World(client="4711"))
+    first, _ = run(fake)
+    assert first.disruption == Disruption.DRAIN
+    assert any("ends 1 clients" in change.why for change in first.changes)
+
+
+def test_who_is_on_the_gpus_beside_mps_is_named() -> None:
+    first, _ = run(node(World(holder="99 /usr/bin/python3")))
+    assert "99 /usr/bin/python3" in first.notes[0]
+    assert first.disruption == Disruption.DRAIN
+
+
+def test_some_gpus_only_are_put_into_exclusive_mode_and_shown_to_it() -> None:
+    fake = node(World())
+    _, last = run(fake, gpus=[UUIDS[1]])
+    assert f"CUDA_VISIBLE_DEVICES={UUIDS[1]}\n" in fake.files[UNIT_PATH]
+    assert f"-i {UUIDS[0]} -c" not in fake.files[UNIT_PATH]
+    assert not last
+
+
+def test_debian_s_package_comes_in_the_driver_s_version() -> None:
+    fake = node(World(control=False))
+    _, last = run(fake)
+    assert fake.installed[PACKAGE] == "580.65.06-1"
+    assert not last
+    *_, last = run(fake, ensure="absent")
+    assert PACKAGE not in fake.installed
+    assert not last
+
+
+def test_it_is_taken_away_with_its_unit_and_proof() -> None:
+    world = World()
+    fake = node(world)
+    run(fake, clients=4)
+    _, last = run(fake, ensure="absent")
+    assert UNIT_PATH not in fake.files
+    assert not world.proof
+    assert not last
+
+
+@pytest.mark.parametrize(
+    ("nvml", "parameters", "world", "units", "words"),
+    [
+        (NVML, {}, World(), {"kubelet": "active"}, "a kubelet runs here"),
+        (NVML, {}, World(daemon="812"), {}, "another MPS control daemon runs (pid 812)"),
+        (NVML, {}, World(threads="100.0"), {}, "another MPS control daemon runs"),
+        (NVML, {"gpus": [UUIDS[0][:-1] + "9"]}, World(), {}, "there is no GPU GPU-"),
+        (replace(NVML, gpus=()), {}, World(), {}, "there is no GPU"),
+        (NvmlFacts(error=9), {}, World(), {}, "driver not loaded"),
+        (
+            replace(NVML, driver_version="570.1"),
+            {},
+            World(control=False),
+            {},
+            "no repository offers",
+        ),
+        (
+            replace(NVML, gpus=(replace(GPUS[0], mig_current=True),)),
+            {},
+            World(),
+            {},
+            "GPU 0 has MIG enabled",
+        ),
+        (
+            replace(NVML, gpus=(replace(GPUS[0], compute_capability="6.1"),)),
+            {"clients": 17},
+            World(),
+            {},
+            "takes 16 clients",
+        ),
+    ],
+)
+def test_where_it_cannot_run_it_says_why_and_changes_nothing(
+    nvml: NvmlFacts, parameters: dict[str, Any], world: World, units: dict[str, str], words: str
+) -> None:
+    state = MpsRunning(**parameters)
+    seen = state.probe(node(world, nvml, **units))
+    assert words in str(state.refuse(seen))
+    assert not state.plan(seen)
+
+
+def test_it_keeps_the_contract() -> None:
+    check_contract(MpsRunning(), node(World()))
+    check_contract(MpsRunning(clients=8, gpus=(UUIDS[0],), exclusive=False), node(World()))

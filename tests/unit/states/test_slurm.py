@@ -1,0 +1,125 @@
+"""Slurm's files, beside what others have in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpustate import Disruption, NodeFacts, PciGpu
+from gpustate.model.asks import Answer
+from gpustate.model.gpu_facts import Gpu, MigDevice, NvmlFacts
+from gpustate.model.gpu_slurm import AskPlaces, Places
+from gpustate.states.slurm import SlurmGres
+from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.text.slurm import Cpu
+
+GRES, NODE = "/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"
+TOPO = "GPU0\t X \tNV12\nGPU1\tNV12\t X \n"
+CPUS = tuple(Cpu(n, n % 2, n // 2, n % 2) for n in range(8))
+PLACES = Places("n1", CPUS, {"0000:1b:00.0": "0,2,4,6", "0000:43:00.0": "1,3,5,7"}, topology=TOPO)
+
+
+def gpu(index: int, pci: str, minor: int | None, **more: object) -> Gpu:
+    return Gpu(index, f"GPU-{index}", pci, minor, "NVIDIA A100-SXM4-40GB", **more)  # type: ignore[arg-type]
+
+
+#: NVML's order is not PCI order here, and neither is the driver's.
+GPUS = (gpu(0, "0000:43:00.0", 0), gpu(1, "0000:1b:00.0", 1))
+
+
+def node(*gpus: Gpu, places: Places = PLACES, active: bool = True, slurmd: bool = True) -> FakeNode:
+    pci = tuple(PciGpu(one.pci, "20b0", "030200", "nvidia") for one in GPUS)
+    return FakeNode(
+        facts=NodeFacts(systemd=True, pci=pci),
+        units={"slurmd.service": "active"} if active else {},
+        shell={"slurmd": (0, "slurmd\n" if slurmd else "")},
+        answers={
+            "GpuFacts": NvmlFacts(source="nvml", driver_version="580.65.06", gpus=gpus or GPUS),
+            "AskPlaces": places,
+        },
+    )
+
+
+def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
+    fake = node()
+    first, last = converge(SlurmGres(), fake)
+    assert fake.files[GRES].splitlines()[1:-1] == [
+        "Name=gpu Type=a100 File=/dev/nvidia1 Cores=0-3 Links=-1,12",
+        "Name=gpu Type=a100 File=/dev/nvidia0 Cores=4-7 Links=12,-1",
+    ]
+    assert "NodeName=n1 Gres=gpu:a100:2 Feature=gpu,a100,driver580" in fake.files[NODE]
+    assert first.disruption == Disruption.RESTART
+    assert "slurm.conf of the cluster wants" in first.notes[0]
+    assert fake.done[-1].label == "restart slurmd.service"
+    assert not last
+
+
+def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
+    fake = node(active=False)
+    fake.files[GRES] = before = "# site\nName=tape Count=2"
+    list(converge(SlurmGres(shards=2), fake))
+    assert fake.files[GRES].startswith(before)
+    assert "Name=shard Count=2 File=/dev/nvidia0" in fake.files[GRES]
+    *_, last = converge(SlurmGres(ensure="absent"), fake)
+    assert fake.files[GRES] == before
+    assert NODE not in fake.files
+    assert not last
+
+
+def test_a_file_that_had_nothing_but_ours_goes() -> None:
+    fake = node(active=False)
+    list(converge(SlurmGres(), fake))
+    list(converge(SlurmGres(ensure="absent"), fake))
+    assert GRES not in fake.files
+
+
+def test_somebody_s_own_line_for_gpus_is_refused() -> None:
+    fake = node()
+    fake.files[GRES] = "AutoDetect=nvml\n"
+    state = SlurmGres()
+    assert "line 1 (AutoDetect=nvml) already describes GPUs" in str(state.refuse(state.probe(fake)))
+
+
+def test_mig_devices_are_lines_with_their_access_files() -> None:
+    mig = MigDevice("MIG-1", 7, 0, "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    divided = replace(GPUS[0], mig_current=True, mig_devices=(mig,))
+    places = replace(PLACES, caps={(0, 7, None): 66, (0, 7, 0): 67})
+    fake = node(divided, GPUS[1], places=places)
+    list(converge(SlurmGres(), fake))
+    assert (
+        "Type=a100_1g.5gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap66,"
+        "/dev/nvidia-caps/nvidia-cap67"
+    ) in fake.files[GRES]
+    state = SlurmGres()
+    seen = state.probe(node(divided, GPUS[1]))
+    assert "has no access files" in str(state.refuse(seen))
+    assert not state.plan(seen)
+
+
+def test_a_gpu_whose_device_node_nobody_tells_is_refused() -> None:
+    state = SlurmGres()
+    seen = state.probe(node(gpu(0, "0000:1b:00.0", None)))
+    assert "which /dev/nvidiaX" in str(state.refuse(seen))
+
+
+def test_a_host_without_slurm_is_left_alone_and_told() -> None:
+    fake = node(slurmd=False, active=False)
+    first, _ = converge(SlurmGres(), fake)
+    assert not first
+    assert "not installed" in first.notes[0]
+
+
+def test_it_keeps_the_contract() -> None:
+    check_contract(SlurmGres(), node())
+    check_contract(SlurmGres(shards=4, features=("ib",), node_name="n1"), node(active=False))
+
+
+def test_places_are_read_from_what_the_node_printed() -> None:
+    said = (
+        "host=n1.example\ncpu=0 0 0 0\ncpu=1 x 0 0\nnear=0000:1b:00.0 0-3\n"
+        "cap=gpu0/mig/gi7/access 66\ncap=gpu0/mig/gi7/ci0/access 67\ncap=x\ntopo\n" + TOPO
+    )
+    places = AskPlaces().parse(Answer(0, said.encode()))
+    assert places.host == "n1"
+    assert places.cpus == (Cpu(0, 0, 0, 0),)
+    assert places.caps == {(0, 7, None): 66, (0, 7, 0): 67}
+    assert places.topology == TOPO
