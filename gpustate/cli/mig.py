@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_PENDING, PolicyError, UsageError
+from gpustate.errors import EXIT_PENDING, GpustateError, PolicyError, UsageError
 
 if TYPE_CHECKING:
     from gpustate.mig.config import ConfigFile
@@ -29,24 +30,51 @@ _COUNTED = re.compile(
 def group() -> None:
     """Divide GPUs into MIG devices.
 
-    Nothing here reaches a node: plans are made from saved layouts, or for GPUs as they come.
+    Nothing here changes a node. With -i nodes are asked how they are divided; without it plans are
+    made from saved layouts, or for GPUs as they come. The state mig carries them out.
     """
 
 
 @group.command()
 @click.option("--gpu", "model", metavar="MODEL", help="As nvidia-smi -L has it, or a PCI id.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-def show(model: str | None, output: str) -> None:
-    """Show the profiles of a GPU and their places; without --gpu, the GPUs that are known."""
+@common.inventory_options
+def show(model: str | None, output: str, **options: Any) -> None:
+    """Show how nodes are divided (-i), the profiles of a GPU (--gpu), or the GPUs that are known."""
     from gpustate.mig import show as pages
     from gpustate.mig import tables
 
+    if options["inventory"] is not None:
+        if model is not None:
+            raise UsageError("--gpu and -i together: show a GPU as it comes, or nodes")
+        _show_nodes(output, options)
+        return
     if model is None:
         text, data = pages.models_text(), pages.models_data()
     else:
         found = tables.find(model)
         text, data = pages.model_text(found), pages.model_data(found)
     common.write_out(common.as_json(data) if output == "json" else text)
+
+
+def _show_nodes(output: str, options: dict[str, Any]) -> None:
+    from gpustate.mig import layout
+    from gpustate.mig.document import layout_text
+
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    codes: list[int] = []
+    for name, found in _nodes(options):
+        if isinstance(found, GpustateError):
+            codes.append(found.exit_code)
+            rows.append({"name": name, "error": str(found)})
+            texts.append(f"{name}  {found}\n")
+        else:
+            rows.append({"name": name, **layout.as_data(found)})
+            texts.append(f"{name}\n{layout_text(found)}")
+    data = {"format": "gpustate.mig-nodes/1", "nodes": rows}
+    common.write_out(common.as_json(data) if output == "json" else "".join(texts))
+    common.finish(*codes)
 
 
 @group.command()
@@ -56,6 +84,7 @@ def show(model: str | None, output: str) -> None:
 @_CURRENT
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when something would change.")
+@common.inventory_options
 def plan(
     config: str,
     name: str | None,
@@ -63,6 +92,7 @@ def plan(
     current: str | None,
     output: str,
     detailed_exitcode: bool,
+    **options: Any,
 ) -> None:
     """Say how GPUs get to the configuration NAME of the mig-parted file CONFIG.
 
@@ -73,30 +103,95 @@ def plan(
     from gpustate.mig import plan as planner
 
     wanted = _config_file(config).config(name)
-    if (gpus is None) == (current is None):
-        raise UsageError("say of which GPUs: --gpu 8xH200, or --current with a saved layout")
-    layout = _layout(current) if current is not None else _counted(str(gpus))
-    made = planner.plan(wanted, layout)
-    data = common.as_json(document.as_data(made))
-    common.write_out(data if output == "json" else document.as_text(made))
-    if detailed_exitcode and made:
-        common.finish(EXIT_PENDING)
+    sources = [gpus, current, options["inventory"]]
+    if len([source for source in sources if source is not None]) != 1:
+        raise UsageError(
+            "say of which GPUs: -i INVENTORY, --gpu 8xH200, or --current with a saved layout"
+        )
+    if options["inventory"] is None:
+        layout = _layout(current) if current is not None else _counted(str(gpus))
+        made = planner.plan(wanted, layout)
+        data = common.as_json(document.as_data(made))
+        common.write_out(data if output == "json" else document.as_text(made))
+        common.finish(EXIT_PENDING if detailed_exitcode and made else 0)
+        return
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    codes: list[int] = []
+    for node, found in _nodes(options):
+        try:
+            if isinstance(found, GpustateError):
+                raise found
+            made = planner.plan(wanted, found)
+        except GpustateError as error:
+            codes.append(error.exit_code)
+            rows.append({"name": node, "error": str(error)})
+            texts.append(f"{node}  {error}\n")
+            continue
+        codes.append(EXIT_PENDING if detailed_exitcode and made else 0)
+        rows.append({"name": node, **document.as_data(made)})
+        texts.append(f"{node}\n{document.as_text(made)}")
+    whole = {"format": "gpustate.mig-node-plans/1", "nodes": rows}
+    common.write_out(common.as_json(whole) if output == "json" else "".join(texts))
+    common.finish(*codes)
 
 
 @group.command()
 @_CURRENT
-@click.option("--name", default="current", show_default=True, help="Name of the configuration.")
+@click.option("--name", help="Name of the configuration: 'current', for nodes their names.")
 @click.option("--builtin", is_flag=True, help="The built-in configurations of all known GPUs.")
-def export(current: str | None, name: str, builtin: bool) -> None:
-    """Write a layout as a mig-parted file."""
+@common.inventory_options
+def export(current: str | None, name: str | None, builtin: bool, **options: Any) -> None:
+    """Write a layout as a mig-parted file; of several nodes each is a configuration of it."""
     from gpustate.mig import builtin as files
 
-    if (current is None) == (not builtin):
-        raise UsageError("say what: --current with a saved layout, or --builtin")
-    if current is None:
+    if [current is not None, builtin, options["inventory"] is not None].count(True) != 1:
+        raise UsageError(
+            "say what: -i INVENTORY, --current with a saved layout, or --builtin",
+        )
+    if builtin:
         common.write_out(files.as_yaml(files.config_file().configs.values()))
-    else:
-        common.write_out(files.as_yaml([files.export(_layout(current), name)]))
+        return
+    if current is not None:
+        common.write_out(files.as_yaml([files.export(_layout(current), name or "current")]))
+        return
+    made, codes = [], []
+    for node, found in _nodes(options):
+        if isinstance(found, GpustateError):
+            codes.append(found.exit_code)
+            click.echo(f"gpustate: {node}: {found}", err=True)
+        else:
+            made.append(files.export(found, name or node))
+    if name and len(made) > 1:
+        raise UsageError("--name for several nodes", fix="leave it out, or limit to one with -l")
+    if made:
+        common.write_out(files.as_yaml(made))
+    common.finish(*codes)
+
+
+def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateError]]:
+    """How each node is divided and who uses it, or why nobody knows."""
+    from gpustate.errors import RefusedError
+    from gpustate.mig import live
+    from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.model.node import Node
+    from gpustate.run import fleet
+    from gpustate.states.mig.observed import AskMigHolders
+
+    def question(node: Node) -> Layout:
+        pci = node.facts().gpus
+        nvml = node.ask(GpuFacts())
+        uses = [use for holder in node.ask(AskMigHolders()) for use in holder.uses()]
+        if nvml.error is not None:
+            raise RefusedError(f"NVML does not answer: {nvml.error_text or nvml.error_name}")
+        return live.layout(live.in_order(nvml), pci, uses)
+
+    inventory = common.load_inventory(options)
+    for node, found, error in fleet.question(inventory.nodes, options["forks"], question):
+        if found is not None:
+            yield node.name, found
+        else:
+            yield node.name, error or GpustateError("did not answer")
 
 
 def _config_file(source: str) -> ConfigFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpustate.mig.layout import Layout
 from gpustate.mig.plan import FORMAT, GpuPlan, NodePlan, Step
 
 
@@ -55,6 +56,27 @@ def _gpu(plan: GpuPlan) -> dict[str, Any]:
 def as_text(plan: NodePlan) -> str:
     """Turn a plan into lines for people."""
     return "".join(f"{line}\n" for line in _lines(plan))
+
+
+def layout_text(layout: Layout) -> str:
+    """How GPUs are divided, for people."""
+    lines: list[str] = []
+    for gpu in layout.gpus:
+        if gpu.enabled is None:
+            lines.append(f"{gpu.shown()}: cannot be divided")
+            continue
+        mode = "on" if gpu.enabled else "off"
+        if gpu.pending_mode is not gpu.enabled:
+            mode += f", {'on' if gpu.pending_mode else 'off'} after a reset"
+        lines.append(f"{gpu.shown()}: MIG {mode}")
+        for one in gpu.instances:
+            inside = ", ".join(one.devices()) or "no compute instance"
+            users = [*(one.users or ()), *(who for part in one.compute for who in part.users or ())]
+            used = f"  in use by {'; '.join(dict.fromkeys(users))}" if users else ""
+            lines.append(
+                f"    {one.profile} at {one.start} (GPU instance {one.id}: {inside}){used}"
+            )
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def _lines(plan: NodePlan) -> Iterator[str]:

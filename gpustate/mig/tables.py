@@ -18,6 +18,7 @@ Sources:
     [nvml] nvml.h 13.0: NVML_GPU_INSTANCE_PROFILE_*, NVML_COMPUTE_INSTANCE_PROFILE_*.
     [mock] NVIDIA/go-nvml, pkg/nvml/mock/gpus/a100.go and a30.go: engines (its other tables are wrong).
     [gke] GoogleCloudPlatform/container-engine-accelerators, partition_gpu.go: nvidia-smi's numbers.
+    [h100] what nvidia-smi mig -cgi 15 -C prints on an H100 NVL: the compute instance has number 7.
     [b200] NVIDIA/mig-parted#166, [gb200] #227 and NVIDIA/gpu-operator#1303, [gh200] #139,
         [h200] #120: what nvidia-smi mig -lgip prints there, engines included.
     [rtx] bigstack-oss/cubecos#312: the same for RTX PRO 6000; its places from nvidia-smi mig -lgipp
@@ -64,17 +65,22 @@ class Model:
         return self.names[0]
 
 
+#: NVML_COMPUTE_INSTANCE_PROFILE_* by slices.
+_IDS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+
+
 def _compute(sizes: tuple[int, ...]) -> tuple[ComputeProfile, ...]:
     """Compute instances of a GPU instance of the last of some sizes."""
-    ids = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
     whole = sizes[-1]
     places = {1: tuple(range(whole)), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
     return tuple(
-        ComputeProfile(size, tuple(s for s in places[size] if s + size <= whole), ids[size])
+        ComputeProfile(size, tuple(s for s in places[size] if s + size <= whole), _IDS[size])
         for size in sizes
     )
 
 
+#: The driver numbers the one size of a 1g with double memory apart (1_SLICE_REV1).
+_DOUBLE = (ComputeProfile(1, (0,), 7),)
 _COMPUTE = {g: _compute(s) for g, s in ((1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)))}
 _COMPUTE[7] = _compute((1, 2, 3, 4, 7))
 
@@ -109,6 +115,11 @@ _HOPPER = {
 }
 
 
+def compute_profiles(slices: int) -> tuple[ComputeProfile, ...]:
+    """Compute instances of a GPU instance with so many slices, where nothing better is known."""
+    return _COMPUTE.get(slices) or _compute((slices,) if slices in _IDS else (1,))
+
+
 def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
     """A part with seven slices; memory in the names of 1g, 2g, 3g and 7g."""
     one, two, half, whole = gb
@@ -118,7 +129,15 @@ def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
         name = f"{slices}g.{memory.get(kind, one)}gb{'+me' if kind == '1g+me' else ''}"
         profiles.append(
             Profile(
-                name, slices, size, starts, most, media[kind], _COMPUTE[slices], nvml_id, smi_id
+                name,
+                slices,
+                size,
+                starts,
+                most,
+                media[kind],
+                _DOUBLE if kind == "1g double" else _COMPUTE[slices],
+                nvml_id,
+                smi_id,
             )
         )
     return Geometry(8, 7, tuple(profiles), media["7g"], "table")

@@ -44,6 +44,18 @@ ARCHITECTURES = {
     10: "blackwell",
     13: "rubin",
 }
+#: What the report calls NVML's attributes of a MIG device.
+MIG_ATTRIBUTES = {
+    "memory_mib": "memorySizeMB",
+    "multiprocessors": "multiprocessorCount",
+    "gi_slices": "gpuInstanceSliceCount",
+    "ci_slices": "computeInstanceSliceCount",
+    "copy_engines": "sharedCopyEngineCount",
+    "decoders": "sharedDecoderCount",
+    "encoders": "sharedEncoderCount",
+    "jpeg_engines": "sharedJpegCount",
+    "ofa_engines": "sharedOfaCount",
+}
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 #: Errors of one function that say something of the whole GPU; others only leave one fact out.
 GPU_ERRORS = (10, 14, 15, 16, 17, 999)
@@ -69,6 +81,7 @@ class _Asker:
     def __init__(self, nvml: Any, tell: Callable[[dict[str, Any]], None]) -> None:
         self.nvml = nvml
         self.tell = tell
+        self.profiles: dict[Any, list[dict[str, Any]]] = {}  # of each model asked so far
 
     def try_(self, function: str, *arguments: object) -> Any:
         """Call NVML; ``None`` where this GPU or this library does not have it."""
@@ -82,7 +95,7 @@ class _Asker:
                 raise _GpuError(error.value) from None
             return None
 
-    def fabric(self, handle: Any) -> tuple[str, str]:
+    def fabric(self, handle: Any) -> dict[str, Any]:
         nvml = self.nvml
         for function, struct in (
             ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
@@ -95,12 +108,28 @@ class _Asker:
             if self.try_(function, handle, ctypes.byref(info)) is None:
                 continue
             state = FABRIC_STATES.get(int(info.state), "")
+            found: dict[str, Any] = {"fabric_state": state}
             if state != "completed":
-                return state, ""
-            return state, "success" if info.status == 0 else _text(
-                nvml.nvmlErrorString(info.status)
-            )
-        return "", ""
+                return found
+            good = info.status == 0
+            found["fabric_status"] = "success" if good else _text(nvml.nvmlErrorString(info.status))
+            # The binding has it as char in one version of the struct: that would end at a zero.
+            where = ctypes.addressof(info) + type(info).clusterUuid.offset
+            cluster = ctypes.string_at(where, 16)
+            if any(cluster):
+                text = cluster.hex()
+                cut = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+                found["fabric_cluster"] = "-".join(cut)
+                found["fabric_clique"] = int(info.cliqueId)
+            return found
+        return {}
+
+    def mig_attributes(self, mig: Any) -> dict[str, Any]:
+        for function in ("nvmlDeviceGetAttributes", "nvmlDeviceGetAttributes_v2"):
+            found = self.try_(function, mig)
+            if found is not None:
+                return {key: int(getattr(found, name)) for key, name in MIG_ATTRIBUTES.items()}
+        return {}
 
     def mig_devices(self, handle: Any) -> list[dict[str, Any]]:
         found = []
@@ -115,15 +144,99 @@ class _Asker:
                     "gpu_instance": self.try_("nvmlDeviceGetGpuInstanceId", mig),
                     "compute_instance": self.try_("nvmlDeviceGetComputeInstanceId", mig),
                     "name": _text(self.try_("nvmlDeviceGetName", mig) or ""),
+                    **self.mig_attributes(mig),
                 }
             )
         return found
+
+    def listed(self, function: str, owner: Any, number: int, kind: Any, most: int) -> list[Any]:
+        """What a function writes into an array that the caller gives it."""
+        array, count = (kind * most)(), ctypes.c_uint(most)
+        done = self.try_(function, owner, number, array, ctypes.byref(count))
+        return [] if done is None else list(array[: count.value])
+
+    def mig_profiles(self, handle: Any) -> list[dict[str, Any]]:
+        nvml, found = self.nvml, []
+        for number in range(getattr(nvml, "NVML_GPU_INSTANCE_PROFILE_COUNT", 18)):
+            info = self.try_("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
+            if info is None or not info.name:
+                continue
+            places = self.listed(
+                "nvmlDeviceGetGpuInstancePossiblePlacements",
+                handle,
+                info.id,
+                nvml.c_nvmlGpuInstancePlacement_t,
+                64,
+            )
+            if places:
+                found.append(
+                    {
+                        "name": _text(info.name).replace("MIG ", ""),
+                        "nvml_id": number,
+                        "smi_id": info.id,
+                        "slices": info.sliceCount,
+                        "size": places[0].size,
+                        "most": info.instanceCount,
+                        "starts": [place.start for place in places],
+                        "media": [
+                            *(info.decoderCount, info.encoderCount),
+                            *(info.jpegCount, info.ofaCount),
+                        ],
+                    }
+                )
+        return found
+
+    def mig_compute(self, instance: Any, profile: dict[str, Any]) -> list[list[int]]:
+        """Compute instances of one GPU instance; the first to be asked of a profile tells its sizes."""
+        nvml, found, kinds = self.nvml, [], []
+        for number in range(getattr(nvml, "NVML_COMPUTE_INSTANCE_PROFILE_COUNT", 9)):
+            if "compute" in profile and number not in [kind[1] for kind in profile["compute"]]:
+                continue
+            ask = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+            kind = self.try_(ask, instance, number, 0, 1)
+            if kind is None:
+                continue
+            ask = "nvmlGpuInstanceGetComputeInstancePossiblePlacements"
+            place = nvml.c_nvmlComputeInstancePlacement_t
+            if "compute" not in profile:
+                places = self.listed(ask, instance, number, place, 64)
+                kinds.append([kind.sliceCount, number, *(one.start for one in places)])
+            ask = "nvmlGpuInstanceGetComputeInstances"
+            for part in self.listed(ask, instance, number, nvml.c_nvmlComputeInstance_t, 64):
+                info = self.try_("nvmlComputeInstanceGetInfo", part)
+                if info is not None:
+                    found.append([info.id, kind.sliceCount, info.placement.start])
+        profile.setdefault("compute", kinds)
+        return sorted(found)
+
+    def mig_layout(self, handle: Any, gpu: dict[str, Any], model: Any) -> None:
+        """Instances with their places, and once for each model what it can be divided into."""
+        model = (model, gpu["mig_current"])
+        if model not in self.profiles:
+            self.profiles[model] = gpu["mig_profiles"] = self.mig_profiles(handle)
+        found: list[dict[str, Any]] = []
+        for profile in self.profiles[model] if gpu["mig_current"] else ():
+            kind = self.nvml.c_nvmlGpuInstance_t
+            for instance in self.listed(
+                "nvmlDeviceGetGpuInstances", handle, profile["smi_id"], kind, 64
+            ):
+                info = self.try_("nvmlGpuInstanceGetInfo", instance)
+                if info is not None:
+                    place = {
+                        "id": info.id,
+                        "profile": profile["name"],
+                        "start": info.placement.start,
+                    }
+                    found.append({**place, "compute": self.mig_compute(instance, profile)})
+        gpu["mig_instances"] = sorted(found, key=lambda one: int(one["start"]))
 
     def describe(self, handle: Any, gpu: dict[str, Any]) -> None:
         """Fill in a GPU, identity first: when it breaks half-way, one still knows which it was."""
         pci = self.try_("nvmlDeviceGetPciInfo", handle)
         if pci is not None:
             gpu["pci"] = _text(pci.busId)
+            gpu["device_id"] = format(pci.pciDeviceId >> 16, "04x")
+            gpu["subsystem_id"] = format(pci.pciSubSystemId, "08x")
         for key, function in (
             ("uuid", "nvmlDeviceGetUUID"),
             ("minor", "nvmlDeviceGetMinorNumber"),
@@ -149,12 +262,13 @@ class _Asker:
             gpu["mig_current"], gpu["mig_pending"] = bool(mig[0]), bool(mig[1])
             if gpu["mig_current"]:
                 gpu["mig_devices"] = self.mig_devices(handle)
+            self.mig_layout(handle, gpu, None if pci is None else pci.pciDeviceId)
         ecc = self.try_("nvmlDeviceGetEccMode", handle)
         gpu["ecc"] = None if ecc is None else bool(ecc[0])
         rows = self.try_("nvmlDeviceGetRemappedRows", handle)
         if rows is not None:
             gpu["remap_pending"], gpu["remap_failed"] = bool(rows[2]), bool(rows[3])
-        gpu["fabric_state"], gpu["fabric_status"] = self.fabric(handle)
+        gpu.update(self.fabric(handle))
 
     def run(self) -> None:
         cuda = self.try_("nvmlSystemGetCudaDriverVersion")

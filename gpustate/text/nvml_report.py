@@ -65,6 +65,45 @@ class MigDevice:
     gpu_instance: int | None = None
     compute_instance: int | None = None
     name: str = ""  # as NVML has it, ending in the profile: "... MIG 1g.10gb"
+    memory_mib: int | None = None
+    multiprocessors: int | None = None
+    gi_slices: int | None = None  # slices of the GPU instance
+    ci_slices: int | None = None  # and of the compute instance in it
+    copy_engines: int | None = None
+    decoders: int | None = None
+    encoders: int | None = None
+    jpeg_engines: int | None = None
+    ofa_engines: int | None = None
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    """A GPU instance: its place, and ``(id, slices, start)`` of each compute instance inside."""
+
+    id: int
+    profile: str  # 1g.10gb+me
+    start: int
+    compute: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class MigProfile:
+    """A GPU instance profile as NVML describes it.
+
+    ``media`` counts decoders, encoders, JPEG and optical flow engines; ``compute`` has
+    ``(slices, NVML's number, starts...)`` of each size of compute instance, and is empty while no
+    instance of the profile is there to be asked.
+    """
+
+    name: str
+    nvml_id: int
+    smi_id: int  # what nvidia-smi takes
+    slices: int
+    size: int
+    most: int
+    starts: tuple[int, ...]
+    media: tuple[int, ...] = ()
+    compute: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,11 +126,17 @@ class Gpu:
     mig_current: bool | None = None  # None: not MIG capable
     mig_pending: bool | None = None
     mig_devices: tuple[MigDevice, ...] = ()
+    mig_instances: tuple[MigInstance, ...] = ()
+    mig_profiles: tuple[MigProfile, ...] = ()  # told by one GPU of each model and mode
+    device_id: str = ""  # four hexadecimal digits
+    subsystem_id: str = ""  # of the board: device and vendor, eight digits
     ecc: bool | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     fabric_state: str = ""  # empty: no fabric; not started, in progress, completed
     fabric_status: str = ""  # what NVML says once completed: success, or an error
+    fabric_cluster: str = ""  # UUID of the NVLink domain; empty when not known or all zero
+    fabric_clique: int | None = None  # which part of the domain it is in
     error: int | None = None
 
 
@@ -135,7 +180,8 @@ def to_json(facts: NvmlFacts) -> dict[str, Any]:
     """Plain data, read back by :func:`from_json`."""
 
     def gpu(one: Gpu) -> dict[str, Any]:
-        return {**one.__dict__, "mig_devices": [dict(mig.__dict__) for mig in one.mig_devices]}
+        parts = ("mig_devices", "mig_instances", "mig_profiles")
+        return {**one.__dict__, **{k: [dict(p.__dict__) for p in getattr(one, k)] for k in parts}}
 
     return {**facts.__dict__, "gpus": [gpu(one) for one in facts.gpus]}
 
@@ -155,7 +201,10 @@ def typed(cls: Any, data: Any) -> Any:
         if one.name not in data:
             continue
         value, kind = data[one.name], str(one.type)
-        if kind == "tuple[str, ...]":
+        if "int, ..." in kind:
+            many = value if kind.startswith("tuple[tuple") else (value,)
+            fits = all(type(item) is int for one in many for item in one)
+        elif kind == "tuple[str, ...]":
             fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         else:
             kinds = [known for word in kind.split(" | ") for known in _KINDS.get(word, ())]
@@ -167,6 +216,15 @@ def typed(cls: Any, data: Any) -> Any:
     return cls(**data)
 
 
+def _parts(cls: Any, rows: Any) -> tuple[Any, ...]:
+    """Dataclasses of rows whose lists of numbers become tuples."""
+
+    def tuples(value: Any) -> Any:
+        return tuple(tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+    return tuple(typed(cls, {key: tuples(row[key]) for key in row}) for row in rows)
+
+
 def from_json(data: object) -> NvmlFacts:
     """Read what :func:`to_json` wrote, or part of it; raise ``ValueError`` for anything else."""
     if not isinstance(data, dict):
@@ -176,7 +234,11 @@ def from_json(data: object) -> NvmlFacts:
         for one in data.get("gpus", []):
             migs = tuple(typed(MigDevice, mig) for mig in one.get("mig_devices", []))
             pci = sysfs_address(str(one.get("pci", "")))
-            gpus.append(typed(Gpu, {**one, "mig_devices": migs, "pci": pci}))
+            layout = {
+                "mig_instances": _parts(MigInstance, one.get("mig_instances", [])),
+                "mig_profiles": _parts(MigProfile, one.get("mig_profiles", [])),
+            }
+            gpus.append(typed(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci}))
         found: NvmlFacts = typed(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the NVML report has an unknown shape ({error})") from None

@@ -16,7 +16,14 @@ import re
 from dataclasses import replace
 
 from gpustate.text.numbers import whole
-from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts, error_name, sysfs_address
+from gpustate.text.nvml_report import (
+    Gpu,
+    MigDevice,
+    MigInstance,
+    NvmlFacts,
+    error_name,
+    sysfs_address,
+)
 
 OLD_COLUMNS = (
     "index",
@@ -44,7 +51,9 @@ SCRIPT = f"""s() {{ timeout -k 2 20 nvidia-smi "$@" 2>&1; }}
 o=$(s --query-gpu={",".join(COLUMNS)} --format=csv,noheader,nounits); r=$?
 [ $r != 2 ] || {{ o=$(s --query-gpu={",".join(OLD_COLUMNS)} --format=csv,noheader,nounits); r=$?; }}
 printf 'smi-status=%s\\n%s\\n' $r "$o"
-[ $r != 0 ] || {{ echo smi-more; s --version; s -L; }}"""
+[ $r != 0 ] || {{ echo smi-more; s --version; s -L; }}
+# Mode now and mode to come stand side by side.
+case $o in *"Enabled, Enabled, "*) [ $r != 0 ] || {{ s mig -lgi; s mig -lci; }};; esac"""
 
 # 610 says "KMD version" and "CUDA UMD version" for DRIVER and CUDA, and keeps the old key with a
 # sentence as its value.
@@ -52,6 +61,9 @@ _VERSION_LINE = re.compile(
     r"^(NVML|DRIVER|KMD|CUDA)(?: UMD)? version\s*:\s*(\d[\d.]*)", re.IGNORECASE
 )
 _MIG_LINE = re.compile(r"^\s+(MIG \S+)\s+Device\s+\d+:\s+\(UUID: (MIG-[^)]+)\)")
+#: Rows of ``mig -lgi`` and ``mig -lci``.
+_INSTANCE_ROW = re.compile(r"\| +(\d+) +MIG (\S+) +\d+ +(\d+) +(\d+):\d+ +\|")
+_COMPUTE_ROW = re.compile(r"\| +(\d+) +(\d+) +MIG (\S+) +\d+ +(\d+) +(\d+):(\d+) +\|")
 _GPU_LINE = re.compile(r"^GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
 # "... for GPU0000:CB:00.0: Unknown Error", "... for GPU1: 0000:34:00.0: Unknown Error"
 _LOST = re.compile(
@@ -111,6 +123,22 @@ def _mig_devices(lines: list[str]) -> dict[str, list[MigDevice]]:
     return found
 
 
+def _mig_instances(lines: list[str]) -> dict[int, list[MigInstance]]:
+    """GPU instances by the GPU's number, with their compute instances."""
+    rows = [match for line in lines if (match := _INSTANCE_ROW.match(line))]
+    parts = [match for line in lines if (match := _COMPUTE_ROW.match(line))]
+    found: dict[int, list[MigInstance]] = {}
+    for row in rows:
+        inside = sorted(
+            (int(part[4]), int(part[6]), int(part[5]))
+            for part in parts
+            if (part[1], part[2]) == (row[1], row[3])
+        )
+        one = MigInstance(int(row[3]), row[2], int(row[4]), tuple(inside))
+        found.setdefault(int(row[1]), []).append(one)
+    return found
+
+
 def _parse_table(table: str) -> tuple[list[Gpu], str]:
     """GPUs of the table, those that are lost too, and the driver's version."""
     gpus: list[Gpu] = []
@@ -147,11 +175,18 @@ def parse(text: str) -> NvmlFacts:
     versions = {
         match[1].upper(): match[2] for line in lines if (match := _VERSION_LINE.match(line))
     }
-    migs = _mig_devices(lines)
+    migs, parts = _mig_devices(lines), _mig_instances(lines)
     return NvmlFacts(
         source="nvidia-smi",
         driver_version=driver or versions.get("KMD") or versions.get("DRIVER", ""),
         nvml_version=versions.get("NVML", ""),
         cuda_version=versions.get("CUDA", ""),
-        gpus=tuple(replace(gpu, mig_devices=tuple(migs.get(gpu.uuid, ()))) for gpu in gpus),
+        gpus=tuple(
+            replace(
+                gpu,
+                mig_devices=tuple(migs.get(gpu.uuid, ())),
+                mig_instances=tuple(sorted(parts.get(gpu.index, ()), key=lambda one: one.start)),
+            )
+            for gpu in gpus
+        ),
     )

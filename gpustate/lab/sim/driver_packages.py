@@ -74,6 +74,7 @@ class DriverSet:
             self._smi(),
             self._modprobe(),
             self.persistenced(),
+            self._mps(),
             self._package(
                 "nvidia-driver-cuda",
                 "NVIDIA driver, what computing needs of it",
@@ -257,6 +258,19 @@ class DriverSet:
             },
             depends=("passwd",),
             scripts=unit_scripts("nvidia-persistenced.service", enable=True, user=True),
+        )
+
+    def _mps(self) -> Package:
+        return self._package(
+            "nvidia-cuda-mps",
+            "NVIDIA CUDA Multi Process Service",
+            files={
+                "usr/bin/nvidia-cuda-mps-control": self._program("nvidia_cuda_mps_control.py"),
+                "usr/bin/nvidia-cuda-mps-server": Program(
+                    "#!/bin/sh\n# Simulated nvidia-cuda-mps-server.\nexec sleep infinity\n"
+                ),
+            },
+            depends=self._same("libcuda1"),
         )
 
     def fabric_manager(self, suffix: str) -> Package:

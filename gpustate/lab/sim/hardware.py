@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.errors import LabError
+from gpustate.lab.sim import mig
 from gpustate.lab.sim.models import GpuModel, board_of
 
 FORMAT = "gpustate.lab-hardware/1"
 HARDWARE_PATH = "etc/gpustate-lab/hardware.json"
+MIG_PATH = "etc/gpustate-lab/mig.json"
 INITRAMFS_MODULES_PATH = "etc/initramfs-tools/modules"
 
 #: What each fault does; ``<...>`` stands for its argument.
@@ -34,6 +36,7 @@ FAULTS: dict[str, str] = {
     "nouveau-initramfs": "the initramfs list names nouveau (rebuild the images after writing)",
     "dkms-build": "the DKMS build of nvidia ends with a compiler error, for every kernel",
     "dkms-build:<kernel>": "the same, for one kernel release",
+    "no-reset:<index>": "the GPU cannot be reset, as one passed through to a virtual machine",
     "gpu-off-bus:<index>": "the GPU has fallen off the bus: NVML answers 15 for it, CUDA does not list it",
     "cuda-802": "cuInit answers 802, system not ready",
     "fabric-stuck": "the fabric stays in progress though the fabric manager runs",
@@ -87,6 +90,7 @@ def write(root: Path, node_name: str, gpus: list[GpuModel], faults: set[str]) ->
         fresh.write_text(text, encoding="utf-8")
         fresh.chmod(0o644)
         os.replace(fresh, path)
+        _write_geometries(root, gpus)
         if "nouveau-initramfs" in faults:
             _name_nouveau(root / INITRAMFS_MODULES_PATH)
     except OSError as error:
@@ -94,6 +98,17 @@ def write(root: Path, node_name: str, gpus: list[GpuModel], faults: set[str]) ->
             f"the hardware description cannot be written: {error}", place=str(path)
         ) from error
     return path
+
+
+def _write_geometries(root: Path, gpus: list[GpuModel]) -> None:
+    """What the GPUs can be divided into, beside the description: only MIG calls read it."""
+    path = root / MIG_PATH
+    found = mig.geometries(gpus)
+    if found or path.exists():
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+        fresh.chmod(0o644)
+        os.replace(fresh, path)
 
 
 def describe(node_name: str, gpus: list[GpuModel], faults: set[str]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Builder:
             "-o",
             str(mark),
         )
-        common = [str(self._object("lab")), str(mark)]
+        common = [*self._objects("lab", "mig", "mig_change", "mps"), str(mark)]
         nvml = folder / f"libnvidia-ml.so.{version}"
         cuda = folder / f"libcuda.so.{version}"
         smi = folder / "nvidia-smi"
@@ -78,7 +78,7 @@ class Builder:
             "-Wl,-soname,libnvidia-ml.so.1",
             "-o",
             str(nvml),
-            *self._objects("nvml", "nvml_state"),
+            *self._objects("nvml", "nvml_state", "nvml_mig", "nvml_mig_device"),
             *common,
         )
         self._gcc(
@@ -91,7 +91,14 @@ class Builder:
             "-lm",
             "-lpthread",
         )
-        self._gcc("-s", "-o", str(smi), *self._objects("smi", "smi_fields"), *common, "-ldl")
+        self._gcc(
+            "-s",
+            "-o",
+            str(smi),
+            *self._objects("smi", "smi_fields", "smi_mig", "smi_mig_list"),
+            *common,
+            "-ldl",
+        )
         return Libraries(nvml=nvml, cuda=cuda, smi=smi)
 
     def stub_library(self, soname: str, file_name: str, symbol: str) -> Path:

@@ -8,6 +8,8 @@
  */
 #define _GNU_SOURCE
 #include "cuda_inner.h"
+#include "mps.h"
+#include "mig.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +20,9 @@
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lab_hardware hardware; /* as cuInit saw it, like the real library */
-static int visible[LAB_MAX_GPUS], visible_count;
+/* What CUDA shows: whole GPUs, or a MIG device (instance and compute are -1 for a GPU). */
+static struct { int gpu, instance, compute; struct mig_profile profile; char uuid[64]; char name[128]; } visible[LAB_MAX_GPUS];
+static int visible_count;
 int cuda_initialized;
 static struct context *contexts;
 struct allocation *allocations;
@@ -27,6 +31,8 @@ __thread struct context *current;
 static const struct { int code; const char *name, *text; } errors[] = {
     {0, "CUDA_SUCCESS", "no error"}, {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}, {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {805, "CUDA_ERROR_MPS_CONNECTION_FAILED", "MPS client failed to connect to the MPS control daemon or the MPS server"},
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
@@ -57,24 +63,80 @@ LAB_API int cuGetErrorString(int code, const char **into) { return describe(code
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-static void add_visible(int index) {
-    if (!lab_fault_at(&hardware, "gpu-off-bus", index)) /* a lost GPU is as if it were not there */
-        visible[visible_count++] = index;
+/* A MIG device: the one with this UUID, or the first of a GPU. */
+static int add_mig(int index, const char *wanted) {
+    static struct mig_geometry geometry;
+    struct mig_state state;
+    struct lab_gpu *gpu = &hardware.gpus[index];
+    char profile[48];
+    if (mig_geometry(gpu, &geometry) < 0)
+        return 0;
+    mig_read(gpu, &geometry, &state);
+    for (unsigned i = 0; i < state.count; i++)
+        for (unsigned c = 0; c < state.instances[i].count; c++) {
+            struct mig_instance *instance = &state.instances[i];
+            char uuid[64];
+            mig_uuid(gpu, instance, &instance->compute[c], uuid, sizeof uuid);
+            if (wanted && strcmp(wanted, uuid))
+                continue;
+            const struct mig_profile *of = &geometry.profiles[instance->profile];
+            mig_device_name(of, &instance->compute[c], profile, sizeof profile);
+            visible[visible_count].gpu = index;
+            visible[visible_count].instance = (int)instance->id;
+            visible[visible_count].compute = (int)instance->compute[c].id;
+            visible[visible_count].profile = *of;
+            snprintf(visible[visible_count].uuid, sizeof uuid, "%s", uuid);
+            snprintf(visible[visible_count].name, sizeof visible[0].name, "%s MIG %s", gpu->name, profile);
+            visible_count++;
+            return 1;
+        }
+    return 0;
 }
 
-/* CUDA_VISIBLE_DEVICES: indices or UUIDs; the list ends at the first that is neither. */
+static int is_divided(int index) {
+    static struct mig_geometry geometry;
+    struct mig_state state;
+    if (mig_geometry(&hardware.gpus[index], &geometry) < 0)
+        return 0;
+    mig_read(&hardware.gpus[index], &geometry, &state);
+    return state.current;
+}
+
+static void add_visible(int index) {
+    if (lab_fault_at(&hardware, "gpu-off-bus", index)) /* a lost GPU is as if it were not there */
+        return;
+    if (is_divided(index)) {
+        add_mig(index, NULL);
+        return;
+    }
+    visible[visible_count].gpu = index;
+    visible[visible_count].instance = visible[visible_count].compute = -1;
+    snprintf(visible[visible_count].uuid, sizeof visible[0].uuid, "%s", hardware.gpus[index].uuid);
+    snprintf(visible[visible_count].name, sizeof visible[0].name, "%s", hardware.gpus[index].name);
+    visible_count++;
+}
+
+/* CUDA_VISIBLE_DEVICES: indices or UUIDs; the list ends at the first that is neither. Without it, all
+ * whole GPUs, and where there are none one MIG device: CUDA does not enumerate more of them. */
 static void choose_visible(void) {
     const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
     visible_count = 0;
     if (!wanted) {
         for (int i = 0; i < hardware.gpu_count; i++)
+            if (!is_divided(i))
+                add_visible(i);
+        for (int i = 0; i < hardware.gpu_count && !visible_count; i++)
             add_visible(i);
         return;
     }
     char list[2048], *rest = list, *item;
     snprintf(list, sizeof list, "%s", wanted);
     while ((item = strsep(&rest, ",")) && *item && visible_count < LAB_MAX_GPUS) {
-        int found = -1;
+        int found = -1, before = visible_count;
+        for (int i = 0; i < hardware.gpu_count && !strncmp(item, "MIG-", 4) && visible_count == before; i++)
+            add_mig(i, item);
+        if (visible_count > before)
+            continue;
         for (int i = 0; i < hardware.gpu_count; i++)
             if ((*item >= '0' && *item <= '9' && lab_number(item, 10) == (uint64_t)i) ||
                 (!strncmp(item, "GPU-", 4) && !strncmp(hardware.gpus[i].uuid, item, strlen(item))))
@@ -124,7 +186,7 @@ LAB_API int cuDriverGetVersion(int *version) {
 /* ---- devices -------------------------------------------------------------------------------- */
 
 struct lab_gpu *gpu_of(int device) {
-    return cuda_initialized && device >= 0 && device < visible_count ? &hardware.gpus[visible[device]] : NULL;
+    return cuda_initialized && device >= 0 && device < visible_count ? &hardware.gpus[visible[device].gpu] : NULL;
 }
 
 #define DEVICE(device)                                                                             \
@@ -152,13 +214,15 @@ LAB_API int cuDeviceGet(int *device, int ordinal) {
 
 LAB_API int cuDeviceGetName(char *into, int size, int device) {
     DEVICE(device);
-    snprintf(into, (size_t)size, "%s", gpu->name);
+    (void)gpu;
+    snprintf(into, (size_t)size, "%s", visible[device].name);
     return SUCCESS;
 }
 
 LAB_API int cuDeviceGetUuid_v2(unsigned char *into, int device) {
     DEVICE(device);
-    const char *at = gpu->uuid + strlen("GPU-");
+    (void)gpu;
+    const char *at = visible[device].uuid + strlen("GPU-"); /* "MIG-" is as long */
     for (int i = 0; i < 16; i++, at += 2) {
         if (*at == '-')
             at++;
@@ -178,7 +242,7 @@ LAB_API int cuDeviceGetPCIBusId(char *into, int size, int device) {
 
 LAB_API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     DEVICE(device);
-    *bytes = (size_t)gpu->memory_mib << 20;
+    *bytes = (size_t)(visible[device].instance < 0 ? gpu->memory_mib : visible[device].profile.memory_mib) << 20;
     return SUCCESS;
 }
 
@@ -192,7 +256,7 @@ LAB_API int cuDeviceGetAttribute(int *into, int attribute, int device) {
     case 5: *into = 0x7fffffff; break;
     case 6: case 7: *into = 65535; break;
     case 10: *into = 32; break;    /* warp size */
-    case 16: *into = (int)gpu->sm_count; break;
+    case 16: *into = (int)(visible[device].instance < 0 ? gpu->sm_count : visible[device].profile.sm_count); break;
     case 33: *into = (int)lab_number(gpu->pci_address + 5, 16); break;
     case 34: *into = (int)lab_number(gpu->pci_address + 8, 16); break;
     case 50: *into = (int)lab_number(gpu->pci_address, 16); break;
@@ -214,8 +278,9 @@ void tell_holders(void) {
             if (of->device == at->device)
                 bytes += of->bytes;
         if (used < sizeof lines)
-            used += (size_t)snprintf(lines + used, sizeof lines - used, "cuda %s %llu\n",
-                                     gpu_of(at->device)->pci_address, (unsigned long long)bytes);
+            used += (size_t)snprintf(lines + used, sizeof lines - used, visible[at->device].instance < 0 ? "cuda %s %llu\n" : "cuda %s %llu %d %d\n",
+                                     gpu_of(at->device)->pci_address, (unsigned long long)bytes, visible[at->device].instance,
+                                     visible[at->device].compute);
     }
     if (contexts)
         lab_hold(lines);
@@ -229,27 +294,35 @@ __attribute__((destructor)) static void leave(void) {
 }
 
 /* O_PATH needs no driver behind the node. */
-static void open_nodes(struct context *context, unsigned minor) {
-    char own[64], full[512];
-    snprintf(own, sizeof own, "/dev/nvidia%u", minor);
-    const char *paths[] = {own, "/dev/nvidiactl", "/dev/nvidia-uvm"};
-    for (int i = 0; i < 3; i++)
-        context->nodes[i] = open(lab_path(full, sizeof full, paths[i]), O_PATH | O_CLOEXEC);
+static void open_nodes(struct context *context, const struct lab_gpu *gpu) {
+    char own[64], whole[64] = "", part[64] = "", full[512];
+    int instance = visible[context->device].instance;
+    snprintf(own, sizeof own, "/dev/nvidia%u", gpu->minor);
+    if (instance >= 0) {
+        snprintf(whole, sizeof whole, "/dev/nvidia-caps/nvidia-cap%u", mig_capability(gpu, (unsigned)instance, -1));
+        snprintf(part, sizeof part, "/dev/nvidia-caps/nvidia-cap%u", mig_capability(gpu, (unsigned)instance, visible[context->device].compute));
+    }
+    const char *paths[] = {own, "/dev/nvidiactl", "/dev/nvidia-uvm", whole, part};
+    for (int i = 0; i < 5; i++)
+        context->nodes[i] = *paths[i] ? open(lab_path(full, sizeof full, paths[i]), O_PATH | O_CLOEXEC) : -1;
 }
 
 static void close_nodes(const struct context *context) {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 5; i++)
         if (context->nodes[i] >= 0)
             close(context->nodes[i]);
 }
 
 static int add_context(struct context **into, int device) {
     DEVICE(device);
+    int refused = lab_may_use(gpu);
+    if (refused)
+        return refused;
     struct context *made = calloc(1, sizeof *made);
     if (!made)
         return OUT_OF_MEMORY;
-    *made = (struct context){device, 1, 0, {-1, -1, -1}, contexts};
-    open_nodes(made, gpu->minor);
+    *made = (struct context){device, 1, 0, {-1, -1, -1, -1, -1}, contexts};
+    open_nodes(made, gpu);
     contexts = *into = made;
     tell_holders();
     return SUCCESS;

@@ -16,7 +16,7 @@ enum {
 struct context {
     int device, references;
     int sticky; /* an illegal address ends the context: every later call repeats it */
-    int nodes[3]; /* open on the device nodes: who holds a GPU shows in /proc/PID/fd */
+    int nodes[5]; /* open on the device nodes: who holds a GPU shows in /proc/PID/fd */
     struct context *next;
 };
 struct allocation { uint64_t address, bytes; int device; struct allocation *next; };

@@ -106,7 +106,7 @@ static const char *skip_value(const char *at) {
 }
 
 /* The value of `key` in the object that starts at `object`, or NULL. */
-static const char *member(const char *object, const char *key) {
+const char *lab_member(const char *object, const char *key) {
     const char *at = skip_space(object);
     if (*at != '{')
         return NULL;
@@ -127,7 +127,7 @@ static const char *member(const char *object, const char *key) {
 }
 
 /* Step through an array: pass NULL first, then the last element. */
-static const char *element(const char *array, const char *last) {
+const char *lab_element(const char *array, const char *last) {
     const char *at = skip_space(last ? skip_value(last) : array);
     if (last) {
         if (*at != ',')
@@ -140,7 +140,7 @@ static const char *element(const char *array, const char *last) {
     return *at == ']' ? NULL : at;
 }
 
-static void text_of(const char *value, char *buffer, size_t size) {
+void lab_text_of(const char *value, char *buffer, size_t size) {
     size_t used = 0;
     if (value && *value == '"')
         for (value++; *value && *value != '"' && used + 1 < size; value++)
@@ -149,18 +149,18 @@ static void text_of(const char *value, char *buffer, size_t size) {
 }
 
 static void text_member(const char *object, const char *key, char *buffer, size_t size) {
-    text_of(member(object, key), buffer, size);
+    lab_text_of(lab_member(object, key), buffer, size);
 }
 
-static uint64_t number_member(const char *object, const char *key, int base) {
-    const char *value = member(object, key);
+uint64_t lab_number_member(const char *object, const char *key, int base) {
+    const char *value = lab_member(object, key);
     if (!value)
         return 0;
     return lab_number(*value == '"' ? value + 1 : value, base);
 }
 
 static int true_member(const char *object, const char *key) {
-    const char *value = member(object, key);
+    const char *value = lab_member(object, key);
     return value && strncmp(value, "true", 4) == 0;
 }
 
@@ -184,19 +184,19 @@ static void read_gpu(const char *object, struct lab_gpu *gpu) {
     text_member(object, "serial", gpu->serial, sizeof gpu->serial);
     text_member(object, "name", gpu->name, sizeof gpu->name);
     text_member(object, "compute_capability", capability, sizeof capability);
-    gpu->minor = (unsigned)number_member(object, "minor", 10);
-    gpu->device_id = (unsigned)number_member(object, "device_id", 16);
-    gpu->subsystem_id = (unsigned)number_member(object, "subsystem_id", 16);
-    gpu->architecture = (unsigned)number_member(object, "nvml_architecture", 10);
+    gpu->minor = (unsigned)lab_number_member(object, "minor", 10);
+    gpu->device_id = (unsigned)lab_number_member(object, "device_id", 16);
+    gpu->subsystem_id = (unsigned)lab_number_member(object, "subsystem_id", 16);
+    gpu->architecture = (unsigned)lab_number_member(object, "nvml_architecture", 10);
     gpu->cc_major = (unsigned)lab_number(capability, 10);
     const char *dot = strchr(capability, '.');
     gpu->cc_minor = dot ? (unsigned)lab_number(dot + 1, 10) : 0;
-    gpu->memory_mib = number_member(object, "memory_mib", 10);
-    gpu->bar1_mib = number_member(object, "bar1_mib", 10);
-    gpu->max_mig_devices = (unsigned)number_member(object, "max_mig_devices", 10);
-    gpu->power_limit_w = (unsigned)number_member(object, "power_limit_w", 10);
-    gpu->sm_count = (unsigned)number_member(object, "sm_count", 10);
-    gpu->brand = (unsigned)number_member(object, "brand", 10);
+    gpu->memory_mib = lab_number_member(object, "memory_mib", 10);
+    gpu->bar1_mib = lab_number_member(object, "bar1_mib", 10);
+    gpu->max_mig_devices = (unsigned)lab_number_member(object, "max_mig_devices", 10);
+    gpu->power_limit_w = (unsigned)lab_number_member(object, "power_limit_w", 10);
+    gpu->sm_count = (unsigned)lab_number_member(object, "sm_count", 10);
+    gpu->brand = (unsigned)lab_number_member(object, "brand", 10);
     gpu->has_nvlink_fabric = true_member(object, "has_nvlink_fabric");
 }
 
@@ -205,9 +205,9 @@ int lab_hardware(struct lab_hardware *into) {
     memset(into, 0, sizeof *into);
     if (lab_read("/etc/gpustate-lab/hardware.json", text, sizeof text) < 0)
         return -1;
-    const char *gpus = member(text, "gpus"), *board = member(text, "board");
+    const char *gpus = lab_member(text, "gpus"), *board = lab_member(text, "board");
     into->has_board = board && *board == '"';
-    for (const char *at = gpus ? element(gpus, NULL) : NULL; at; at = element(gpus, at)) {
+    for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at; at = lab_element(gpus, at)) {
         if (into->gpu_count == LAB_MAX_GPUS)
             break;
         read_gpu(at, &into->gpus[into->gpu_count]);
@@ -215,10 +215,10 @@ int lab_hardware(struct lab_hardware *into) {
             into->gpu_count++;
     }
     strcpy(into->faults, "\n");
-    const char *faults = member(text, "faults");
-    for (const char *at = faults ? element(faults, NULL) : NULL; at; at = element(faults, at)) {
+    const char *faults = lab_member(text, "faults");
+    for (const char *at = faults ? lab_element(faults, NULL) : NULL; at; at = lab_element(faults, at)) {
         char name[96];
-        text_of(at, name, sizeof name);
+        lab_text_of(at, name, sizeof name);
         if (strlen(into->faults) + strlen(name) + 2 < sizeof into->faults) {
             strcat(into->faults, name);
             strcat(into->faults, "\n");
@@ -267,9 +267,12 @@ void lab_ask_modprobe(void) {
 
 static int alive(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
 
-/* "kind what bytes" */
+/* "kind what bytes", and for a MIG device "gpu-instance compute-instance" behind it */
 static void read_holder(char *text, struct lab_holder *holder) {
     char *kind = text, *what = strchr(kind, ' '), *bytes = what ? strchr(what + 1, ' ') : NULL;
+    char *instance = bytes ? strchr(bytes + 1, ' ') : NULL, *compute = instance ? strchr(instance + 1, ' ') : NULL;
+    holder->gpu_instance = compute ? (int)lab_number(instance + 1, 10) : -1;
+    holder->compute_instance = compute ? (int)lab_number(compute + 1, 10) : -1;
     if (what)
         *what++ = 0;
     if (bytes)

@@ -33,6 +33,7 @@ struct lab_hardware {
 
 struct lab_holder {
     int pid;
+    int gpu_instance, compute_instance; /* -1: the whole GPU */
     char kind[16]; /* cuda, persistence, fabric, other */
     char what[24]; /* PCI address, or the driver version of a fabric manager */
     uint64_t bytes;
@@ -44,6 +45,12 @@ const char *lab_path(char *buffer, size_t size, const char *path);
 long lab_read(const char *path, char *buffer, size_t size);
 int lab_write(const char *path, const char *text);
 uint64_t lab_number(const char *text, int base);
+
+/* JSON: the value of a key, the elements of an array (NULL first), and what a value is. */
+const char *lab_member(const char *object, const char *key);
+const char *lab_element(const char *array, const char *last);
+void lab_text_of(const char *value, char *buffer, size_t size);
+uint64_t lab_number_member(const char *object, const char *key, int base);
 
 /* 0, or -1 when the node has no hardware description. */
 int lab_hardware(struct lab_hardware *into);

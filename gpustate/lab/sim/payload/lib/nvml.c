@@ -25,7 +25,7 @@ static const struct { int code; const char *text; } messages[] = {
     {NOT_SUPPORTED, "Not Supported"}, {NO_PERMISSION, "Insufficient Permissions"},
     {NOT_FOUND, "Not Found"}, {INSUFFICIENT_SIZE, "Insufficient Size"},
     {DRIVER_NOT_LOADED, "Driver Not Loaded"}, {12, "NVML Shared Library Not Found"},
-    {13, "Function Not Found"}, {GPU_IS_LOST, "GPU is lost"}, {16, "GPU requires reset"},
+    {13, "Function Not Found"}, {GPU_IS_LOST, "GPU is lost"}, {16, "GPU requires reset"}, {23, "Insufficient Resources"},
     {VERSION_MISMATCH, "Driver/library version mismatch"}, {19, "In use by another client"},
     {ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"}, {UNKNOWN, "Unknown Error"},
 };
@@ -68,6 +68,8 @@ int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu) {
     if (!started)
         return UNINITIALIZED;
     int *slot = handle;
+    if (is_mig_handle(handle, NULL))
+        return NOT_SUPPORTED; /* what a MIG device answers to is asked before */
     if (slot < handles || slot >= handles + LAB_MAX_GPUS)
         return INVALID_ARGUMENT;
     if (lab_hardware(hardware) < 0 || *slot >= hardware->gpu_count)
@@ -78,7 +80,7 @@ int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu) {
     return OK;
 }
 
-static int copy(char *into, unsigned size, const char *text) {
+int copy_text(char *into, unsigned size, const char *text) {
     if (!into)
         return INVALID_ARGUMENT;
     if (strlen(text) >= size)
@@ -97,14 +99,14 @@ int number(unsigned *into, unsigned value) {
 /* ---- the system ----------------------------------------------------------------------------- */
 
 LAB_API int nvmlSystemGetDriverVersion(char *into, unsigned size) {
-    return started ? copy(into, size, lab_driver_version) : UNINITIALIZED;
+    return started ? copy_text(into, size, lab_driver_version) : UNINITIALIZED;
 }
 
 LAB_API int nvmlSystemGetNVMLVersion(char *into, unsigned size) {
     char text[96];
     /* CUDA major . driver version, as 13.580.65.06 */
     snprintf(text, sizeof text, "%d.%s", lab_cuda_version / 1000, lab_driver_version);
-    return started ? copy(into, size, text) : UNINITIALIZED;
+    return started ? copy_text(into, size, text) : UNINITIALIZED;
 }
 
 LAB_API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
@@ -127,7 +129,7 @@ LAB_API int nvmlSystemGetDriverBranch(branch_info *info, unsigned size) {
         return ARGUMENT_VERSION_MISMATCH;
     char text[80];
     snprintf(text, sizeof text, "r%.3s_00", lab_driver_version);
-    return copy(info->branch, size < sizeof info->branch ? size : sizeof info->branch, text);
+    return copy_text(info->branch, size < sizeof info->branch ? size : sizeof info->branch, text);
 }
 
 LAB_API int nvmlSystemGetProcessName(unsigned pid, char *into, unsigned size) {
@@ -139,7 +141,7 @@ LAB_API int nvmlSystemGetProcessName(unsigned pid, char *into, unsigned size) {
     size_t got = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[got] = 0; /* arguments are separated by NUL: this is argv[0] alone */
-    return copy(into, size, text);
+    return copy_text(into, size, text);
 }
 
 /* ---- enumeration ---------------------------------------------------------------------------- */
@@ -197,22 +199,34 @@ static int same_pci(const struct lab_gpu *gpu, const char *text) {
            !strcasecmp(gpu->pci_address + 5, colon + 1);
 }
 
-LAB_API int nvmlDeviceGetHandleByUUID(const char *text, void **handle) { return handle_where(same_uuid, text, handle); }
+LAB_API int nvmlDeviceGetHandleByUUID(const char *text, void **handle) {
+    if (started && text && handle && !strncmp(text, "MIG-", 4))
+        return mig_handle_by_uuid(text, handle);
+    return handle_where(same_uuid, text, handle);
+}
 LAB_API int nvmlDeviceGetHandleBySerial(const char *text, void **handle) { return handle_where(same_serial, text, handle); }
 LAB_API int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle) { return handle_where(same_pci, text, handle); }
 LAB_API int nvmlDeviceGetHandleByPciBusId(const char *text, void **handle) { return handle_where(same_pci, text, handle); }
 
 /* ---- identity ------------------------------------------------------------------------------- */
 
-LAB_API int nvmlDeviceGetName(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->name); }
-LAB_API int nvmlDeviceGetUUID(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->uuid); }
-LAB_API int nvmlDeviceGetSerial(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, gpu->serial); }
+LAB_API int nvmlDeviceGetName(void *handle, char *into, unsigned size) {
+    if (is_mig_handle(handle, NULL))
+        return mig_name(handle, into, size);
+    GPU(handle); return copy_text(into, size, gpu->name);
+}
+LAB_API int nvmlDeviceGetUUID(void *handle, char *into, unsigned size) {
+    if (is_mig_handle(handle, NULL))
+        return mig_device_uuid(handle, into, size);
+    GPU(handle); return copy_text(into, size, gpu->uuid);
+}
+LAB_API int nvmlDeviceGetSerial(void *handle, char *into, unsigned size) { GPU(handle); return copy_text(into, size, gpu->serial); }
 LAB_API int nvmlDeviceGetIndex(void *handle, unsigned *into) { GPU(handle); return number(into, (unsigned)(gpu - hardware.gpus)); }
 LAB_API int nvmlDeviceGetMinorNumber(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->minor); }
 LAB_API int nvmlDeviceGetBrand(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->brand); }
 LAB_API int nvmlDeviceGetArchitecture(void *handle, unsigned *into) { GPU(handle); return number(into, gpu->architecture); }
-LAB_API int nvmlDeviceGetVbiosVersion(void *handle, char *into, unsigned size) { GPU(handle); return copy(into, size, "96.00.99.00.01"); }
-LAB_API int nvmlDeviceGetGspFirmwareVersion(void *handle, char *into) { GPU(handle); return copy(into, 80, lab_driver_version); }
+LAB_API int nvmlDeviceGetVbiosVersion(void *handle, char *into, unsigned size) { GPU(handle); return copy_text(into, size, "96.00.99.00.01"); }
+LAB_API int nvmlDeviceGetGspFirmwareVersion(void *handle, char *into) { GPU(handle); return copy_text(into, 80, lab_driver_version); }
 
 LAB_API int nvmlDeviceGetModuleId(void *handle, unsigned *into) {
     GPU(handle);

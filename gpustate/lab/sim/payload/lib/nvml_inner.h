@@ -7,7 +7,7 @@
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
     NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
-    VERSION_MISMATCH = 18, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
+    VERSION_MISMATCH = 18, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
 };
 
 #define VERSIONED(type, n) ((unsigned)(sizeof(type) | ((n) << 24)))
@@ -15,6 +15,16 @@ enum {
 /* The GPU behind a handle, and the node it is in; 0 or an NVML code. */
 int find(void *handle, struct lab_hardware *hardware, struct lab_gpu **gpu);
 int number(unsigned *into, unsigned value);
+int copy_text(char *into, unsigned size, const char *text);
+
+/* A MIG device behind a handle: its GPU, its instances' numbers. 0 when it is none. */
+struct mig_device { int gpu; unsigned instance, compute; };
+int is_mig_handle(void *handle, struct mig_device *device);
+/* The same by name: 0, or an NVML code. */
+int mig_handle_by_uuid(const char *text, void **handle);
+int mig_name(void *handle, char *into, unsigned size);
+int mig_device_uuid(void *handle, char *into, unsigned size);
+int mig_memory(void *handle, unsigned long long *total, unsigned long long *used);
 
 /* What every function of a GPU starts with. */
 #define GPU(handle)                                                                                \

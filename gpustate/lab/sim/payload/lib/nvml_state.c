@@ -1,5 +1,6 @@
 /* Simulated: what NVML answers about the state of a GPU: memory, processes, modes, sensors, fabric. */
 #define _GNU_SOURCE
+#include "mps.h"
 #include "nvml_inner.h"
 
 #include <stdio.h>
@@ -27,9 +28,14 @@ static unsigned long long used_bytes(const struct lab_gpu *gpu) {
 }
 
 LAB_API int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *info) {
-    GPU(handle);
     if (!info)
         return INVALID_ARGUMENT;
+    if (is_mig_handle(handle, NULL)) {
+        int code = mig_memory(handle, &info->total, &info->used);
+        info->free = info->total - info->used;
+        return code;
+    }
+    GPU(handle);
     info->total = gpu->memory_mib << 20;
     info->used = (RESERVED_MIB << 20) + used_bytes(gpu); /* version 1 counts reserved as used */
     info->free = info->total - info->used;
@@ -71,7 +77,8 @@ LAB_API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *coun
         if (strcmp(holders[i].kind, "cuda") || strcmp(holders[i].what, gpu->pci_address))
             continue;
         if (seen < room)
-            into[seen] = (process_info){(unsigned)holders[i].pid, holders[i].bytes, ~0u, ~0u};
+            into[seen] = (process_info){(unsigned)holders[i].pid, holders[i].bytes, (unsigned)holders[i].gpu_instance,
+                                        (unsigned)holders[i].compute_instance};
         seen++;
     }
     *count = seen;
@@ -117,24 +124,6 @@ LAB_API int nvmlDeviceSetPersistenceMode(void *handle, unsigned mode) {
     return lab_write(persistence_path(gpu, path, sizeof path), mode ? "1\n" : "0\n") < 0 ? UNKNOWN : OK;
 }
 
-LAB_API int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
-    GPU(handle);
-    if (!gpu->max_mig_devices)
-        return NOT_SUPPORTED;
-    number(current, 0);
-    return number(pending, 0);
-}
-
-LAB_API int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { GPU(handle); return number(count, gpu->max_mig_devices); }
-LAB_API int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *answer) { GPU(handle); return number(answer, 0); }
-
-LAB_API int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **into) {
-    GPU(handle);
-    (void)index;
-    (void)into;
-    return gpu->max_mig_devices ? NOT_FOUND : NOT_SUPPORTED;
-}
-
 LAB_API int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending) {
     GPU(handle);
     number(current, 1);
@@ -163,7 +152,16 @@ LAB_API int nvmlDeviceGetRemappedRows(void *handle, unsigned *correctable, unsig
 }
 
 LAB_API int nvmlDeviceGetVirtualizationMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
-LAB_API int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, 0); }
+LAB_API int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) { GPU(handle); return number(mode, lab_compute_mode(gpu)); }
+
+LAB_API int nvmlDeviceSetComputeMode(void *handle, unsigned mode) {
+    GPU(handle);
+    if (mode > EXCLUSIVE_PROCESS || mode == 1) /* 1 was a mode of its own until CUDA 8 */
+        return INVALID_ARGUMENT;
+    if (geteuid() != 0)
+        return NO_PERMISSION;
+    return lab_set_compute_mode(gpu, mode) < 0 ? UNKNOWN : OK;
+}
 
 /* ---- sensors -------------------------------------------------------------------------------- */
 

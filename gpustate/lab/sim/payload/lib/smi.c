@@ -1,6 +1,7 @@
 /* Simulated nvidia-smi, over the stub NVML it finds as libnvidia-ml.so.1.
  *
- * Taken: the plain table, -L, -q, --query-gpu, --query-compute-apps, --format, -i, -pm, --version.
+ * Taken: the plain table, -L, -q, --query-gpu, --query-compute-apps, --format, -i, -pm, -c, --version, and of
+ * MIG: mig, -mig, --gpu-reset.
  * Exit codes are the NVML code of what went wrong, as the real one does it: 9, 12, 15, 18; 2 for a
  * bad argument, 6 for nothing found. Anything else of the real tool is refused with 2.
  *
@@ -8,7 +9,9 @@
  */
 #define _GNU_SOURCE
 #include "lab.h"
+#include "mig.h"
 #include "smi_fields.h"
+#include "smi_mig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +37,7 @@ static int lost(unsigned index) {
 }
 
 /* All GPUs, or those of the list given with -i: an index, a UUID or a bus id. */
-static int choose(const char *wanted, void **gpus, unsigned *count) {
+int choose(const char *wanted, void **gpus, unsigned *count) {
     unsigned all = 0;
     *count = 0;
     CALL("nvmlDeviceGetCount_v2", &all);
@@ -67,9 +70,11 @@ static int choose(const char *wanted, void **gpus, unsigned *count) {
 
 static int list(void **gpus, unsigned count) {
     char name[96], uuid[96], index[16];
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < count; i++) {
         printf("GPU %s: %s (UUID: %s)\n", show(gpus[i], "index", index, sizeof index),
                show(gpus[i], "name", name, sizeof name), show(gpus[i], "uuid", uuid, sizeof uuid));
+        smi_list_mig_devices(gpus[i]);
+    }
     return 0;
 }
 
@@ -259,6 +264,27 @@ static int set_persistence(void **gpus, unsigned count, unsigned mode) {
     return 0;
 }
 
+static int set_compute_mode(void **gpus, unsigned count, unsigned mode) {
+    static const char *words[] = {"DEFAULT", "", "PROHIBITED", "EXCLUSIVE_PROCESS"};
+    char address[64];
+    for (unsigned i = 0; i < count; i++) {
+        unsigned now = 0;
+        show(gpus[i], "pci.bus_id", address, sizeof address);
+        if (CALL("nvmlDeviceGetComputeMode", gpus[i], &now) == 0 && now == mode) {
+            printf("Compute mode is already set to %s for GPU %s.\n", words[mode], address);
+            continue;
+        }
+        int code = CALL("nvmlDeviceSetComputeMode", gpus[i], mode);
+        if (code) {
+            printf("Unable to set compute mode for GPU %s: %s\nTerminating early due to previous errors.\n", address, error_text(code));
+            return code;
+        }
+        printf("Set compute mode to %s for GPU %s.\n", words[mode], address);
+    }
+    printf("All done.\n");
+    return 0;
+}
+
 /* 580.178.04 is NVML 580.178. */
 static const char *short_version(const char *version, char *into, size_t size) {
     const char *dot = strchr(version, '.'), *second = dot ? strchr(dot + 1, '.') : NULL;
@@ -294,7 +320,7 @@ static int start(void) {
     return 0;
 }
 
-struct options { const char *query, *apps, *format, *gpus; int list, details, version, persistence; };
+struct options { const char *query, *apps, *format, *gpus; int list, details, version, persistence, mig, reset, compute; };
 
 static const char *argument(const char *given, const char *name, char **argv, int *at) {
     size_t length = strlen(name);
@@ -306,7 +332,7 @@ static const char *argument(const char *given, const char *name, char **argv, in
 }
 
 static int read_options(int argc, char **argv, struct options *options) {
-    options->persistence = -1;
+    options->persistence = options->mig = options->compute = -1;
     for (int i = 1; i < argc; i++) {
         const char *given = argv[i], *text;
         if (!strcmp(given, "-L") || !strcmp(given, "--list-gpus"))
@@ -326,6 +352,14 @@ static int read_options(int argc, char **argv, struct options *options) {
         else if (((text = argument(given, "--persistence-mode", argv, &i)) || (text = argument(given, "-pm", argv, &i))) &&
                  (!strcmp(text, "0") || !strcmp(text, "1")))
             options->persistence = *text == '1';
+        else if (((text = argument(given, "--multi-instance-gpu", argv, &i)) || (text = argument(given, "-mig", argv, &i))) &&
+                 (!strcmp(text, "0") || !strcmp(text, "1")))
+            options->mig = *text == '1';
+        else if ((text = argument(given, "--compute-mode", argv, &i)) || (text = argument(given, "-c", argv, &i))) {
+            options->compute = !strcmp(text, "0") || !strcmp(text, "DEFAULT") ? 0 : !strcmp(text, "2") || !strcmp(text, "PROHIBITED") ? 2
+                               : !strcmp(text, "3") || !strcmp(text, "EXCLUSIVE_PROCESS") ? 3 : 1;
+        } else if (!strcmp(given, "-r") || !strcmp(given, "--gpu-reset"))
+            options->reset = 1;
         else {
             printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n");
             return BAD_ARGUMENT;
@@ -342,7 +376,16 @@ int main(int argc, char **argv) {
     struct options options = {0};
     void *gpus[LAB_MAX_GPUS];
     unsigned count = 0;
-    int code = start();
+    int code = start(), is_mig = argc > 1 && !strcmp(argv[1], "mig");
+    struct lab_hardware hardware;
+    if (code)
+        return code;
+    if (is_mig)
+        code = smi_mig(argc - 2, argv + 2);
+    if (lab_hardware(&hardware) == 0)
+        mig_make_nodes(&hardware);
+    if (is_mig)
+        return code;
     if (!code)
         code = read_options(argc, argv, &options);
     if (!code && options.version) {
@@ -359,6 +402,12 @@ int main(int argc, char **argv) {
     int units = !options.format || !strstr(options.format, "nounits");
     if (options.persistence >= 0)
         return set_persistence(gpus, count, (unsigned)options.persistence);
+    if (options.compute >= 0)
+        return set_compute_mode(gpus, count, (unsigned)options.compute);
+    if (options.mig >= 0)
+        return smi_set_mig_mode(gpus, count, (unsigned)options.mig);
+    if (options.reset)
+        return smi_reset(gpus, count);
     if (options.query)
         return query(gpus, count, options.query, header, units);
     if (options.apps)

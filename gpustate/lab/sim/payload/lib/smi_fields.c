@@ -167,7 +167,7 @@ static int read_compute_mode(void *gpu, const char *which, char *into, size_t si
     unsigned mode = 0;
     (void)which;
     int code = CALL("nvmlDeviceGetComputeMode", gpu, &mode);
-    snprintf(into, size, "%s", mode ? "Exclusive_Process" : "Default");
+    snprintf(into, size, "%s", mode == 3 ? "Exclusive_Process" : mode == 2 ? "Prohibited" : "Default");
     return code;
 }
 

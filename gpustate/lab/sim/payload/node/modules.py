@@ -250,6 +250,12 @@ def _load_nvidia(entry: dict[str, Any]) -> None:
             write(driver / "nvidia-nvswitch/devices" / switch["pci_address"], "")
     for gpu in gpus:
         bind(gpu["pci_address"], "nvidia")
+        # An Ampere board keeps its MIG mode; the driver shows it from the start.
+        board = at("/var/lib/gpustate-lab/inforom") / f"mig-{gpu['pci_address']}"
+        if board.exists() and board.read_text().startswith("1"):
+            (driver / f"nvidia/capabilities/gpu{gpu['minor']}/mig").mkdir(
+                parents=True, exist_ok=True
+            )
         information = _information(gpu, entry["version"])
         write(driver / "nvidia/gpus" / gpu["pci_address"] / "information", information)
     _make_nodes(gpus, parameters)
@@ -318,8 +324,9 @@ def _unload_nvidia(_entry: dict[str, Any]) -> None:
     # a node that cannot be opened anyway can only be told from a good one by being gone.
     remove_nodes("nvidia[0-9]*", "nvidiactl", "nvidia-nvswitch*", "nvidia-caps*")
     # Modes kept by the driver, not by the board, are back to their defaults.
-    for path in (RUN / "state").glob("persistence-*"):
-        path.unlink()
+    for pattern in ("persistence-*", "mig-*"):
+        for path in (RUN / "state").glob(pattern):
+            path.unlink()
 
 
 def _load_uvm(_entry: dict[str, Any]) -> None:

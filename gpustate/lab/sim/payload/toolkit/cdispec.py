@@ -80,6 +80,36 @@ class Nvml:
                 "index": index,
                 "minor": self.number("nvmlDeviceGetMinorNumber", handle),
                 "uuid": self.text("nvmlDeviceGetUUID", handle),
+                "mig": self.mig_devices(handle),
+            })  # fmt: skip
+        return found
+
+    def mig_devices(self, gpu: ctypes.c_void_p) -> list[dict[str, Any]] | None:
+        """The MIG devices of a GPU; ``None`` when it is not divided."""
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        try:
+            self.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(current), ctypes.byref(pending))
+        except NvmlError:
+            return None
+        if not current.value:
+            return None
+        found = []
+        for index in range(self.number("nvmlDeviceGetMaxMigDeviceCount", gpu)):
+            mig = ctypes.c_void_p()
+            try:
+                self.call(
+                    "nvmlDeviceGetMigDeviceHandleByIndex",
+                    gpu,
+                    ctypes.c_uint(index),
+                    ctypes.byref(mig),
+                )
+            except NvmlError:
+                continue
+            found.append({
+                "index": index,
+                "uuid": self.text("nvmlDeviceGetUUID", mig),
+                "instance": self.number("nvmlDeviceGetGpuInstanceId", mig),
+                "compute": self.number("nvmlDeviceGetComputeInstanceId", mig),
             })  # fmt: skip
         return found
 
@@ -113,9 +143,19 @@ def build(
     nvml = Nvml()
     version = nvml.text("nvmlSystemGetDriverVersion")
     gpus = nvml.gpus()
-    devices = []
+    devices: list[dict[str, Any]] = []
+    every: list[dict[str, str]] = []
     for gpu in gpus:
         node = {"path": f"/dev/nvidia{gpu['minor']}"}
+        if gpu["mig"] is not None:
+            # A divided GPU is given out in its parts only.
+            for mig in gpu["mig"]:
+                nodes = [node, *capabilities(gpu["minor"], mig)]
+                every += [one for one in nodes if one not in every]
+                for name in mig_names(gpu, mig, strategies):
+                    devices.append({"name": name, "containerEdits": {"deviceNodes": nodes}})
+            continue
+        every.append(node)
         for strategy in strategies:
             name = (
                 str(gpu["index"])
@@ -125,9 +165,8 @@ def build(
                 else f"gpu{gpu['index']}"
             )
             devices.append({"name": name, "containerEdits": {"deviceNodes": [node]}})
-    if with_all and gpus:
-        nodes = [{"path": f"/dev/nvidia{gpu['minor']}"} for gpu in gpus]
-        devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
+    if with_all and every:
+        devices.append({"name": "all", "containerEdits": {"deviceNodes": every}})
     files = libraries(version)
     return {
         "cdiVersion": "0.5.0",
@@ -140,6 +179,24 @@ def build(
             "mounts": mounts(files, version),
         },
     }
+
+
+def mig_names(gpu: dict[str, Any], mig: dict[str, Any], strategies: tuple[str, ...]) -> list[str]:
+    number = f"{gpu['index']}:{mig['index']}"
+    names = {"index": number, "uuid": mig["uuid"]}
+    return [names.get(strategy, f"mig{number}") for strategy in strategies]
+
+
+def capabilities(minor: int, mig: dict[str, Any]) -> list[dict[str, str]]:
+    """Device nodes of the rights to a MIG device: its GPU instance and its compute instance."""
+    folder = f"/proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{mig['instance']}"
+    found = []
+    for path in (f"{folder}/access", f"{folder}/ci{mig['compute']}/access"):
+        with open(path, encoding="ascii") as handle:
+            number = re.search(r"DeviceFileMinor: (\d+)", handle.read())
+        if number:
+            found.append({"path": f"/dev/nvidia-caps/nvidia-cap{number[1]}"})
+    return found
 
 
 def hooks(files: list[str]) -> list[dict[str, Any]]:

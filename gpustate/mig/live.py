@@ -1,0 +1,168 @@
+"""The layout of a node as its driver tells it, and who uses which part of it.
+
+GPUs are numbered in PCI order, as mig-parted numbers them; NVML's own order is left out of it. What a
+GPU can be divided into is NVML's word where it gave it (one GPU speaks for all of its model), else
+the tables'. For the A30 NVML counts wrong, and the table's counts stand.
+
+Sources:
+    NVIDIA/mig-parted v0.15, pkg/mig/discovery (A30), cmd/nvidia-mig-parted/assert (numbering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpustate.errors import RefusedError
+from gpustate.mig import tables
+from gpustate.mig.geometry import Media
+from gpustate.mig.layout import (
+    ComputeInstance,
+    Engines,
+    GpuInstance,
+    GpuLayout,
+    Layout,
+    LiveComputeProfile,
+    LiveGeometry,
+    LiveProfile,
+    Users,
+    check,
+)
+from gpustate.model.facts import PciGpu
+from gpustate.text.nvml_report import Gpu, MigInstance, MigProfile, NvmlFacts
+
+_A30 = "20b7"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Somebody who has a part of a GPU open.
+
+    Args:
+        minor: of the GPU's device node.
+        instance: number of the GPU instance; ``None``: the GPU itself is open.
+        compute: number of the compute instance; ``None``: the GPU instance itself is open.
+        who: for people.
+    """
+
+    minor: int
+    instance: int | None
+    compute: int | None
+    who: str
+
+
+def in_order(facts: NvmlFacts) -> tuple[Gpu, ...]:
+    """GPUs in PCI order."""
+    return tuple(sorted(facts.gpus, key=lambda gpu: gpu.pci))
+
+
+def layout(
+    gpus: Sequence[Gpu], pci: Iterable[PciGpu] = (), uses: Iterable[Use] | None = None
+) -> Layout:
+    """Put together what NVML and PCI say.
+
+    Args:
+        gpus: in PCI order.
+        pci: the GPUs on PCI, for what NVML does not say of them.
+        uses: who has what open; ``None``: nobody looked.
+
+    Raises:
+        RefusedError: a GPU does not answer, or shows what cannot be.
+    """
+    ids = {one.address: one.device_id for one in pci}
+    found = []
+    for number, gpu in enumerate(gpus):
+        if gpu.error is not None:
+            raise RefusedError(f"GPU {number} ({gpu.pci}) does not answer (NVML error {gpu.error})")
+        device_id = gpu.device_id or ids.get(gpu.pci, "0000")
+        mine = None if uses is None else [use for use in uses if use.minor == gpu.minor]
+        found.append(
+            GpuLayout(
+                index=number,
+                device_id=device_id,
+                subsystem_id=gpu.subsystem_id,
+                name=gpu.name,
+                uuid=gpu.uuid,
+                enabled=gpu.mig_current,
+                pending=gpu.mig_pending,
+                instances=tuple(_instance(one, mine) for one in gpu.mig_instances),
+                geometry=_geometry(gpu, gpus, device_id),
+            )
+        )
+    made = Layout(gpus=tuple(found))
+    try:
+        check(made, "NVML")
+    except Exception as error:
+        raise RefusedError(f"what NVML says of its MIG instances cannot be: {error}") from error
+    return made
+
+
+def _instance(one: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
+    def users(compute: int | None) -> Users:
+        if uses is None:
+            return None
+        mine = [use.who for use in uses if (use.instance, use.compute) == (one.id, compute)]
+        return tuple(dict.fromkeys(mine))
+
+    inside = tuple(
+        ComputeInstance(id=number, slices=slices, start=start, users=users(number))
+        for number, slices, start in one.compute
+    )
+    told = {who for piece in inside for who in piece.users or ()}
+    # Whoever has a compute instance open has its GPU instance open as well: told once.
+    own = tuple(who for who in users(None) or () if who not in told)
+    return GpuInstance(id=one.id, profile=one.profile, start=one.start, users=own, compute=inside)
+
+
+def _geometry(gpu: Gpu, gpus: Sequence[Gpu], device_id: str) -> LiveGeometry | None:
+    alike = [one for one in gpus if one.mig_profiles and one.device_id == gpu.device_id]
+    # NVML shows less of a GPU that is not divided, before R550 nothing at all.
+    alike.sort(key=lambda one: (one.mig_current is not gpu.mig_current, one.pci))
+    if not alike or not gpu.device_id:
+        return None
+    profiles = alike[0].mig_profiles
+    media = Media(*(max(each) for each in zip(*(_media(one) for one in profiles), strict=True)))
+    return LiveGeometry(
+        memory_slices=max(max(one.starts) + one.size for one in profiles),
+        compute_slices=max(one.slices for one in profiles),
+        media=_engines(media),
+        profiles=tuple(_profile(one, device_id) for one in profiles),
+    )
+
+
+def _media(profile: MigProfile) -> Media:
+    return Media(*profile.media) if len(profile.media) == 4 else Media()
+
+
+def _engines(media: Media) -> Engines:
+    counts: Engines = {
+        "NVDEC": media.decoders,
+        "NVENC": media.encoders,
+        "JPEG": media.jpeg,
+        "OFA": media.ofa,
+    }
+    return {word: count for word, count in counts.items() if count}
+
+
+def _profile(one: MigProfile, device_id: str) -> LiveProfile:
+    model = tables.by_device_id().get(device_id)
+    known = model.geometry.get(one.name) if model else None
+    most = known.most if known is not None and device_id == _A30 else one.most
+    compute = tuple(
+        LiveComputeProfile(slices=slices, starts=tuple(starts), nvml_id=number)
+        for slices, number, *starts in one.compute
+    ) or tuple(
+        LiveComputeProfile(slices=kind.slices, starts=kind.starts, nvml_id=kind.nvml_id)
+        for kind in (known.compute if known else tables.compute_profiles(one.slices))
+    )
+    return LiveProfile(
+        name=one.name,
+        slices=one.slices,
+        size=one.size,
+        starts=one.starts,
+        most=most,
+        media=_engines(_media(one)),
+        compute=compute,
+        nvml_id=one.nvml_id,
+        smi_id=one.smi_id,
+    )

@@ -1,0 +1,102 @@
+"""The layout that a node gives itself at every boot: a text file that sh can read.
+
+One line a GPU, and one for each of its GPU instances, with everything ``nvidia-smi mig`` has to be
+told, so that the node needs neither a planner nor Python::
+
+    gpu 00000000:1B:00.0 on
+    instance 00000000:1B:00.0 9 4 3g.40gb 3g.40gb
+    instance 00000000:1B:00.0 14 0 2g.20gb 1c.2g.20gb,1c.2g.20gb
+
+An instance has the number of its profile, its first memory slice, the profile's name, and its compute
+instances, ``-`` for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpustate.mig.change import Change
+from gpustate.mig.config import Config, Entry
+from gpustate.mig.geometry import Geometry
+from gpustate.mig.layout import GpuLayout
+from gpustate.mig.names import device_name
+from gpustate.mig.plan import GpuPlan
+
+HEAD = "# Written by gpustate (state mig); changes are undone by the next apply.\n"
+_GPU = re.compile(r"gpu ([0-9A-F:.]+) (on|off)")
+_INSTANCE = re.compile(r"instance ([0-9A-F:.]+) (\d+) (\d+) (\S+) (\S+)")
+
+
+def bus_id(address: str) -> str:
+    """A PCI address as NVML writes it: ``00000000:1B:00.0`` for ``0000:1b:00.0``."""
+    domain, _, rest = address.partition(":")
+    return f"{int(domain, 16):08X}:{rest.upper()}"
+
+
+def after(plans: Sequence[GpuPlan], addresses: Mapping[int, str]) -> str:
+    """The file for a plan that has been carried out; GPUs it says nothing of are not in it."""
+    lines: list[str] = []
+    for plan in plans:
+        if plan.wanted is None or plan.gpu.enabled is None:
+            continue
+        address = bus_id(addresses[plan.gpu.index])
+        lines.append(f"gpu {address} {'on' if plan.wanted.enabled else 'off'}")
+        geometry = plan.gpu.profiles()
+        if plan.wanted.enabled and geometry is not None:
+            lines += sorted(_instances(address, plan.change, geometry), key=_start)
+    return HEAD + "".join(f"{line}\n" for line in lines)
+
+
+def now(gpu: GpuLayout, address: str) -> str:
+    """The lines of a GPU as it is."""
+    kept = [
+        (one.profile, one.start, [piece.slices for piece in one.compute]) for one in gpu.instances
+    ]
+    geometry = gpu.profiles()
+    lines = [f"gpu {bus_id(address)} {'on' if gpu.enabled else 'off'}"]
+    if geometry is not None:
+        lines += [_line(bus_id(address), geometry, *one) for one in kept]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _instances(address: str, change: Change, geometry: Geometry) -> Iterator[str]:
+    for kept in change.kept:
+        pieces = [one.slices for one in kept.compute] + [span.size for span in kept.created]
+        yield _line(address, geometry, kept.instance.profile, kept.instance.start, pieces)
+    for made in change.created:
+        pieces = [span.size for span in made.compute]
+        yield _line(address, geometry, made.profile, made.span.start, pieces)
+
+
+def _line(address: str, geometry: Geometry, name: str, start: int, pieces: list[int]) -> str:
+    profile = geometry.get(name)
+    number = profile.smi_id if profile is not None and profile.smi_id is not None else 0
+    # Large ones first: the driver looks for their places itself, in the order it is told of them.
+    devices = ",".join(device_name(slices, name) for slices in sorted(pieces, reverse=True)) or "-"
+    return f"instance {address} {number} {start} {name} {devices}"
+
+
+def _start(line: str) -> int:
+    return int(line.split()[3])
+
+
+def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
+    """What a file asks for, as a configuration; GPUs that are gone are left out."""
+    numbers = {bus_id(address): index for index, address in addresses.items()}
+    modes: dict[str, bool] = {}
+    devices: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        if match := _GPU.fullmatch(line):
+            modes[match[1]] = match[2] == "on"
+        elif match := _INSTANCE.fullmatch(line):
+            counts = devices.setdefault(match[1], {})
+            for device in match[5].split(","):
+                if device != "-":
+                    counts[device] = counts.get(device, 0) + 1
+    entries = [
+        Entry(on, devices.get(bus, {}) if on else {}, (numbers[bus],), place=name)
+        for bus, on in modes.items()
+        if bus in numbers
+    ]
+    return Config(name, tuple(entries), name)

@@ -1,0 +1,355 @@
+"""The GPUs of the node are divided into MIG devices as a mig-parted file says, now and after every boot.
+
+What is wanted is proven to fit before anything is touched, from the profiles that NVML reports, else
+from tables. Of all ways there the one is taken that keeps most: devices in use first, then any. What
+has to go is named in the plan with who uses it; an instance that something uses which is not a
+service known here is a refusal, and nothing is ever killed.
+
+Instances do not survive a reboot, and from Hopper on the mode does not either, so a unit makes
+them again at boot, before CDI is refreshed and before containers, the kubelet and the device plugin
+start; with the places they have now, written down in a file that sh can read.
+
+Surprising: nvidia-smi says "All done." for a mode that only waits for a reset, so the mode is read
+again. On Ampere a change of the mode is a GPU reset; from Hopper on it is none. Where a GPU cannot be
+reset, the reboot is in the plan.
+
+Sources:
+    MIG User Guide r620: getting started, deployment considerations;
+    NVIDIA/mig-parted v0.15: deployments/systemd (order at boot), #3 (keep what is in use), #181
+    (nvidia_drm and resets), #368 and #19 (never the kubelet), #485 (a change that is interrupted);
+    NVIDIA/DCGM#276: only a restart makes DCGM let go of an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.errors import PolicyError
+from gpustate.mig import builtin, saved
+from gpustate.mig import config as configs
+from gpustate.mig.config import Config, ConfigFile
+from gpustate.mig.plan import NodePlan
+from gpustate.model.asks import ShippedFile
+from gpustate.model.gpu_facts import GpuFacts
+from gpustate.states.mig import planning, scripts
+from gpustate.states.mig.observed import UNIT, UNIT_PATH, AskMigHolders, Observed
+from gpustate.states.mig.planning import Planned, Planner
+from gpustate.states.mig.probing import look
+
+_RESTORE = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh")
+
+
+@cache
+def _builtin() -> ConfigFile:
+    return builtin.config_file()
+
+
+@lru_cache(maxsize=32)
+def _read(text: str, path: str) -> ConfigFile:
+    return configs.read(text, path)
+
+
+@lru_cache(maxsize=64)
+def _planner(config: str, path: str | None, text: str | None, clients: tuple[str, ...]) -> Planner:
+    file = _builtin() if path is None or text is None else _read(text, path)
+    return Planner(file.config(config), clients)
+
+
+class MigLayoutApplied(State[Observed]):
+    """Every GPU has the MIG mode and the MIG devices that a configuration gives it.
+
+    Args:
+        config: name of the configuration; one of ``file``, else one that every mig-parted has:
+            all-disabled, all-enabled, all-balanced, all-1g.10gb and so on. May be given without its
+            name.
+        file: a mig-parted file (schema v1), on the machine that gpustate runs on.
+        contents: text of the file by its path; filled in when the file is read, not to be given.
+        in_use: what to do where something that nobody here may stop uses what has to change:
+            ``refuse``, or ``reboot``, after which nothing does.
+        clients: more services that hold GPUs and may be stopped for a change; started again.
+
+    Disruption:
+        ``NONE`` for instances that only come; ``RESTART`` where known services that hold GPUs are
+        stopped and started; ``DRAIN`` where an instance in use goes, or the mode of a GPU changes;
+        ``RESET`` for a change of the mode on Ampere, ``REBOOT`` where that GPU cannot be reset.
+
+    Raises:
+        StepFailed: the driver refuses an instance, or one does not go.
+    """
+
+    name: ClassVar[str] = "mig"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "container-toolkit")
+    before: ClassVar[tuple[str, ...]] = ("cdi",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.RESET
+    stable: ClassVar[tuple[str, ...] | None] = (
+        "modes",
+        "instances",
+        "saved",
+        "program",
+        "unit",
+        "enabled",
+        "stopped",
+    )
+
+    config: str = "all-disabled"
+    file: str | None = None
+    contents: dict[str, str] = Field(default_factory=dict)
+    in_use: Literal["refuse", "reboot"] = "refuse"
+    clients: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")], ...],
+        Field(strict=False),
+    ] = ()
+
+    def __init__(self, config: str | None = None, /, **data: Any) -> None:
+        given = data if config is None else {"config": config, **data}
+        super().__init__(**given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_contents(cls, data: Any) -> Any:
+        """Read the file once, where the policy is; a saved plan carries its text along."""
+        path = data.get("file") if isinstance(data, dict) else None
+        if not isinstance(path, str) or path in (data.get("contents") or ()):
+            return data
+        from gpustate.files import TextFiles
+
+        try:
+            text = TextFiles("mig-parted file", PolicyError, 4).text(path)
+        except PolicyError as error:
+            raise _placed(error) from None
+        return {**data, "contents": {path: text}}
+
+    @model_validator(mode="after")
+    def _known(self) -> MigLayoutApplied:
+        if "kubelet.service" in self.clients:
+            raise PolicyError("clients: the kubelet is never stopped", fix="leave it out")
+        try:
+            _planner(*self._question())
+        except PolicyError as error:
+            raise _placed(error) from None
+        return self
+
+    def _question(self) -> tuple[str, str | None, str | None, tuple[str, ...]]:
+        text = self.contents.get(self.file) if self.file is not None else None
+        return self.config, self.file, text, scripts.known_clients(self.clients, resets=False)
+
+    # --- looking -------------------------------------------------------------------------
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        nvml = node.ask(GpuFacts())
+        seen = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
+        if planning.takes_something(self._planned(seen).plan):
+            seen = replace(seen, holders=node.ask(AskMigHolders()))
+        return seen
+
+    def _planned(self, seen: Observed) -> Planned:
+        if seen.image or seen.problem or not seen.gpus:
+            return Planned()
+        if not self.absent:
+            return _planner(*self._question()).of(seen)
+        if seen.before is None:
+            return Planned()
+        wanted = _before(seen.before, tuple(planning.addresses(seen.gpus).items()))
+        return Planner(wanted, self._question()[3]).of(seen)
+
+    def _reboots(self, seen: Observed, plan: NodePlan) -> str:
+        """Why only a reboot does it; empty when it is not needed."""
+        for gpu in planning.resets(plan):
+            if why := (seen.no_reset or {}).get(str(gpu.gpu.index)):
+                return f"{gpu.gpu.shown()} cannot be reset: {why}"
+        if self.in_use == "reboot":
+            for holder, what in planning.in_the_way(seen, plan, self._stoppable(plan)):
+                return f"{what} is in use by {holder.who}"
+        return ""
+
+    def _stoppable(self, plan: NodePlan) -> tuple[str, ...]:
+        return scripts.known_clients(self.clients, resets=bool(planning.resets(plan)))
+
+    # --- deciding ------------------------------------------------------------------------
+
+    def desired(self, seen: Observed) -> Observed:
+        gone = replace(seen, saved=None, program=None, unit=None, enabled=False, stopped=())
+        found = self._planned(seen)
+        if seen.image or seen.problem or found.refusal is not None:
+            return gone if self.absent else replace(seen, stopped=())
+        plan = found.plan
+        wanted = planning.after(seen, plan)
+        if self.absent:
+            return replace(gone, modes=wanted.modes, instances=wanted.instances, before=None)
+        on = any(gpu.wanted is not None and gpu.wanted.enabled for gpu in plan.gpus)
+        able = any(gpu.gpu.enabled is not None for gpu in plan.gpus)
+        before = seen.before
+        if plan and before is None:
+            before = _now(seen, plan)
+        return replace(
+            wanted,
+            saved=found.text if on and able else None,
+            before=before,
+            program=_restore() if on and able else None,
+            unit=scripts.unit_text(seen.folder) if on and able else None,
+            enabled=on and able,
+            stopped=(),
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if seen.image:
+            return None
+        if not seen.systemd:
+            return "there is no systemd to divide the GPUs again at boot; leave the state out for this node with only="
+        if seen.manager and not self.absent:
+            return (
+                "nvidia-mig-manager.service is enabled here and divides the GPUs its own way at every boot; "
+                "systemctl disable --now nvidia-mig-manager.service, or leave the state out"
+            )
+        if seen.problem and (not self.absent or seen.before is not None):
+            return f"NVML does not answer ({seen.problem}); put driver into the policy, or see nvidia-smi"
+        found = self._planned(seen)
+        if found.refusal is not None:
+            return found.refusal
+        if self.in_use == "refuse":
+            held = [
+                f"{holder.who} has {what} open"
+                for holder, what in planning.in_the_way(
+                    seen, found.plan, self._stoppable(found.plan)
+                )
+            ]
+            if held:
+                return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use = 'reboot'"
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        plan = self._planned(seen).plan
+        reboots = self._reboots(seen, plan)
+        mode = Disruption.REBOOT if reboots else Disruption.NONE
+        parts = mode
+        stops = [unit for unit in self._stoppable(plan) if unit in seen.clients] if plan else []
+        if not reboots:
+            least = Disruption.RESTART if stops else Disruption.NONE
+            changed = [gpu.disruption for gpu in plan.gpus if planning.changes_mode(gpu)]
+            mode, parts = max(changed, default=least), max(least, _parts_cost(plan))
+        notes = [f"{gpu.gpu.shown()}: {why}" for gpu in plan.gpus for why in gpu.why]
+        if plan and stops:
+            notes.append(f"stopped for it and started again: {', '.join(stops)}")
+        if seen.image:
+            notes.append("GPUs are divided on the machine itself, not in an image: apply it there")
+        return diff(
+            seen,
+            wanted,
+            costs={"modes": mode, "instances": parts},
+            why={
+                "modes": reboots,
+                "instances": reboots or _counts(plan),
+                "saved": "given again at every boot",
+                "stopped": "an interrupted run left them stopped",
+                "before": "what removal gives back",
+            },
+            paths={
+                "unit": UNIT_PATH,
+                "saved": f"{seen.folder}/layout",
+                "program": f"{seen.folder}/restore",
+                "before": f"{seen.folder}/before",
+            },
+            notes=tuple(notes),
+        )
+
+    # --- doing ---------------------------------------------------------------------------
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, found, folder = self.desired(seen), self._planned(seen), seen.folder
+        divides = bool(plan.fields & {"modes", "instances"})
+        if "before" in plan.fields and wanted.before is not None:
+            yield ops.PutText(f"{folder}/before", wanted.before, mode=0o644)
+        writes = wanted.saved is not None and plan.fields & {"saved", "program"}
+        if writes or divides:
+            yield ops.PutText(f"{folder}/restore", _restore(), mode=0o755)
+            yield ops.PutText(f"{folder}/layout", found.text, mode=0o644)
+        if "unit" in plan.fields and wanted.unit is not None:
+            yield ops.PutText(UNIT_PATH, wanted.unit, mode=0o644)
+        if "enabled" in plan.fields and wanted.enabled:
+            yield ops.EnableUnit(UNIT, now=False)
+        if divides:
+            yield from self._divide(seen, found.plan)
+        elif "stopped" in plan.fields:
+            yield scripts.start_stopped(folder)
+        yield from self._leave(seen, wanted, plan)
+
+    def _divide(self, seen: Observed, plan: NodePlan) -> Iterator[Step]:
+        addresses = planning.addresses(seen.gpus)
+        reboots = self._reboots(seen, plan)
+        if not reboots:
+            yield scripts.divide(seen.folder, plan.gpus, addresses, self._stoppable(plan))
+            return
+        step = scripts.wait_for_reboot(plan.gpus, addresses)
+        if step is not None:
+            yield step
+        yield ops.Reboot(reboots)
+
+    def _leave(self, seen: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+        """Take away what is not needed (any more)."""
+        if "enabled" in plan.fields and not wanted.enabled:
+            # Not stopped: it has long done what it does.
+            text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f /etc/systemd/system/multi-user.target.wants/{UNIT}\neffect disabled"
+            yield ops.Run(text, f"disable {UNIT}")
+        if "unit" in plan.fields and wanted.unit is None:
+            yield ops.RemoveFile(UNIT_PATH)
+            yield ops.ForgetOriginal(UNIT_PATH)
+        if self.absent:
+            if plan.fields & {"saved", "before", "program", "modes", "instances", "stopped"}:
+                yield scripts.forget(seen.folder)
+        elif wanted.saved is None and plan.fields & {"saved", "program", "modes", "instances"}:
+            for name in ("layout", "restore"):
+                yield ops.RemoveFile(f"{seen.folder}/{name}")
+                yield ops.ForgetOriginal(f"{seen.folder}/{name}")
+
+
+def _placed(error: PolicyError) -> PolicyError:
+    """With the place in the mig-parted file in its words; its own place is that of the policy."""
+    what = f"{error.place}: {error.message}" if error.place else error.message
+    return PolicyError(what, fix=error.fix)
+
+
+@cache
+def _restore() -> str:
+    return _RESTORE.load().decode("utf-8")
+
+
+@lru_cache(maxsize=64)
+def _before(text: str, addresses: tuple[tuple[int, str], ...]) -> Config:
+    return saved.config(text, dict(addresses), "what was there before")
+
+
+def _now(seen: Observed, plan: NodePlan) -> str:
+    """The layout as it is, of the GPUs that the plan speaks of."""
+    addresses = planning.addresses(seen.gpus)
+    lines = [
+        saved.now(gpu.gpu, addresses[gpu.gpu.index])
+        for gpu in plan.gpus
+        if gpu.wanted is not None and gpu.gpu.enabled is not None
+    ]
+    return saved.HEAD + "".join(lines)
+
+
+def _parts_cost(plan: NodePlan) -> Disruption:
+    """What it costs that instances come and go, their GPU's mode left aside."""
+    still = [gpu for gpu in plan.gpus if not planning.changes_mode(gpu)]
+    return max((gpu.disruption for gpu in still), default=Disruption.NONE)
+
+
+def _counts(plan: NodePlan) -> str:
+    words = [step.do for gpu in plan.gpus for step in gpu.steps]
+    kept = sum(len(gpu.change.kept) for gpu in plan.gpus if gpu.steps)
+    gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
+    return f"GPU instances kept={kept} destroyed={gone} created={made}" if words else ""
+
+
+__all__ = ["MigLayoutApplied", "Observed"]

@@ -1,0 +1,166 @@
+"""From what was seen and what is wanted to a plan of the node's GPUs, and to who is in its way: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from gpustate.errors import RefusedError
+from gpustate.mig import live, saved
+from gpustate.mig import plan as planner
+from gpustate.mig.config import Config
+from gpustate.mig.layout import GpuLayout
+from gpustate.mig.plan import GpuPlan, NodePlan
+from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Holder, Observed
+from gpustate.states.mig.scripts import pieces_text
+from gpustate.text.nvml_report import Gpu
+
+Wanted = Config | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, or why there is none."""
+
+    plan: NodePlan = field(default_factory=lambda: NodePlan("", ()))
+    refusal: str | None = None
+    text: str = ""  # of the layout file, once the plan is carried out
+
+
+class Planner:
+    """Plans for one configuration; equal questions are answered once.
+
+    Args:
+        config: what is wanted.
+        clients: services that are stopped for a change: they are in nobody's way.
+    """
+
+    def __init__(self, config: Config, clients: tuple[str, ...]) -> None:
+        self.config = config
+        self.clients = frozenset(clients)
+        self.ask = lru_cache(maxsize=16)(self._ask)
+
+    def of(self, seen: Observed) -> Planned:
+        """The plan for a node."""
+        return self.ask(seen.gpus, seen.holders)
+
+    def _ask(self, gpus: tuple[Gpu, ...], holders: tuple[Holder, ...] | None) -> Planned:
+        uses = None
+        if holders is not None:
+            workloads = (one for one in holders if one.unit not in self.clients)
+            uses = [use for one in workloads for use in one.uses()]
+        try:
+            made = planner.plan(self.config, live.layout(gpus, (), uses))
+        except RefusedError as error:
+            return Planned(refusal=str(error))
+        return Planned(made, None, saved.after(made.gpus, addresses(gpus)))
+
+
+def addresses(gpus: Sequence[Gpu]) -> dict[int, str]:
+    """PCI address of each GPU by its number."""
+    return {number: gpu.pci for number, gpu in enumerate(gpus)}
+
+
+def mode_text(gpu: GpuLayout) -> str:
+    """``on``, or ``off, on after a reset``."""
+    word = "on" if gpu.enabled else "off"
+    if gpu.pending_mode is gpu.enabled:
+        return word
+    return f"{word}, {'on' if gpu.pending_mode else 'off'} after a reset"
+
+
+def shown(gpus: Sequence[Gpu]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Modes and instances of the GPUs that can be divided, by number."""
+    try:
+        layout = live.layout(gpus)
+    except RefusedError:
+        return {}, {}
+    able = [gpu for gpu in layout.gpus if gpu.enabled is not None]
+    return (
+        {str(gpu.index): mode_text(gpu) for gpu in able},
+        {
+            str(gpu.index): tuple(
+                pieces_text(one.profile, one.start, (piece.slices for piece in one.compute))
+                for one in gpu.instances
+            )
+            for gpu in able
+        },
+    )
+
+
+def becomes(plan: GpuPlan) -> tuple[str, tuple[str, ...]]:
+    """Mode and instances of a GPU once its plan is carried out."""
+    if plan.wanted is None or not plan.wanted.enabled:
+        return "off", ()
+    rows = [
+        (
+            kept.instance.start,
+            kept.instance.profile,
+            [*(one.slices for one in kept.compute), *(span.size for span in kept.created)],
+        )
+        for kept in plan.change.kept
+    ]
+    rows += [
+        (made.span.start, made.profile, [span.size for span in made.compute])
+        for made in plan.change.created
+    ]
+    return "on", tuple(pieces_text(name, start, slices) for start, name, slices in sorted(rows))
+
+
+def after(seen: Observed, plan: NodePlan) -> Observed:
+    """The observation with modes and instances as planned."""
+    modes, instances = dict(seen.modes), dict(seen.instances)
+    for gpu in plan.gpus:
+        if gpu.steps:
+            modes[str(gpu.gpu.index)], instances[str(gpu.gpu.index)] = becomes(gpu)
+    return replace(seen, modes=modes, instances=instances)
+
+
+def resets(plan: NodePlan) -> list[GpuPlan]:
+    """GPUs that have to be reset."""
+    return [gpu for gpu in plan.gpus if any(step.do == "reset" for step in gpu.steps)]
+
+
+def changes_mode(gpu: GpuPlan) -> bool:
+    """The GPU's mode is not what it will be."""
+    return bool(gpu.steps) and gpu.wanted is not None and gpu.wanted.enabled is not gpu.gpu.enabled
+
+
+def takes_something(plan: NodePlan) -> bool:
+    """An instance goes, or a mode changes: somebody may be in the way."""
+    going = ("destroy-gpu-instance", "destroy-compute-instance")
+    return any(
+        changes_mode(gpu) or any(step.do in going for step in gpu.steps) for gpu in plan.gpus
+    )
+
+
+def in_the_way(
+    seen: Observed, plan: NodePlan, clients: tuple[str, ...]
+) -> Iterator[tuple[Holder, str]]:
+    """Processes that nobody stops and that hold what is to change, with what they hold."""
+    stopped = {*clients, *NEVER_IN_THE_WAY}
+    for gpu in plan.gpus:
+        if not gpu.steps:
+            continue
+        minor = seen.gpus[gpu.gpu.index].minor
+        reset = any(step.do == "reset" for step in gpu.steps)
+        gone = set(_gone(gpu))
+        for holder in seen.holders or ():
+            if holder.unit in stopped or (not reset and holder.unit in RESET_CLIENTS):
+                continue
+            if changes_mode(gpu) and minor in holder.gpus:
+                yield holder, gpu.gpu.shown()
+                continue
+            for part_minor, instance, compute in holder.parts:
+                if part_minor == minor and (instance, compute) in gone:
+                    yield holder, f"GPU instance {instance} of {gpu.gpu.shown()}"
+                    break
+
+
+def _gone(gpu: GpuPlan) -> Iterator[tuple[int, int]]:
+    for one in gpu.change.destroyed:
+        yield one.id, -1
+        yield from ((one.id, piece.id) for piece in one.compute)
+    for kept in gpu.change.kept:
+        yield from ((kept.instance.id, piece.id) for piece in kept.destroyed)

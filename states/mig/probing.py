@@ -1,0 +1,81 @@
+"""One look at the MIG side of a node; everything leaves in the exec of all states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpustate import Node, NodeFacts
+from gpustate.mig import live
+from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT, UNIT_PATH, Observed
+from gpustate.states.mig.planning import shown
+from gpustate.text.numbers import whole
+from gpustate.text.nvml_report import NvmlFacts, sysfs_address
+
+FILES = "$G/mig/*"
+_PROBE = f"""
+printf 'state=%s\\n' "$G"
+for d in "$SYS"/bus/pci/devices/*; do
+  c=; {{ read -r v <"$d/vendor" && read -r c <"$d/class"; }} 2>/dev/null || continue
+  [ "$v" = 0x10de ] && [ "${{c#0x030}}" != "$c" ] && [ ! -e "$d/reset" ] && echo "no_reset=${{d##*/}}"
+done
+for f in "$PROC"/driver/nvidia/gpus/*/information; do
+  [ -r "$f" ] || continue
+  a=${{f%/*}}
+  while IFS=':' read -r k v; do case $k in 'Device Minor'*) echo "minor=${{a##*/}} ${{v##*[!0-9]}}";; esac; done <"$f"
+done
+[ ! -r {NO_RESET_PATH} ] || while read -r b _; do echo "tried=${{b%,}}"; done <{NO_RESET_PATH}
+:"""
+
+
+def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:
+    """Everything but who uses what, which matters only when something is to change."""
+    said = node.shell(_PROBE)
+    texts = node.read_texts(FILES)
+    unit_text = node.read_text(UNIT_PATH)
+    units = node.units(UNIT, MANAGER, *clients)
+    modules = node.modules()
+    rows = [line.partition("=")[::2] for line in said.stdout.splitlines()]
+    state = next((value for key, value in rows if key == "state"), "/var/lib/gpustate")
+    files = {path.rpartition("/")[2]: text for path, text in texts.items()}
+    # nvidia-smi does not tell them; who has a GPU open is known by them.
+    minors: dict[str, str] = {}
+    for key, value in rows:
+        address, _, minor = value.partition(" ")
+        if key == "minor":
+            minors[address] = minor
+    gpus = tuple(
+        gpu if gpu.minor is not None else replace(gpu, minor=whole(minors.get(gpu.pci, "")))
+        for gpu in live.in_order(nvml)
+    )
+    broken = [gpu for gpu in gpus if gpu.error is not None]
+    problem = "" if nvml.error is None else nvml.error_text or nvml.error_name
+    if not problem and broken:
+        problem = f"GPU {broken[0].pci or broken[0].index}: error {broken[0].error}"
+    modes, instances = shown(gpus) if not problem else ({}, {})
+    no_reset = {}
+    for number, gpu in enumerate(gpus):
+        if ("no_reset", gpu.pci) in rows:
+            no_reset[str(number)] = "it has no reset, as one passed through to a virtual machine"
+        elif "nvidia_drm" in modules:
+            no_reset[str(number)] = "nvidia_drm is loaded and holds it"
+        elif gpu.pci in [sysfs_address(value) for key, value in rows if key == "tried"]:
+            no_reset[str(number)] = "a reset was tried and did not work"
+    unit, manager = units.get(UNIT), units.get(MANAGER)
+    return Observed(
+        modes=modes,
+        instances=instances,
+        saved=files.get("layout"),
+        before=files.get("before"),
+        program=files.get("restore"),
+        unit=unit_text,
+        enabled=unit is not None and unit.enabled,
+        stopped=tuple(files.get("stopped", "").split()),
+        gpus=gpus if not problem else (),
+        problem=problem,
+        clients=tuple(name for name in clients if (one := units.get(name)) and one.active),
+        no_reset=no_reset,
+        manager=manager is not None and manager.enabled,
+        folder=f"{state}/mig",
+        image=facts.image,
+        systemd=facts.systemd,
+    )

@@ -1,0 +1,180 @@
+"""What the steps of the state ``mig`` run on a node, as sh.
+
+Each fragment may be killed anywhere and run again. What it begins with is written down before it is
+done: the services it stops, and (by steps before it) the layout that the node is to have.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from gpustate import Step, ops
+from gpustate.mig.names import device_name
+from gpustate.mig.plan import GpuPlan
+from gpustate.mig.saved import bus_id
+from gpustate.states.mig.observed import CLIENTS, NO_RESET_PATH, RESET_CLIENTS, UNIT
+
+#: Everything that starts with GPUs at boot, and finds them divided then.
+_AFTER_US = (
+    "nvidia-cdi-refresh.service",
+    "nvidia-cdi-refresh.path",
+    "gpustate-cdi-refresh.service",
+    "containerd.service",
+    "crio.service",
+    "docker.service",
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "slurmd.service",
+    *CLIENTS,
+    "gpustate-validate.service",
+)
+
+
+def unit_text(folder: str) -> str:
+    """The unit that divides the GPUs at boot."""
+    return f"""# Written by gpustate (state mig); changes are undone by the next apply.
+[Unit]
+Description=Divide the NVIDIA GPUs into their MIG devices
+After=systemd-modules-load.service systemd-udev-settle.service nvidia-persistenced.service nvidia-fabricmanager.service
+Before={" ".join(_AFTER_US)}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh {folder}/restore {folder}/layout
+TimeoutStartSec=600
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+_FUNCTIONS = r"""
+smi() { timeout -k 5 120 nvidia-smi "$@" 2>&1 </dev/null; }
+why() { printf '%s' "$1" | tail -n 1; }
+start_again() {
+  [ -r "$D/stopped" ] || return 0
+  while read -r u; do
+    systemctl reset-failed "$u" 2>/dev/null || :
+    systemctl start "$u" || echo "$u does not start"
+  done <"$D/stopped"
+  rm -f "$D/stopped"
+}
+stop_clients() { # units: those that run, noted in the order they are to start, before any is stopped
+  [ -d /run/systemd/system ] || return 0
+  [ -e "$D/stopped" ] || {
+    l=; for u in "$@"; do ! systemctl is-active -q "$u" || l="$u
+$l"; done
+    folder "$D"; printf '%s' "$l" >"$D/stopped.new"; sync "$D/stopped.new"; mv -f "$D/stopped.new" "$D/stopped"
+  }
+  for u in "$@"; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done
+}
+refresh_cdi() {
+  smi -L >/dev/null || :
+  [ -e /var/run/cdi/nvidia.yaml ] || return 0
+  for u in nvidia-cdi-refresh.service gpustate-cdi-refresh.service; do
+    systemctl is-enabled -q "$u" 2>/dev/null || continue
+    systemctl reset-failed "$u" 2>/dev/null || :
+    systemctl restart "$u" && return 0
+  done
+  t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
+  if nvidia-ctk cdi generate --output="$t/nvidia.yaml" && [ -s "$t/nvidia.yaml" ]; then
+    chmod 0644 "$t/nvidia.yaml"; mv -fT "$t/nvidia.yaml" /var/run/cdi/nvidia.yaml
+  else echo "the CDI specification could not be written again"; fi
+  rm -rf "$t"
+}
+# What is there now under a number: "profile start", "name".
+instance() { smi mig -i "$1" -lgi | sed -n "s/^| *[0-9][0-9]* *MIG *[^ ]* *\([0-9][0-9]*\) *$2 *\([0-9][0-9]*\):[0-9][0-9]* *|\$/\1 \2/p"; }
+compute() { smi mig -i "$1" -lci | sed -n "s/^| *[0-9][0-9]* *$2 *MIG *\([^ ]*\) *[0-9][0-9]* *$3 .*|\$/\1/p"; }
+drop_compute() { # gpu instance compute name
+  n=$(compute "$1" "$2" "$3"); [ -n "$n" ] || return 0
+  [ "$n" = "$4" ] || fail "GPU $1: compute instance $3 of GPU instance $2 is $n, and was $4 when this was planned; run again"
+  o=$(smi mig -i "$1" -gi "$2" -ci "$3" -dci) || fail "GPU $1: $4 (GPU instance $2) does not go: $(why "$o")"
+}
+drop() { # gpu instance profile start name
+  n=$(instance "$1" "$2"); [ -n "$n" ] || return 0
+  [ "$n" = "$3 $4" ] || fail "GPU $1: GPU instance $2 is not the $5 at $4 that it was when this was planned; run again"
+  o=$(smi mig -i "$1" -gi "$2" -dgi) || fail "GPU $1: $5 at $4 (GPU instance $2) does not go: $(why "$o")"
+  echo "GPU $1: $5 at $4 (GPU instance $2) is gone"
+}
+# The boot's own pass over the GPUs is let end first.
+booting() { [ "$(systemctl is-active @UNIT@ 2>/dev/null)" = activating ]; }
+n=0; while booting && [ $n -lt 300 ]; do n=$((n + 1)); sleep 1; done
+""".replace("@UNIT@", UNIT)
+
+
+def divide(
+    folder: str, plans: Iterable[GpuPlan], addresses: dict[int, str], clients: Iterable[str]
+) -> Step:
+    """Take away what goes, then give every GPU the layout that lies in the folder."""
+    lines = [f"D={shlex.quote(folder)}", _FUNCTIONS]
+    lines.append("trap 'start_again' EXIT")
+    lines.append("stop_clients " + " ".join(map(shlex.quote, clients)))
+    for plan in plans:
+        lines += _destroys(plan, bus_id(addresses[plan.gpu.index]))
+    lines += [
+        'r=0; sh "$D/restore" "$D/layout" || r=$?',
+        "refresh_cdi",
+        # Told to the next plan: a reset that is not to be had takes a reboot.
+        '[ $r = 0 ] || { if waits=$(smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending --format=csv,noheader | grep -E "Enabled, Disabled|Disabled, Enabled"); '
+        f'then mkdir -p /run/gpustate; printf "%s\\n" "$waits" >{NO_RESET_PATH}; '
+        'echo "a GPU could not be reset; the next apply plans a reboot"; fi; exit $r; }',
+        "effect divided",
+    ]
+    return ops.Run("\n".join(lines), "divide the GPUs", timeout=1800, running=True)
+
+
+def _destroys(plan: GpuPlan, bus: str) -> Iterator[str]:
+    geometry = plan.gpu.profiles()
+    for step in plan.steps:
+        data = step.data
+        if step.do == "destroy-compute-instance":
+            numbers = f"{data['gpu_instance']} {data['compute_instance']}"
+            yield f"drop_compute {bus} {numbers} {data['device']}"
+        elif step.do == "destroy-gpu-instance":
+            profile = geometry.get(data["profile"]) if geometry is not None else None
+            number = profile.smi_id if profile is not None else 0
+            yield f"drop {bus} {data['gpu_instance']} {number} {data['start']} {data['profile']}"
+
+
+def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step | None:
+    """Set the modes that a reset would make true; the reboot does. ``None``: no board keeps its mode."""
+    lines = []
+    for plan in plans:
+        if any(step.do == "reset" for step in plan.steps) and plan.wanted is not None:
+            word = "1" if plan.wanted.enabled else "0"
+            bus = bus_id(addresses[plan.gpu.index])
+            lines.append(f'o=$(smi -i {bus} -mig {word}) || fail "GPU {bus}: $(why "$o")"')
+    if not lines:
+        return None
+    text = "\n".join(["D=/nonexistent", _FUNCTIONS, *lines, "effect set"])
+    return ops.Run(text, "set the MIG mode for after the reboot", timeout=300, running=True)
+
+
+def start_stopped(folder: str) -> Step:
+    """Start what an interrupted run has left stopped."""
+    text = f"D={shlex.quote(folder)}\n{_FUNCTIONS}\nstart_again\neffect started"
+    return ops.Run(text, "start the services that were stopped for MIG", timeout=600, running=True)
+
+
+def forget(folder: str) -> Step:
+    """Remove the folder of this state."""
+    files = " ".join(shlex.quote(f"{folder}/{name}") for name in ("layout", "restore", "before"))
+    text = f'for f in {files}; do forget_original "$f"; done\nrm -rf {shlex.quote(folder)} {NO_RESET_PATH}\neffect removed'
+    return ops.Run(text, "remove the layout and what gives it")
+
+
+def known_clients(more: Iterable[str], *, resets: bool) -> tuple[str, ...]:
+    """Units that may be stopped, in the order they are."""
+    return (*more, *CLIENTS, *(RESET_CLIENTS if resets else ()))
+
+
+def pieces_text(profile: str, start: int, slices: Iterable[int]) -> str:
+    """``3g.40gb at 4``, with its compute instances where they are not one for all of it."""
+    names = sorted(device_name(one, profile) for one in slices)
+    inside = "" if names == [profile] else f" ({', '.join(names) or 'empty'})"
+    return f"{profile} at {start}{inside}"

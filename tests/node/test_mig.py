@@ -1,0 +1,142 @@
+"""MIG on a real node: real systemd and a real run over ssh; the driver, its MIG and NVIDIA's packages are simulated.
+
+Looked at with nvidia-smi, systemctl and nvidia-ctk, not with the probes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+POLICY = """
+from gpustate import Policy
+from gpustate.registry import get
+
+base = (
+    get("preflight")(),
+    get("nouveau")(),
+    get("driver-repository")(),
+    get("driver")(branch=580),
+    get("fabric-manager")(),
+    get("persistenced")(),
+    get("toolkit-repository")(),
+    get("container-toolkit")(version="1.18.2"),
+)
+policy = Policy({states} get("mig")("all", file={file!r}), {cdi})
+"""
+#: The first GPU only, so that the others show what is left alone.
+CONFIG = """version: v1
+mig-configs:
+  all:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {devices}
+"""
+#: Stands for the DCGM host engine: it has a MIG device open, and is stopped by its name.
+CLIENT = """[Service]
+ExecStart=/usr/bin/env CUDA_VISIBLE_DEVICES=0 /usr/bin/gpustate-lab-workload 0
+"""
+
+
+def gpustate(
+    verb: str, lab: Lab, node: Node, folder: Path, devices: str, code: int = 0
+) -> dict[str, Any]:
+    """Run a verb with a configuration; the node's part of the document."""
+    config, policy = folder / "mig.yaml", folder / "policy.py"
+    config.write_text(CONFIG.format(devices=devices))
+    states, cdi = ("", "") if verb == "remove" else ("*base,", 'get("cdi")()')
+    policy.write_text(POLICY.format(states=states, cdi=cdi, file=str(config)))
+    run = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
+    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json"]
+    target += [] if verb == "drift" else ["--yes"]
+    done = subprocess.run(
+        [sys.executable, "-c", run, verb, str(policy), *target],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def places(node: Node) -> set[str]:
+    """``profile at start`` of every GPU instance of the first GPU."""
+    text = node.run("nvidia-smi mig -i 0 -lgi", check=False).stdout
+    return {f"{m[1]} at {m[2]}" for m in re.finditer(r"MIG (\S+) +\d+ +\d+ +(\d+):", text)}
+
+
+def mig_uuids(node: Node) -> set[str]:
+    return set(re.findall(r"MIG-[0-9a-f-]{36}", node.run("nvidia-smi -L").stdout))
+
+
+def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
+    lab: Lab, node12: Node, tmp_path: Path
+) -> None:
+    gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
+    first = places(node12)
+    assert len(first) == 3
+    assert len(mig_uuids(node12)) == 3
+    assert node12.run("nvidia-smi mig -i 1 -lgi", check=False).returncode == 6, "left alone"
+    names = node12.run("nvidia-ctk cdi list 2>/dev/null").stdout
+    assert mig_uuids(node12) <= set(re.findall(r"MIG-[0-9a-f-]{36}", names))
+    again = gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
+    assert " changed=0 " in again["summary"]
+
+    # A job in the 3g, a known service in a 1g: the job's is kept, a 1g goes, the service is back.
+    threes = next(d for d in node12.run("nvidia-smi -L").stdout.splitlines() if "MIG 3g" in d)
+    uuid = re.findall(r"MIG-[0-9a-f-]{36}", threes)[0]
+    (node12.root / "etc/systemd/system/nvidia-dcgm.service").write_text(CLIENT)
+    node12.run(
+        f"systemctl daemon-reload; systemctl start nvidia-dcgm.service; "
+        f"systemd-run -q -u job -E CUDA_VISIBLE_DEVICES={uuid} gpustate-lab-workload 0"
+    )
+    apps = "nvidia-smi --query-compute-apps=pid --format=csv,noheader | wc -l"
+    node12.run(f"timeout 60 sh -c 'until [ $({apps}) = 2 ]; do sleep 0.2; done'")
+    job = node12.run("systemctl show -p MainPID --value job.service").stdout.strip()
+    service = "systemctl show -p MainPID --value nvidia-dcgm.service"
+    before = node12.run(service).stdout
+    refused = gpustate("apply", lab, node12, tmp_path, '{"7g.80gb": 1}', code=5)
+    assert f"pid {job} (gpustate-lab-wo" in json.dumps(refused)
+    assert "unit job.service" in json.dumps(refused)
+    assert places(node12) == first
+    gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    assert {one for one in first if one.startswith("3g")} < places(node12)
+    assert len(places(node12)) == 2
+    assert node12.run("systemctl show -p MainPID --value job.service").stdout.strip() == job
+    assert node12.run("systemctl is-active nvidia-dcgm.service").stdout == "active\n"
+    assert node12.run(service).stdout != before
+    node12.run("systemctl stop job.service nvidia-dcgm.service")
+
+    second = places(node12)
+    node12.run("nvidia-smi mig -i 0 -dci; nvidia-smi mig -i 0 -dgi")
+    gpustate("drift", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}', code=2)
+    gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    assert len(places(node12)) == len(second)
+
+    kept = places(node12)
+    node12.reboot()
+    node12.run("until systemctl is-active -q gpustate-mig.service; do sleep 0.2; done")
+    assert places(node12) == kept
+    assert (
+        " changed=0 "
+        in gpustate("apply", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')["summary"]
+    )
+
+    gpustate("remove", lab, node12, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    modes = node12.run("nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader").stdout
+    assert set(modes.split()) == {"Disabled"}
+    left = node12.run(
+        "ls -d /var/lib/gpustate/mig /etc/systemd/system/gpustate-mig.service "
+        "/etc/systemd/system/*.wants/gpustate-mig.service",
+        check=False,
+    )
+    assert left.stdout == ""

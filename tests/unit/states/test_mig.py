@@ -1,0 +1,293 @@
+"""The state mig against a node in memory whose driver is played: costs, refusals, who is in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts
+from gpustate.errors import PolicyError
+from gpustate.model.asks import Answer, FileTexts
+from gpustate.model.building import build, parameters
+from gpustate.ops import Reboot
+from gpustate.states.mig import MigLayoutApplied
+from gpustate.states.mig.observed import AskMigHolders, Holder
+from gpustate.states.mig.probing import FILES
+from gpustate.testing import FakeNode, check_contract
+from gpustate.text.nvml_report import Gpu, MigInstance, NvmlFacts
+
+H100, A100 = ("2330", "hopper"), ("20b2", "ampere")
+WHOLE = ((0, 3, 0),)
+JOB = Holder(4242, "python3", "alice", "job.scope", "trainer-0", (0,), ((0, 1, -1), (0, 1, 0)))
+
+
+def gpu(number: int = 0, kind: tuple[str, str] = H100, **fields: Any) -> Gpu:
+    base = Gpu(
+        index=number,
+        pci=f"0000:{number + 1:02x}:00.0",
+        minor=number,
+        name="NVIDIA TEST",
+        device_id=kind[0],
+        architecture=kind[1],
+        mig_current=False,
+        mig_pending=False,
+    )
+    return replace(base, **fields)
+
+
+def divided(*instances: MigInstance, **fields: Any) -> Gpu:
+    return gpu(mig_current=True, mig_pending=True, mig_instances=instances, **fields)
+
+
+def halves() -> Gpu:
+    return divided(MigInstance(1, "3g.40gb", 0, WHOLE), MigInstance(2, "3g.40gb", 4, WHOLE))
+
+
+def node(
+    *gpus: Gpu,
+    holders: tuple[Holder, ...] = (),
+    files: dict[str, str] | None = None,
+    said: str = "state=/var/lib/gpustate\n",
+    units: dict[str, str] | None = None,
+    enabled: tuple[str, ...] = (),
+    modules: tuple[str, ...] = (),
+    image: bool = False,
+) -> FakeNode:
+    made = FakeNode(
+        facts=NodeFacts(systemd=not image, image=image),
+        units=units,
+        modules=modules,
+        shell={"state=": (0, said)},
+        answers={
+            "GpuFacts": NvmlFacts(source="nvml", gpus=gpus),
+            "AskMigHolders": holders,
+            FileTexts(FILES): {f"/var/lib/gpustate/mig/{k}": v for k, v in (files or {}).items()},
+        },
+    )
+    made.enabled |= set(enabled)
+    return made
+
+
+def told(state: MigLayoutApplied, fake: FakeNode) -> tuple[dict[str, Disruption], str | None]:
+    """Cost of each change, and the refusal."""
+    seen = state.probe(fake)
+    return {c.field: c.disruption for c in state.plan(seen).changes}, state.refuse(seen)
+
+
+def test_a_node_that_is_as_asked_is_asked_nothing_more() -> None:
+    fake = node(gpu(), gpu(1))
+    assert told(MigLayoutApplied(), fake) == ({}, None)
+    assert not [ask for ask in fake.asked if isinstance(ask, AskMigHolders)]
+
+
+def test_hopper_is_divided_without_a_reset_and_ampere_with_one() -> None:
+    hopper, _ = told(MigLayoutApplied("all-balanced"), node(gpu()))
+    ampere, _ = told(MigLayoutApplied("all-balanced"), node(gpu(kind=A100)))
+    assert (hopper["modes"], ampere["modes"]) == (Disruption.DRAIN, Disruption.RESET)
+    assert {"instances", "saved", "before", "program", "unit", "enabled"} < set(hopper)
+
+
+@pytest.mark.parametrize(
+    ("said", "modules", "why"),
+    [
+        ("no_reset=0000:01:00.0\n", (), "passed through"),
+        ("", ("nvidia_drm",), "nvidia_drm is loaded"),
+        ("tried=00000000:01:00.0\n", (), "did not work"),
+    ],
+)
+def test_a_gpu_that_cannot_be_reset_costs_a_reboot_that_the_plan_knows(
+    said: str, modules: tuple[str, ...], why: str
+) -> None:
+    state = MigLayoutApplied("all-balanced")
+    fake = node(gpu(kind=A100), said="state=/s\n" + said, modules=modules)
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    assert plan.disruption is Disruption.REBOOT
+    assert why in "".join(change.why for change in plan.changes)
+    steps = list(state.apply(seen, plan))
+    assert isinstance(steps[-1], Reboot)
+    assert "-mig 1" in steps[-2].script()
+    # Hopper needs no reset, so there is nothing that could not be had.
+    assert told(state, node(gpu(), said="state=/s\n" + said, modules=modules))[0]["modes"] < 4
+
+
+def test_instances_that_only_come_cost_nothing_and_nobody_is_looked_for() -> None:
+    fake = node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))
+    costs, refusal = told(MigLayoutApplied("all-3g.40gb"), fake)
+    assert (costs["instances"], refusal) == (Disruption.NONE, None)
+    assert not [ask for ask in fake.asked if isinstance(ask, AskMigHolders)]
+
+
+def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> None:
+    fake = node(
+        divided(MigInstance(1, "3g.40gb", 0, WHOLE)), units={"nvidia-dcgm.service": "active"}
+    )
+    state = MigLayoutApplied("all-3g.40gb")
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    assert plan.disruption is Disruption.RESTART
+    assert "stopped for it and started again: nvidia-dcgm.service" in plan.notes
+    text = "\n".join(step.script() for step in state.apply(seen, plan) if "divide" in step.label)
+    assert "stop_clients" in text
+    assert "kubelet" not in text
+
+
+def test_who_uses_what_would_go_is_named_and_is_a_refusal() -> None:
+    state = MigLayoutApplied("all-7g.80gb")
+    costs, refusal = told(state, node(halves(), holders=(JOB,)))
+    assert costs["instances"] is Disruption.DRAIN
+    assert refusal is not None
+    assert "pid 4242 (python3, user alice, pod trainer-0)" in refusal
+    assert "GPU instance 1 of GPU 0" in refusal
+    notes = state.plan(state.probe(node(halves(), holders=(JOB,)))).notes
+    assert any("in use by pid 4242" in note for note in notes)
+
+
+def test_what_is_in_use_is_kept_and_its_user_is_in_nobodys_way() -> None:
+    upper = replace(JOB, parts=((0, 2, -1), (0, 2, 0)))
+    state, fake = MigLayoutApplied("all-balanced"), node(halves(), holders=(upper,))
+    costs, refusal = told(state, fake)
+    assert (costs["instances"], refusal) == (Disruption.NONE, None)
+    assert "3g.40gb at 4" in state.desired(state.probe(fake)).instances["0"]
+
+
+def test_a_known_service_that_has_it_open_is_no_refusal() -> None:
+    dcgm = replace(JOB, unit="nvidia-dcgm.service", pod="")
+    assert told(MigLayoutApplied("all-7g.80gb"), node(halves(), holders=(dcgm,)))[1] is None
+    mine = replace(JOB, unit="acme.service", pod="")
+    state = MigLayoutApplied("all-7g.80gb", clients=("acme.service",))
+    assert told(state, node(halves(), holders=(mine,)))[1] is None
+
+
+def test_a_mode_waits_for_everybody_who_has_the_gpu_open() -> None:
+    other = Holder(7, "python3", "bob", "session-3.scope", "", (0,), ())
+    state = MigLayoutApplied("all-balanced")
+    refusal = told(state, node(gpu(), holders=(other,)))[1]
+    assert refusal is not None
+    assert "pid 7 (python3, user bob, unit session-3.scope) has GPU 0" in refusal
+    daemon = replace(other, unit="nvidia-persistenced.service")
+    assert told(state, node(gpu(), holders=(daemon,)))[1] is None
+    assert told(state, node(gpu(kind=A100), holders=(daemon,)))[1] is None
+    elsewhere = replace(other, gpus=(5,))
+    assert told(state, node(gpu(), holders=(elsewhere,)))[1] is None
+
+
+def test_a_reboot_may_be_asked_for_where_something_is_in_use() -> None:
+    state = MigLayoutApplied("all-7g.80gb", in_use="reboot")
+    fake = node(halves(), holders=(JOB,))
+    costs, refusal = told(state, fake)
+    assert (costs["instances"], refusal) == (Disruption.REBOOT, None)
+    seen = state.probe(fake)
+    steps = list(state.apply(seen, state.plan(seen)))
+    assert isinstance(steps[-1], Reboot)
+    assert [step.label for step in steps if "layout" in step.label]
+
+
+def test_what_does_not_fit_is_refused_before_anything(tmp_path: Path) -> None:
+    path = tmp_path / "mig.yaml"
+    path.write_text(
+        "version: v1\nmig-configs:\n  big:\n    - devices: all\n      mig-enabled: true\n"
+        "      mig-devices:\n        3g.40gb: 2\n        1g.10gb: 1\n"
+    )
+    state = MigLayoutApplied("big", file=str(path))
+    refusal = told(state, node(gpu()))[1]
+    assert refusal is not None
+    assert "9 of 8 memory slices wanted" in refusal
+    assert f"{path}:4" in refusal
+
+
+def test_a_saved_plan_needs_the_file_no_more_and_another_file_is_read_anew(tmp_path: Path) -> None:
+    text = "version: v1\nmig-configs:\n  one:\n    - devices: all\n      mig-enabled: false\n"
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(text)
+    second.write_text(text.replace("one", "two"))
+    kept = parameters(MigLayoutApplied("one", file=str(first)))
+    first.unlink()
+    assert build(MigLayoutApplied, kept) == build(MigLayoutApplied, kept)
+    changed = build(MigLayoutApplied, {**kept, "file": str(second), "config": "two"})
+    assert parameters(changed)["contents"] == {str(second): second.read_text()}
+    with pytest.raises(PolicyError, match=r"b\.yaml: no configuration 'one'"):
+        build(MigLayoutApplied, {**kept, "file": str(second)})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"config": "all-1g.11gb"}, "did you mean"),
+        ({"config": 3}, "valid string"),
+        ({"file": "/nonexistent/mig.yaml"}, "/nonexistent/mig.yaml: no such file"),
+        ({"clients": ["kubelet.service"]}, "the kubelet is never stopped"),
+        ({"clients": ["rm -rf /"]}, "clients"),
+        ({"clients": "dcgm"}, "clients"),
+        ({"in_use": "kill"}, "in_use"),
+        ({"contents": 7}, "contents"),
+    ],
+)
+def test_wrong_parameters_are_told_in_a_line(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        build(MigLayoutApplied, values)
+
+
+def test_another_manager_a_silent_nvml_and_a_lost_gpu_are_refusals() -> None:
+    manager = "nvidia-mig-manager.service"
+    fake = node(gpu(), units={manager: "inactive"}, enabled=(manager,))
+    assert "divides the GPUs its own way" in str(told(MigLayoutApplied("all-balanced"), fake)[1])
+    lost = node(gpu(), gpu(1, error=15))
+    assert "GPU 0000:02:00.0: error 15" in str(told(MigLayoutApplied("all-balanced"), lost)[1])
+    silent = node()
+    silent.answers["GpuFacts"] = NvmlFacts(error=9, error_text="driver not loaded")
+    assert "driver not loaded" in str(told(MigLayoutApplied("all-balanced"), silent)[1])
+
+
+def test_services_that_an_interrupted_run_left_stopped_are_started() -> None:
+    state = MigLayoutApplied()
+    fake = node(gpu(), files={"stopped": "nvidia-dcgm.service\n"})
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    assert plan.fields == {"stopped"}
+    assert [step.label for step in state.apply(seen, plan)] == [
+        "start the services that were stopped for MIG"
+    ]
+
+
+def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() -> None:
+    before = "# x\ngpu 00000000:01:00.0 on\ninstance 00000000:01:00.0 0 0 7g.80gb 7g.80gb\n"
+    state = MigLayoutApplied(ensure="absent")
+    seen = state.probe(node(halves(), files={"before": before, "layout": "x", "restore": "y"}))
+    assert state.desired(seen).instances == {"0": ("7g.80gb at 0",)}
+    labels = [step.label for step in state.apply(seen, state.plan(seen))]
+    assert labels[-1] == "remove the layout and what gives it"
+    assert "divide the GPUs" in labels
+    untouched = state.probe(node(halves()))
+    assert not state.plan(untouched)
+
+
+def test_an_image_is_left_alone_and_says_so() -> None:
+    state = MigLayoutApplied("all-balanced")
+    seen = state.probe(node(image=True))
+    assert (state.plan(seen).changes, state.refuse(seen)) == ((), None)
+    assert "not in an image" in state.plan(seen).notes[0]
+
+
+def test_holders_are_read_with_their_capabilities_and_pods() -> None:
+    uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+    text = (
+        "cap=12 gpu0/mig/gi1/access\ncap=13 gpu0/mig/gi1/ci0/access\n"
+        f"holder=77|python3|1000|alice|trainer-0|0::/kubepods/pod{uid}/cri-1.scope|"
+        " /dev/nvidia0 /dev/nvidiactl /dev/nvidia-caps/nvidia-cap12 /dev/nvidia-caps/nvidia-cap13\n"
+        "holder=8|dcgm|0|root||0::/system.slice/nvidia-dcgm.service| /dev/nvidia1\nholder=x|\n"
+    )
+    found = AskMigHolders().parse(Answer(0, text.encode()))
+    assert [(h.pid, h.pod, h.unit, h.gpus, h.parts) for h in found] == [
+        (8, "", "nvidia-dcgm.service", (1,), ()),
+        (77, "trainer-0", "cri-1.scope", (0,), ((0, 1, -1), (0, 1, 0))),
+    ]
+    assert {(use.instance, use.compute) for use in found[1].uses()} == {(1, None), (1, 0)}
+
+
+@pytest.mark.parametrize("config", ["all-disabled", "all-balanced", "all-3g.40gb"])
+def test_it_keeps_the_contract_of_every_state(config: str) -> None:
+    check_contract(MigLayoutApplied(config), node(halves(), gpu(1, A100), holders=()))
