@@ -128,7 +128,7 @@ class CdiSpecification(State[Observed]):
     name: ClassVar[str] = "cdi"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit")
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig")
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:

@@ -14,6 +14,7 @@ Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock i
 """
 
 from gpustate.ops.packages import PACKAGES
+from gpustate.ops.reloads import GPU_SCOPES
 
 LIBRARY = (
     r"""
@@ -135,7 +136,15 @@ forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
     + PACKAGES
     + r"""
 # --- services ----------------------------------------------------------------------------
-systemd_reload() { if [ -d /run/systemd/system ]; then systemctl daemon-reload; effect daemon-reload; fi; }
+"""
+    + GPU_SCOPES
+    + r"""
+systemd_reload() { # never where containers would lose their GPUs by it
+  [ -d /run/systemd/system ] || return 0
+  gl=$(gpu_scopes | tr '\n' ' ')
+  [ -z "$gl" ] || fail "a daemon-reload would take the GPUs from running containers: ${gl}- end them first, or make them anew with CDI (state dev-char)"
+  systemctl daemon-reload; effect daemon-reload
+}
 wait_for() { # seconds command...
   n=$(( $1 * 5 )); shift
   while ! "$@" >/dev/null 2>&1; do n=$((n - 1)); [ $n -gt 0 ] || return 1; sleep 0.2; done

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.step import Step
@@ -33,9 +35,17 @@ class Program:
     steps: tuple[tuple[str, Step], ...] = field(default_factory=tuple[tuple[str, Step], ...])
 
 
-def compile_program(blocks: tuple[Block, ...]) -> Program:
-    """Put the steps of some states, in order, into one program. Reboots are left out."""
+def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None = None) -> Program:
+    """Put the steps of some states, in order, into one program. Reboots are left out.
+
+    Args:
+        blocks: the steps of each state.
+        allowed: rules of the matrix that were overridden, each with the reason; the journal tells.
+    """
     lines = ["sweep"]
+    for rule, reason in sorted((allowed or {}).items()):
+        told = json.dumps({"e": "allowed", "rule": rule, "reason": reason})
+        lines.append(f"entry {shlex.quote(told)}")
     files: dict[str, str] = {}
     steps: list[tuple[str, Step]] = []
     for block in blocks:

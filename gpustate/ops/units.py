@@ -126,16 +126,18 @@ class RestartUnit(Step):
         roll_back: files that are put back as they were before this run when it does not; the
             service is then restarted once more and the step fails.
         wait_s: how long it may take to be healthy.
+        verb: ``reload`` where the service rereads its files without a restart.
     """
 
     unit: str
     healthy: str = ""
     roll_back: tuple[str, ...] = ()
     wait_s: int = 30
+    verb: str = "restart"
 
     @property
     def label(self) -> str:
-        return f"restart {self.unit}"
+        return f"{self.verb} {self.unit}"
 
     @property
     def in_image(self) -> Step | None:
@@ -157,15 +159,15 @@ class RestartUnit(Step):
             "healthy() { " + check + "\n}",
             # Three restarts within seconds may exhaust the start limit of the unit.
             f"systemctl reset-failed {unit} 2>/dev/null || :",
-            f"if systemctl restart {unit} && wait_for {self.wait_s} healthy; then effect restarted; exit 0; fi",
+            f"if systemctl {self.verb} {unit} && wait_for {self.wait_s} healthy; then effect {self.verb}ed; exit 0; fi",
             f"echo {_q(self.unit + ' did not come up:')}",
             f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :",
         ]
         if self.roll_back:
             lines += [
-                f"roll_back {_words(self.roll_back)}",
+                f"BACK=1; roll_back {_words(self.roll_back)}",
                 f"systemctl reset-failed {unit} 2>/dev/null || :",
-                f"systemctl restart {unit} && wait_for {self.wait_s} healthy "
+                f"systemctl {self.verb} {unit} && wait_for {self.wait_s} healthy "
                 f"&& echo {_q(f'rolled back; {self.unit} runs as before')} "
                 f"|| echo {_q(f'rolled back, and {self.unit} still does not run')}",
             ]

@@ -22,8 +22,6 @@ Sources:
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import posixpath
 import re
 import shlex
@@ -33,8 +31,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
+from gpustate.ops.daemons import RUNNING, digest, require, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import AskContainerd, Found
 from gpustate.text import toml_scan
@@ -53,11 +52,7 @@ from gpustate.text.containerd import (
 
 _ABSOLUTE = r"^/[A-Za-z0-9_./+@:-]+$"
 _PATTERN = re.compile(r"/[A-Za-z0-9_./*?\[\]+@:-]+")
-#: A reload or a restart on its way, and a service that systemd tries to start again and again.
-_RUNNING = ("active", "reloading", "activating", "failed")
-_SECRET = re.compile(
-    r"(?mi)^(\s*(?:password|auth|identitytoken|[a-z_-]*token|authorization)\s*=\s*).*$"
-)
+_SECRET = re.compile(r"(?mi)^(\s*(?:password|auth|[a-z_-]*token|authorization)\s*=\s*).*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +152,7 @@ class ContainerdHandler(State[Observed]):
                     f"containerd cannot read its configuration: {found.error}; repair it first"
                 )
         return Observed(
-            digest=_digest(files),
+            digest=digest(files),
             lacks=lacks,
             read=self._read(found, files),
             version=found.version,
@@ -210,7 +205,7 @@ class ContainerdHandler(State[Observed]):
         return min(found, key=len)
 
     def _read(self, found: Found, files: Mapping[str, str]) -> bool:
-        if self.restart == "none" or found.active not in _RUNNING:
+        if self.restart == "none" or found.active not in RUNNING:
             return True
         if found.owed:
             return False
@@ -231,7 +226,7 @@ class ContainerdHandler(State[Observed]):
         )
 
     def _restarts(self, seen: Observed) -> bool:
-        return self.restart == "systemd" and bool(seen.program) and seen.active in _RUNNING
+        return self.restart == "systemd" and bool(seen.program) and seen.active in RUNNING
 
     # --- the contract ----------------------------------------------------------------------
 
@@ -247,7 +242,7 @@ class ContainerdHandler(State[Observed]):
             else:
                 files[path] = text
         return replace(
-            seen, digest=_digest(files), lacks=(), read=True, files=files, trapped=False, owed=False
+            seen, digest=digest(files), lacks=(), read=True, files=files, trapped=False, owed=False
         )
 
     def refuse(self, seen: Observed) -> str | None:
@@ -295,24 +290,28 @@ class ContainerdHandler(State[Observed]):
             return
         edit = self._edit(seen) if "files" in plan.fields else Edit({})
         if not self.absent and edit.files:
-            yield scripts.require(self.binary)
+            yield require(self.binary)
         if not seen.program:
-            yield from _writes(edit, seen)
+            yield from self._writes(edit, seen)
             return
-        target = self._target(seen)
-        yield scripts.remember(target, edit.files, unread=not seen.read and not seen.owed)
-        yield from _writes(edit, seen)
+        daemon = self._target(seen).daemon()
+        yield daemon.remember(edit.files, unread=not seen.read and not seen.owed)
+        yield from self._writes(edit, seen)
         ours = (seen.root_path, self._drop_in(seen.root_path))
         paths = tuple(dict.fromkeys((*edit.files, *ours)))
-        yield scripts.prove(target, paths, present=not self.absent, compare=not seen.trapped)
+        yield daemon.prove(paths, present=not self.absent, compare=not seen.trapped)
         if self._restarts(seen):
-            yield scripts.restart(target, self.unit, paths, present=not self.absent)
+            yield daemon.restart(paths, present=not self.absent)
         else:
-            yield scripts.settle(present=not self.absent)
+            yield daemon.settle(present=not self.absent)
+
+    def _writes(self, edit: Edit, seen: Observed) -> Iterator[Step]:
+        # The drop-in before the import of it.
+        yield from writes(dict(reversed(list(edit.files.items()))), seen.originals)
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent and self.restart == "systemd" and seen.program:
-            yield scripts.first_start(self._target(seen), self.unit)
+            yield self._target(seen).daemon().first_start()
 
     def verify(self, seen: Observed) -> Plan:
         plan, reason = self.plan(seen), self.refuse(seen)
@@ -335,19 +334,8 @@ class ContainerdHandler(State[Observed]):
             handler=self.handler,
             binary=self.binary,
             own_default=own_default,
+            unit=self.unit,
         )
-
-
-def _writes(edit: Edit, seen: Observed) -> Iterator[Step]:
-    # The drop-in before the import of it.
-    for path, text in reversed(list(edit.files.items())):
-        if path in seen.originals and seen.originals[path] == text:
-            yield ops.RestoreOriginal(path)
-        elif text is None:
-            yield ops.RemoveFile(path)
-            yield ops.ForgetOriginal(path)
-        else:
-            yield ops.PutText(path, text)
 
 
 def _imports(files: Mapping[str, str], root_path: str) -> list[str]:
@@ -389,10 +377,6 @@ def _dump_without_imports(found: Found) -> str:
 def _unreadable(files: Mapping[str, str]) -> str:
     torn = [path for path, text in files.items() if "\ufffd" in text]
     return f"{torn[0]} is not UTF-8, which TOML has to be; repair it first" if torn else ""
-
-
-def _digest(files: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()[:16]
 
 
 def _masked(text: str | None) -> str | None:

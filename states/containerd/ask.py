@@ -11,15 +11,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate import ProbeError
 from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
-from gpustate.text.numbers import whole
-
-#: What containerd ran with before a change it has yet to read; on tmpfs, because a boot reads it.
-OWED = "/run/gpustate/containerd"
-#: gpustate has restarted this node's containerd for the handler; below ``$G``.
-SERVED = "containerd.served"
 
 
 def dump_function(program: str = '"$p"', root: str = '"$r"') -> str:
@@ -91,48 +85,33 @@ class AskContainerd(Ask[Found]):
     def script(self) -> str:
         more = shlex.quote(self.drop_in) if self.drop_in else ""
         place = shlex.quote(posixpath.dirname(self.drop_in)) if self.drop_in else '"$d/conf.d"'
-        return _SCRIPT.format(
-            unit=shlex.quote(self.unit),
-            root=ROOT_PATH,
-            owed=OWED,
-            served=SERVED,
-            dump=dump_function(),
-            more=more,
-            place=place,
+        return (
+            unit_command(self.unit)
+            + BLOBS
+            + _SCRIPT.format(
+                root=ROOT_PATH,
+                owed=owed("containerd"),
+                served=served("containerd"),
+                dump=dump_function(),
+                more=more,
+                place=place,
+            )
         )
 
     def parse(self, answer: Answer) -> Found:
-        keys: dict[str, list[str]] = {}
-        blobs: dict[str, dict[str, str]] = {"file": {}, "original": {}, "dump": {}, "error": {}}
-        rest = answer.out
-        while rest:
-            row, _, rest = rest.partition(b"\n")
-            key, _, value = row.decode("utf-8", "replace").partition("=")
-            if key not in blobs:
-                keys.setdefault(key, []).append(value)
-                continue
-            size, _, path = value.partition(" ")
-            length = whole(size)
-            if length is None or length > len(rest):
-                raise ProbeError(f"the listing of containerd's files is torn at {value[:80]!r}")
-            blobs[key][path] = rest[:length].decode("utf-8", "replace")
-            rest = rest[length + 1 :]
-
-        def last(key: str) -> str:
-            return keys.get(key, [""])[-1]
-
+        rows = read_rows(answer.out, "containerd's files", ("file", "dump", "error"))
         return Found(
-            program=last("program"),
-            version=last("version"),
-            active=last("active") if "unit" in keys else "",
-            started_with=last("root") or ROOT_PATH,
-            files=blobs["file"],
-            originals={**dict.fromkeys(keys.get("missing", [])), **blobs["original"]},
-            newer=tuple(keys.get("newer", [])),
-            owed="owed" in keys,
-            served="served" in keys,
-            dump=blobs["dump"].get("", ""),
-            error=blobs["error"].get("", ""),
+            program=rows.last("program"),
+            version=rows.last("version"),
+            active=rows.last("active") if "unit" in rows.keys else "",
+            started_with=rows.last("root") or ROOT_PATH,
+            files=rows.blobs["file"],
+            originals=rows.originals,
+            newer=rows.keys.get("newer", ()),
+            owed="owed" in rows.keys,
+            served="served" in rows.keys,
+            dump=rows.blobs["dump"].get("", ""),
+            error=rows.blobs["error"].get("", ""),
         )
 
     def stand_in(self) -> Found:
@@ -140,27 +119,7 @@ class AskContainerd(Ask[Found]):
 
 
 _SCRIPT = r"""
-x=; t=; r=; p=; v=
-if [ -d /run/systemd/system ]; then
-  while IFS= read -r l; do
-    case $l in
-      LoadState=*) [ "$l" = LoadState=loaded ] && echo unit=1 ;;
-      ActiveState=*) echo "active=${{l#*=}}" ;;
-      ExecMainStartTimestamp=?*) t=$(date -d "${{l#*=}}" +%s) ;;
-      ExecStart=*) l=${{l#*argv\[\]=}}; x=${{l%% ; *}} ;;
-    esac
-  done <<END
-$(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p ExecMainStartTimestamp -p ExecStart {unit})
-END
-elif [ -n "${{GPUSTATE_IMAGE-}}" ]; then
-  # What systemd will read when the image boots: the last of the unit's command lines.
-  for f in /lib/systemd/system/{unit} /usr/lib/systemd/system/{unit} /etc/systemd/system/{unit} \
-    /lib/systemd/system/{unit}.d/*.conf /usr/lib/systemd/system/{unit}.d/*.conf /etc/systemd/system/{unit}.d/*.conf; do
-    [ -f "$f" ] || continue
-    while IFS= read -r l; do case $l in ExecStart=?*) x=${{l#*=}} ;; esac; done <"$f"
-  done
-  while :; do case $x in [-@:+!]*) x=${{x#?}} ;; *) break ;; esac; done
-fi
+r=; p=; v=
 set -f; set -- $x; set +f
 [ $# = 0 ] || {{ p=$1; shift; }}
 while [ $# != 0 ]; do
@@ -173,7 +132,6 @@ d=${{r%/*}}
 echo "root=$r"
 [ -e {owed} ] && echo owed=1
 [ -e "$G/{served}" ] && echo served=1
-blob() {{ printf '%s=%s %s\n' "$1" "$(wc -c <"$3")" "$2"; cat "$3"; echo; }}
 seen=
 for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   [ -f "$f" ] || continue
@@ -182,12 +140,7 @@ for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   blob file "$f" "$f"
   [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
 done
-for k in "$G"/originals/*.path; do
-  [ -r "$k" ] || continue
-  f=; IFS= read -r f <"$k"
-  case $f in "$d"/*.toml|{place}/*.toml) ;; *) continue ;; esac
-  if [ -e "${{k%.path}}" ]; then blob original "$f" "${{k%.path}}"; else echo "missing=$f"; fi
-done
+known "$d/*.toml" {place}"/*.toml"
 [ -x "$p" ] || exit 0
 echo "program=$p"
 v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}

@@ -170,6 +170,7 @@ class Validated(State[Observed]):
         "persistenced",
         "container-toolkit",
         "containerd",
+        "mig",
         "cdi",
     )
     known_after: ClassVar[tuple[str, ...]] = (
@@ -178,6 +179,7 @@ class Validated(State[Observed]):
         "persistenced",
         "container-toolkit",
         "containerd",
+        "mig",
         "cdi",
     )
     stable: ClassVar[tuple[str, ...] | None] = (

@@ -72,7 +72,14 @@ class _Ground:
         return self.loaded[0]
 
 
-def plan_edit(files: Files, handler: Handler, *, containerd_version: str, dump_text: str) -> Edit:
+def plan_edit(
+    files: Files,
+    handler: Handler,
+    *,
+    containerd_version: str,
+    dump_text: str,
+    may_import: bool = True,
+) -> Edit:
     """Return the files to write so that containerd serves ``handler``, and nothing else changes.
 
     Args:
@@ -80,6 +87,7 @@ def plan_edit(files: Files, handler: Handler, *, containerd_version: str, dump_t
         handler: what is asked for.
         containerd_version: of the binary on the node, such as ``1.7.24``.
         dump_text: standard output of the command that :func:`dump_arguments` names.
+        may_import: a drop-in may be used; otherwise the root file is edited in any case.
 
     Raises:
         ProbeError: a file is not TOML, or cannot be edited without touching what is not ours.
@@ -92,7 +100,8 @@ def plan_edit(files: Files, handler: Handler, *, containerd_version: str, dump_t
     new: dict[str, str | None] = dict(ground.texts)
     where = ""
     if need.settings:
-        made = None if need.replaces else _with_drop_in(ground, need.settings)
+        in_place = need.replaces or not may_import
+        made = None if in_place else _with_drop_in(ground, need.settings)
         made = made or _in_place(ground, need.settings)
         if ground.retired is not None:
             made.setdefault(files.drop_in_path, retire(ground.retired))

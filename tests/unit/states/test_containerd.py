@@ -13,9 +13,10 @@ import pytest
 from gpustate import Disruption, PolicyError, ProbeError, ops
 from gpustate.model.asks import Answer
 from gpustate.model.policy import build
+from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.containerd import ContainerdHandler
 from gpustate.states.containerd.ask import AskContainerd, Found
-from gpustate.states.containerd.scripts import RestartContainerd, Target
+from gpustate.states.containerd.scripts import Target
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -115,7 +116,7 @@ def test_the_binary_is_asked_between_writing_and_restarting() -> None:
         "restart containerd.service",
     ]
     restart = node.done[-1]
-    assert isinstance(restart, RestartContainerd)
+    assert isinstance(restart, RestartDaemon)
     assert set(restart.roll_back) == {ROOT, DROP_IN}
     assert not any(isinstance(step, ops.DaemonReload) for step in node.done)
     scripts = "\n".join(step.script() for step in node.done)
@@ -165,7 +166,7 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
     assert plan.fields == fields
     if fields:
         steps = list(ContainerdHandler().apply(ContainerdHandler().probe(ours), plan))
-        assert isinstance(steps[-1], RestartContainerd)
+        assert isinstance(steps[-1], RestartDaemon)
         assert not any(isinstance(step, ops.PutText) for step in steps)
 
 

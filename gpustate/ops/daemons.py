@@ -1,0 +1,369 @@
+"""The steps that change what a container runtime's daemon reads: remember, prove, restart.
+
+They work where a plan cannot see: between reading the node and changing it. What the daemon ran with is
+kept on tmpfs until it has read something newer, whichever run that takes: so a run that is killed
+between writing the files and restarting leaves the restart owed, and the run that makes good for it can
+still roll back to what worked. A boot reads the files anyway and forgets the debt.
+
+Surprising: systemd is never told to reload its units. That would make it write the device cgroups of
+running containers anew, without the GPUs that a hook has put there.
+
+Each kind of daemon brings four sh functions:
+
+- ``dump`` prints what it makes of the files on disk, and fails when it cannot read them;
+- ``others`` reads a dump and prints a line for each value that is not ours;
+- ``serves`` reads a dump and succeeds when the handler is registered as asked;
+- ``working`` prints a row for each part that works, its last word ``ok``, and fails when the daemon does
+  not answer.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit#48, discussion #1133: NVML unknown after a daemon-reload.
+    NVIDIA/gpu-operator#594: restarts of containerd with unchanged files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpustate.errors import ProbeError
+from gpustate.model.step import Step
+from gpustate.ops.steps import (
+    ForgetOriginal,
+    PutText,
+    RemoveFile,
+    RestartUnit,
+    RestoreOriginal,
+    Run,
+    StartUnit,
+)
+from gpustate.text.numbers import whole
+
+
+def _q(word: str) -> str:
+    return shlex.quote(word)
+
+
+def _words(words: tuple[str, ...]) -> str:
+    return " ".join(map(_q, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One daemon of one node.
+
+    Args:
+        name: in messages, and in the names of the notes about it.
+        unit: its service.
+        functions: ``dump``, ``others``, ``serves`` and ``working``.
+    """
+
+    name: str
+    unit: str
+    functions: str
+
+    def prelude(self) -> str:
+        """Its functions, and where its notes are."""
+        return f"w={owed(self.name)}; n={self.name}\n{self.functions}\n"
+
+    def remember(self, files: Mapping[str, str | None], *, unread: bool) -> Run:
+        """Keep what the daemon runs with, for roll-back by this run or the next.
+
+        Args:
+            files: path to the text it will have; ``None`` when it goes away.
+            unread: it has yet to read what is there now.
+        """
+        calls = "".join(
+            f"remembered {_q(path)} {'-' if text is None else _digest(text)}\n"
+            for path, text in files.items()
+        )
+        mark = ': >"$w/unread"\n' if unread else ""
+        text = self.prelude() + _REMEMBER + mark + calls + _HAND_OVER
+        return Run(text, f"keep what {self.name} runs with", 60)
+
+    def prove(self, paths: tuple[str, ...], *, present: bool, compare: bool) -> Run:
+        """Ask the daemon's program what it makes of the new files; put the old ones back if it is wrong.
+
+        Args:
+            paths: files that were written.
+            present: the handler must be in the dump.
+            compare: everything that is not ours must be as before.
+        """
+        give_up = f"roll_back {_words(paths)}; rm -rf $w; fail"
+        lines = [
+            self.prelude(),
+            'if ! dump >"$w/after" 2>"$w/why"; then',
+            f'  m=$(tail -n 1 "$w/why"); {give_up} "$n cannot read its new configuration: $m"',
+            "fi",
+        ]
+        if compare:
+            lines += [
+                'if [ -s "$w/dump" ]; then',
+                '  others <"$w/dump" | sort >"$w/others.before"; others <"$w/after" | sort >"$w/others.after"',
+                '  if ! cmp -s "$w/others.before" "$w/others.after"; then',
+                '    m=$(comm -3 "$w/others.before" "$w/others.after" 2>/dev/null | head -n 3)',
+                f'    {give_up} "the new configuration would change more than the handler: $m"',
+                "  fi",
+                "fi",
+            ]
+        if present:
+            lines += [
+                'if ! serves <"$w/after"; then',
+                f'  {give_up} "$n does not see the handler in its new configuration"',
+                "fi",
+            ]
+        return Run("\n".join(lines), f"have {self.name} read its new configuration", 120)
+
+    def restart(
+        self, paths: tuple[str, ...], *, present: bool, healthy: str = "", verb: str = "restart"
+    ) -> RestartDaemon:
+        """Restart it; it is well when it answers and works as well as before.
+
+        Args:
+            paths: files to put back when it is not.
+            present: note down that the handler is served; otherwise take the note away.
+            healthy: sh that must succeed as well, unless the files have been put back.
+            verb: ``reload`` where that is enough for it to read its files.
+        """
+        more = f'[ -n "${{BACK-}}" ] || {{ {healthy}; }}' if healthy else ":"
+        check = _HEALTHY.format(unit=_q(self.unit), more=more)
+        return RestartDaemon(self.unit, check, paths, verb=verb, daemon=self, present=present)
+
+    def settle(self, *, present: bool) -> Run:
+        """Without a restart nothing is owed: the daemon reads the files when it starts."""
+        more = "" if present else f"\n{_forget(self.name)}"
+        text = f"rm -rf {owed(self.name)}{more}"
+        return Run(text, f"forget what {self.name} ran with", 30)
+
+    def first_start(self) -> StartUnit:
+        """At the first boot of an image: it runs, answers, and serves the handler."""
+        running = f"systemctl is-active --quiet {_q(self.unit)}"
+        check = f"{self.prelude()}{running} && working >/dev/null && dump | serves"
+        return StartUnit(self.unit, healthy=check)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDaemon(RestartUnit):
+    """Restart a daemon, unless what it would read is what it runs with.
+
+    Args:
+        daemon: which one.
+        present: note down that the handler is served; otherwise take the note away.
+    """
+
+    daemon: Daemon = Daemon("", "", "")
+    present: bool = True
+
+    def script(self) -> str:
+        name = self.daemon.name
+        note = f': >"$G/{served(name)}"; sync "$G"' if self.present else _forget(name)
+        lines = [
+            self.daemon.prelude(),
+            "noted() {\n" + note + "\n}",
+            "trap 'if [ $? = 0 ]; then noted; fi' EXIT",
+            'if [ ! -e "$w/unread" ] && [ -s "$w/dump" ] && cmp -s "$w/dump" "$w/after"; then',
+            '  rm -rf "$w"; echo "$n runs with it already"; effect same; exit 0',
+            "fi",
+        ]
+        # A dataclass with slots is made anew by its decorator, so super() would not find it.
+        return "\n".join([*lines, RestartUnit.script(self)])
+
+
+#: States of a unit in which it has to read what changes: a reload or a restart on its way, and a service
+#: that systemd tries to start again and again, among them.
+RUNNING = ("active", "reloading", "activating", "failed")
+
+
+def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None]) -> Iterator[Step]:
+    """Yield the steps that give files their texts, in order; what equals the original is restored.
+
+    Args:
+        files: path to text; ``None`` removes the file.
+        originals: path to text as it was before gpustate.
+    """
+    for path, text in files.items():
+        if path in originals and originals[path] == text:
+            yield RestoreOriginal(path)
+        elif text is None:
+            yield RemoveFile(path)
+            yield ForgetOriginal(path)
+        else:
+            yield PutText(path, text)
+
+
+def digest(files: Mapping[str, str]) -> str:
+    """Of paths and texts: what a saved plan has of files that may hold passwords."""
+    return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()[:16]
+
+
+def require(binary: str, fix: str = "put container-toolkit into the policy") -> Run:
+    """Refuse to register a program that is not there: every container of the handler would fail."""
+    return Run(
+        f"[ -x {_q(binary)} ] || fail {_q(f'{binary} is not there: {fix}')}",
+        f"look for {binary}",
+        30,
+    )
+
+
+# --- what a probe asks of it ------------------------------------------------------------------
+
+
+def owed(name: str) -> str:
+    """What a daemon ran with before a change it has yet to read; on tmpfs, because a boot reads it."""
+    return f"/run/gpustate/{name}"
+
+
+def served(name: str) -> str:
+    """The note that gpustate has had this node's daemon read the handler; below ``$G``."""
+    return f"{name}.served"
+
+
+def unit_command(unit: str) -> str:
+    """Sh that prints ``unit=1`` and ``active=`` and sets ``x``, the unit's command line, and ``t``.
+
+    ``t`` is the second in which the service started, empty when it does not run; ``m`` its process.
+    In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
+    """
+    return _UNIT_COMMAND.replace("@UNIT@", _q(unit))
+
+
+#: Defines ``blob KIND PATH FILE`` and ``known FOLDER...``, which prints kept originals.
+BLOBS = r"""
+blob() { printf '%s=%s %s\n' "$1" "$(wc -c <"$3")" "$2"; cat "$3"; echo; }
+known() { # patterns of paths: the bytes they had before gpustate first touched them
+  for k in "$G"/originals/*.path; do
+    [ -r "$k" ] || continue
+    f=; IFS= read -r f <"$k"
+    for c in "$@"; do
+      case $f in $c) if [ -e "${k%.path}" ]; then blob original "$f" "${k%.path}"; else echo "missing=$f"; fi; break ;; esac
+    done
+  done
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What an ask printed: rows of ``key=value``, and whole files behind rows of ``kind=SIZE PATH``."""
+
+    keys: Mapping[str, tuple[str, ...]]
+    blobs: Mapping[str, Mapping[str, str]]
+
+    def last(self, key: str) -> str:
+        """The value of the last row of a key; empty where there is none."""
+        return self.keys.get(key, ("",))[-1]
+
+    @property
+    def originals(self) -> dict[str, str | None]:
+        """Path to text as it was before gpustate; ``None`` for a file that was not there."""
+        return {**dict.fromkeys(self.keys.get("missing", ())), **self.blobs["original"]}
+
+
+def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
+    """Read the answer of an ask.
+
+    Args:
+        out: what it printed.
+        what: whose files they are, for the message.
+        kinds: the rows that files follow.
+
+    Raises:
+        ProbeError: a file is shorter than its row says.
+    """
+    keys: dict[str, list[str]] = {}
+    blobs: dict[str, dict[str, str]] = {kind: {} for kind in (*kinds, "original")}
+    rest = out
+    while rest:
+        row, _, rest = rest.partition(b"\n")
+        key, _, value = row.decode("utf-8", "replace").partition("=")
+        if key not in blobs:
+            keys.setdefault(key, []).append(value)
+            continue
+        size, _, path = value.partition(" ")
+        length = whole(size)
+        if length is None or length > len(rest):
+            raise ProbeError(f"the listing of {what} is torn at {value[:80]!r}")
+        blobs[key][path] = rest[:length].decode("utf-8", "replace")
+        rest = rest[length + 1 :]
+    return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _forget(name: str) -> str:
+    note, folder = served(name), f'"$G/{name}.folder"'
+    return (
+        f'rm -f "$G/{note}"\n'
+        f'if [ -e {folder} ]; then rmdir "$(cat {folder})" 2>/dev/null || :; rm -f {folder}; fi'
+    )
+
+
+_UNIT_COMMAND = r"""
+x=; t=; m=
+if [ -d /run/systemd/system ]; then
+  while IFS= read -r l; do
+    case $l in
+      LoadState=*) [ "$l" = LoadState=loaded ] && echo unit=1 ;;
+      ActiveState=*) echo "active=${l#*=}" ;;
+      MainPID=[1-9]*) m=${l#*=} ;;
+      ExecMainStartTimestamp=?*) t=$(date -d "${l#*=}" +%s) ;;
+      ExecStart=*) l=${l#*argv\[\]=}; x=${l%% ; *} ;;
+    esac
+  done <<END
+$(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p MainPID -p ExecMainStartTimestamp -p ExecStart @UNIT@)
+END
+elif [ -n "${GPUSTATE_IMAGE-}" ]; then
+  for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \
+    /lib/systemd/system/@UNIT@.d/*.conf /usr/lib/systemd/system/@UNIT@.d/*.conf /etc/systemd/system/@UNIT@.d/*.conf; do
+    [ -f "$f" ] || continue
+    while IFS= read -r l; do case $l in ExecStart=?*) x=${l#*=} ;; esac; done <"$f"
+  done
+  while :; do case $x in [-@:+!]*) x=${x#?} ;; *) break ;; esac; done
+fi
+"""
+
+_REMEMBER = r"""
+mkdir -p -m 0700 "$w" "$R/pre"
+summed() { if [ -e "$1" ]; then sha256sum <"$1" | cut -c1-64; else echo -; fi; }
+remembered() { # path, digest of the text it will have: what the daemon has read stays kept
+  k=$(sha "$1"); now=$(summed "$1")
+  if [ -e "$w/$k.path" ] && [ "$now" != "$(cat "$w/$k.sum")" ] && [ "$now" != "$(summed "$w/$k")" ]; then
+    rm -f "$w/$k.path" "$w/$k" # somebody else's since: theirs is what must not be lost
+  fi
+  printf %s "$2" >"$w/$k.sum"
+  d=$(dirname "$1"); [ -d "$d" ] || printf %s "$d" >"$G/$n.folder"
+  if [ ! -e "$w/$k.path" ]; then
+    rm -f "$w/$k"
+    if [ -e "$1" ]; then cp -a "$1" "$w/$k.new"; mv -fT "$w/$k.new" "$w/$k"; fi
+    printf %s "$1" >"$w/$k.new"; mv -fT "$w/$k.new" "$w/$k.path"
+  fi
+}
+[ -e "$w/working" ] || { working >"$w/working.new" || :; mv -fT "$w/working.new" "$w/working"; }
+[ -e "$w/dump" ] || { dump >"$w/dump.new" 2>/dev/null || : >"$w/dump.new"; mv -fT "$w/dump.new" "$w/dump"; }
+"""
+
+_HAND_OVER = r"""
+for q in "$w"/*.path; do
+  [ -e "$q" ] || continue
+  k=${q##*/}; k=${k%.path}; p=$(cat "$q")
+  [ -e "$R/pre/$k.path" ] && continue
+  case $(summed "$p") in "$(cat "$w/$k.sum")" | "$(summed "$w/$k")") ;; *) continue ;; esac
+  if [ -e "$w/$k" ]; then cp -a "$w/$k" "$R/pre/$k"; fi
+  cp "$q" "$R/pre/$k.path"
+done
+effect kept
+"""
+
+# What is on disk has been read once it is healthy, the new as well as what was rolled back.
+_HEALTHY = r"""systemctl is-active --quiet {unit} || return 1
+a=$(working) || return 1
+{{ {more}; }} || return 1
+if [ "$a" != "$(cat "$w/working" 2>/dev/null)" ]; then
+  printf '%s\n' "$a" | while read -r r; do case $r in ''|ok|*' ok') ;; *) exit 1 ;; esac; done || return 1
+fi
+rm -rf "$w" """

@@ -1,0 +1,289 @@
+"""Set and take out keys of a JSON file that is not ours, and touch nothing else of it.
+
+A writer that reads and dumps such a file loses its order of keys, its indentation, its escapes and the
+way its numbers are written. So an edit here works on the text: a value that is there is replaced where it
+stands, a new one is put behind the last key of its object, in the manner of its neighbours. Every edit
+is proven by reading the result again.
+
+Sources:
+    RFC 8259. encoding/json of Go, which reads the files edited here: of two equal keys the last counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import ProbeError
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
+_BARE = re.compile(r"[^,\]} \t\r\n]+")
+_BOM = "\ufeff"
+_INDENT = "    "
+
+
+@dataclass(slots=True)
+class _Value:
+    """Where a value stands; of an object also its members, in order."""
+
+    start: int
+    end: int = 0
+    members: list[_Member] | None = None
+
+
+@dataclass(slots=True)
+class _Member:
+    key: str
+    start: int
+    key_end: int
+    value: _Value = field(default_factory=lambda: _Value(0))
+
+
+def parse(text: str, place: str) -> dict[str, Any]:
+    """Return what ``text`` means; nothing but blanks is an empty object.
+
+    Args:
+        text: the file; a byte order mark in front is left out.
+        place: its path, for the message.
+
+    Raises:
+        ProbeError: it is no JSON object; names file and line.
+    """
+    body = text.removeprefix(_BOM)
+    if not body.strip(" \t\r\n"):
+        return {}
+    try:
+        data = json.loads(body, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ProbeError(
+            f"not valid JSON: {error.msg}",
+            place=f"{place}:{error.lineno}",
+            fix="repair the file first",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ProbeError(
+            f"not valid JSON: {why}", place=place, fix="repair the file first"
+        ) from error
+    if not isinstance(data, dict):
+        raise ProbeError(
+            f"an object was expected, and it is a {type(data).__name__}",
+            place=place,
+            fix="repair the file first",
+        )
+    return data
+
+
+def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
+    """Return ``text`` with one key set; objects on the way are made.
+
+    Args:
+        text: the file; nothing but blanks is an empty object.
+        path: keys from the top.
+        value: anything JSON knows.
+        place: the file's path, for messages.
+
+    Raises:
+        ProbeError: it is no JSON, a key on the way stands there twice, or is no object.
+    """
+    expected = copy.deepcopy(parse(text, place))
+    table = expected
+    for key in path[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ProbeError(f"{key} is no object", place=place, fix="correct it")
+    table[path[-1]] = value
+    if not text.removeprefix(_BOM).strip(" \t\r\n"):
+        bom = _BOM if text.startswith(_BOM) else ""
+        return bom + json.dumps(expected, indent=_INDENT, ensure_ascii=False) + "\n"
+    owner, found, rest = _walk(text, path, place)
+    if not rest:
+        edited = text[: found.start] + _rendered(text, value, found.start) + text[found.end :]
+    else:
+        for key in reversed(rest[1:]):
+            value = {key: value}
+        edited = _inserted(text, owner, rest[0], value)
+    return _proven(edited, expected, place)
+
+
+def drop_key(text: str, path: Sequence[str], place: str) -> str:
+    """Return ``text`` without one key; one that is not there is no error.
+
+    Raises:
+        ProbeError: it is no JSON, or a key on the way stands there twice.
+    """
+    expected = copy.deepcopy(parse(text, place))
+    table: Any = expected
+    for key in path[:-1]:
+        table = table.get(key) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or path[-1] not in table:
+        return text
+    del table[path[-1]]
+    owner, _, _ = _walk(text, path, place)
+    members = owner.members or []
+    at = next(i for i, member in enumerate(members) if member.key == path[-1])
+    if len(members) == 1:
+        edited = text[: owner.start] + "{}" + text[owner.end :]
+    elif at == 0:
+        edited = text[: members[0].start] + text[members[1].start :]
+    else:
+        edited = text[: members[at - 1].value.end] + text[members[at].value.end :]
+    return _proven(edited, expected, place)
+
+
+def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return the value at ``path``; ``None`` when it is not set."""
+    value: Any = data
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _proven(text: str, expected: Mapping[str, Any], place: str) -> str:
+    try:
+        same = parse(text, place) == expected
+    except ProbeError:
+        same = False
+    if not same:
+        raise ProbeError(
+            "a key cannot be set without touching others", place=place, fix="set it by hand"
+        )
+    return text
+
+
+def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, list[str]]:
+    """Return the innermost object on the way, the last value found, and the keys not found."""
+    value = _scan(text, _past(text, 1 if text.startswith(_BOM) else 0))
+    owner = value
+    for at, key in enumerate(path):
+        if value.members is None:
+            raise ProbeError(f"{path[at - 1]} is no object", place=place, fix="correct it")
+        owner = value
+        there = [member for member in value.members if member.key == key]
+        if len(there) > 1:
+            line = text.count("\n", 0, there[-1].start) + 1
+            raise ProbeError(
+                f"{key} stands there twice", place=f"{place}:{line}", fix="leave one of them"
+            )
+        if not there:
+            return owner, value, list(path[at:])
+        value = there[0].value
+    return owner, value, []
+
+
+def _scan(text: str, at: int) -> _Value:
+    """Return the value at ``at`` of a text that is valid JSON, with its members where it is an object."""
+    value = _Value(at)
+    if text[at] == "{":
+        value.members = []
+        at = _past(text, at + 1)
+        while text[at] != "}":
+            end = _string_end(text, at)
+            member = _Member(str(json.loads(text[at:end])), at, end)
+            colon = _past(text, end)
+            member.value = _scan(text, _past(text, colon + 1))
+            value.members.append(member)
+            at = _past(text, member.value.end)
+            if text[at] == ",":
+                at = _past(text, at + 1)
+        value.end = at + 1
+    elif text[at] == "[":
+        at = _past(text, at + 1)
+        while text[at] != "]":
+            at = _past(text, _scan(text, at).end)
+            if text[at] == ",":
+                at = _past(text, at + 1)
+        value.end = at + 1
+    elif text[at] == '"':
+        value.end = _string_end(text, at)
+    else:
+        found = _BARE.match(text, at)
+        value.end = found.end() if found else at
+    return value
+
+
+def _inserted(text: str, owner: _Value, key: str, value: object) -> str:
+    """Return ``text`` with a new last member of an object, written as its neighbours are."""
+    members = owner.members or []
+    if not members:
+        own = _line_indent(text, owner.start)
+        if "\n" not in text:
+            inner = f"{json.dumps(key, ensure_ascii=False)}: {_inline(value)}"
+            return f"{text[: owner.start]}{{{inner}}}{text[owner.end :]}"
+        newline, unit = _line_break(text), _unit(text)
+        lead = newline + own + unit
+        member = _member(text, key, value, ": ", lead)
+        return f"{text[: owner.start]}{{{lead}{member}{newline}{own}}}{text[owner.end :]}"
+    last = members[-1]
+    if len(members) > 1:
+        before = text[members[-2].value.end : last.start].partition(",")[2]
+    else:
+        before = text[owner.start + 1 : last.start]
+    lead = before if "\n" in before or len(members) > 1 else " "
+    colon = text[last.key_end : last.value.start]
+    member = _member(text, key, value, colon if "\n" not in colon else ": ", lead)
+    return f"{text[: last.value.end]},{lead}{member}{text[last.value.end :]}"
+
+
+def _member(text: str, key: str, value: object, colon: str, lead: str) -> str:
+    name = json.dumps(key, ensure_ascii=False)
+    if "\n" not in lead:
+        return f"{name}{colon}{_inline(value)}"
+    indent = lead.rpartition("\n")[2]
+    return f"{name}{colon}{_block(value, indent, _unit(text), _line_break(text))}"
+
+
+def _rendered(text: str, value: object, at: int) -> str:
+    """``value`` in place of another: on lines of its own where the file is written so."""
+    if "\n" not in text:
+        return _inline(value)
+    return _block(value, _line_indent(text, at), _unit(text), _line_break(text))
+
+
+def _inline(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _block(value: object, indent: str, unit: str, newline: str) -> str:
+    lines = json.dumps(value, indent=unit or _INDENT, ensure_ascii=False).split("\n")
+    return (newline + indent).join(lines)
+
+
+def _line_indent(text: str, at: int) -> str:
+    """The blanks that the line of ``at`` begins with."""
+    start = text.rfind("\n", 0, at) + 1
+    line = text[start:at].removeprefix(_BOM)
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _unit(text: str) -> str:
+    """What one level of the file is indented by: that of its first indented line."""
+    for line in text.split("\n")[1:]:
+        blanks = line[: len(line) - len(line.lstrip(" \t"))]
+        if blanks and line.strip():
+            return blanks
+    return _INDENT
+
+
+def _line_break(text: str) -> str:
+    at = text.find("\n")
+    return "\r\n" if at > 0 and text[at - 1] == "\r" else "\n"
+
+
+def _string_end(text: str, at: int) -> int:
+    found = _STRING.match(text, at)
+    return found.end() if found else at
+
+
+def _past(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")

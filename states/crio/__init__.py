@@ -1,0 +1,296 @@
+"""CRI-O serves the NVIDIA runtime handler, from a drop-in that is wholly ours.
+
+What to write is worked out in :mod:`gpustate.text.crio`. Here it is brought to a node: ``crio config`` is
+asked what it makes of the new file before anything restarts, the service restarts once and only when that
+differs from what it runs with, and the old bytes come back when it does not come up.
+
+CRI-O knows CDI on its own, always. So there are two ways to a GPU: a container that names CDI devices
+(native), and one that runs under the handler. The third, a hook that CRI-O calls for every container
+(``oci-nvidia-hook.json``), injects devices that runc does not know of; the state ``podman`` finds it.
+
+Surprising: CRI-O's own packages keep runc and crun in /usr/libexec/crio, where NVIDIA's runtime does not
+look. The handler is then there, and every container of it fails: that is refused, with the setting that
+mends it.
+
+Sources:
+    cri-o/cri-o: crio(8), crio.conf(5), crio.conf.d(5), pkg/config. No package of CRI-O was at hand to try
+    it with: the tests run a stand-in that reads its files by the rules of that source.
+    NVIDIA/nvidia-container-toolkit: cmd/nvidia-ctk-installer/container/runtime/crio (systemctl restart).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate.errors import RefusedError
+from gpustate.ops.daemons import RUNNING, Daemon, digest, require, writes
+from gpustate.states.crio.ask import AskCrio, Found, low_level_function
+from gpustate.text import crio
+from gpustate.text.containerd import Edit, Handler
+from gpustate.text.toml_scan import parse
+
+_NO_LOW_LEVEL = (
+    "NVIDIA's runtime finds none of the runtimes it wraps on its PATH: set "
+    "nvidia-container-runtime.runtimes in the config of container-toolkit, such as "
+    "[/usr/libexec/crio/crun]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The files, what CRI-O makes of them, and whether the service has read them.
+
+    Args:
+        digest: of main file, drop-ins and their paths.
+        lacks: what the handler lacks in what CRI-O makes of its files.
+        read: the service has read what is on disk; true where it does not run.
+        version: of the crio program; empty where there is none.
+        found: all that the node said.
+        problem: why all this cannot be judged.
+    """
+
+    digest: str = ""
+    lacks: tuple[str, ...] = ()
+    read: bool = True
+    version: str = ""
+    found: Found = field(default_factory=Found)
+    problem: str = ""
+
+
+class CrioHandler(State[Observed]):
+    """CRI-O serves the NVIDIA runtime handler, and its other settings are what they were.
+
+    On a node without CRI-O there is nothing to do.
+
+    Args:
+        handler: its name, which a RuntimeClass refers to.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no handler get this one.
+        drop_in_name: name of the file in CRI-O's drop-in folder that is wholly ours.
+        unit: CRI-O's service.
+        socket: where it answers.
+        restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
+            file back when it does not come up; ``none`` leaves that to somebody else.
+
+    Disruption:
+        ``RESTART`` of CRI-O when its effective configuration changes; containers go on.
+
+    Raises:
+        RefusedError: a file that is read after ours undoes it, or CRI-O would not start.
+        StepFailed: CRI-O cannot read the new file, or does not come up with it.
+    """
+
+    name: ClassVar[str] = "crio"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "version")
+
+    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
+        "/usr/bin/nvidia-container-runtime"
+    )
+    default: bool = False
+    drop_in_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = (
+        crio.DROP_IN_NAME
+    )
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "crio.service"
+    socket: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = "/var/run/crio/crio.sock"
+    restart: Literal["systemd", "none"] = "systemd"
+
+    def probe(self, node: Node) -> Observed:
+        found = node.ask(AskCrio(self.unit))
+        lacks: tuple[str, ...] = ()
+        problem = ""
+        if found.program and not self.absent:
+            try:
+                lacks = crio.handler_problems(parse(found.dump, "crio config"), self._handler())
+            except GpustateError as error:
+                problem = str(error)
+            if found.error and not found.dump:
+                problem = f"CRI-O cannot read its configuration: {found.error}; repair it first"
+        torn = [path for path, text in found.files.items() if "\ufffd" in text]
+        if torn:
+            problem = f"{torn[0]} is not UTF-8, which TOML has to be; repair it first"
+        return Observed(
+            digest=digest(found.files),
+            lacks=lacks,
+            read=self._read(found),
+            version=found.version,
+            found=found,
+            problem=problem,
+        )
+
+    # --- judging what was seen -------------------------------------------------------------
+
+    def _handler(self) -> Handler:
+        return Handler(self.handler, self.binary, self.default)
+
+    def _files(self, found: Found) -> crio.Files:
+        order = crio.in_order(list(found.files), found.main_path)
+        drop_in = posixpath.join(found.folder, self.drop_in_name)
+        texts = {path: found.files[path] for path in order}
+        return crio.Files(texts, drop_in, found.main_path)
+
+    def _read(self, found: Found) -> bool:
+        if self.restart == "none" or found.active not in RUNNING:
+            return True
+        if found.owed:
+            return False
+        if self.absent or found.served or found.active != "active":
+            return True
+        return not any(self.handler in found.files.get(path, "") for path in found.newer)
+
+    def _edit(self, seen: Observed) -> Edit:
+        files = self._files(seen.found)
+        if self.absent:
+            return crio.plan_removal(files, self._handler())
+        if not seen.found.program:
+            return Edit({}, ("CRI-O is not installed here: nothing to do",))
+        if seen.problem:
+            raise ProbeError(seen.problem)
+        return crio.plan_edit(files, self._handler())
+
+    def _restarts(self, seen: Observed) -> bool:
+        running = seen.found.active in RUNNING
+        return self.restart == "systemd" and bool(seen.found.program) and running
+
+    # --- the contract ----------------------------------------------------------------------
+
+    def desired(self, seen: Observed) -> Observed:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return seen
+        files = {p: t for p, t in {**seen.found.files, **edit.files}.items() if t is not None}
+        found = replace(seen.found, files=files, owed=False, newer=())
+        return replace(seen, digest=digest(files), lacks=(), read=True, found=found)
+
+    def refuse(self, seen: Observed) -> str | None:
+        for path in (seen.found.main_path, seen.found.folder):
+            if not path.startswith("/"):
+                return f"{self.unit} names {path!r}: write an absolute path there"
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError) as error:
+            return str(error)
+        if seen.lacks and not edit.files and not self.absent and seen.found.program:
+            return (
+                f"the files are as they should be, and CRI-O says: {'; '.join(seen.lacks)}; "
+                "see crio config"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return Plan()
+        restarts = self._restarts(seen)
+        cost = Disruption.RESTART if restarts else Disruption.NONE
+        changes = [
+            Change("files", seen.found.files.get(path), text, cost, edit.why, path=path)
+            for path, text in edit.files.items()
+        ]
+        if seen.lacks:
+            changes.append(Change("lacks", list(seen.lacks), [], cost))
+        if not seen.read:
+            why = "it has yet to read its configuration"
+            changes.append(Change("read", False, True, Disruption.RESTART, why))
+        notes = list(edit.notes)
+        if edit.files and not restarts and seen.found.program:
+            notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
+        if not self.absent and seen.found.program:
+            notes += [f"CRI-O does not read {path}: remove it" for path in seen.found.unread]
+        return Plan(tuple(changes), tuple(notes))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan.fields & {"files", "read"}:
+            return
+        edit = self._edit(seen) if "files" in plan.fields else Edit({})
+        if not self.absent and edit.files:
+            yield require(self.binary)
+            yield ops.Run(
+                f'{low_level_function()}[ -n "$(low_level)" ] || fail {shlex.quote(_NO_LOW_LEVEL)}',
+                "look for a runtime that NVIDIA's can wrap",
+                30,
+            )
+        if not seen.found.program:
+            yield from writes(edit.files, seen.found.originals)
+            return
+        daemon = self._daemon(seen)
+        yield daemon.remember(edit.files, unread=not seen.read and not seen.found.owed)
+        yield from writes(edit.files, seen.found.originals)
+        paths = tuple(dict.fromkeys((*edit.files, self._files(seen.found).drop_in_path)))
+        yield daemon.prove(paths, present=not self.absent, compare=True)
+        if self._restarts(seen):
+            yield daemon.restart(paths, present=not self.absent)
+        else:
+            yield daemon.settle(present=not self.absent)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and seen.found.program:
+            yield self._daemon(seen).first_start()
+
+    def verify(self, seen: Observed) -> Plan:
+        plan, reason = self.plan(seen), self.refuse(seen)
+        if reason is None or plan:
+            return plan
+        return Plan((Change("problem", reason, "", Disruption.NONE),))
+
+    def _daemon(self, seen: Observed) -> Daemon:
+        says = crio.merged(self._files(seen.found).texts) if not seen.problem else {}
+        default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
+        own = self.default or default == self.handler
+        functions = _FUNCTIONS.format(
+            program=shlex.quote(seen.found.program),
+            main=shlex.quote(seen.found.main_path),
+            folder=shlex.quote(seen.found.folder),
+            handler=self.handler,
+            binary=shlex.quote(self.binary),
+            own_default="default_runtime = " if own else "-",
+            socket=shlex.quote(self.socket),
+        )
+        return Daemon("crio", self.unit, functions)
+
+
+_FUNCTIONS = r"""
+dump() {{
+  set --; [ -e {main} ] && set -- --config {main}
+  timeout -k 2 20 {program} "$@" --config-dir {folder} config
+}}
+others() {{ # a dump on standard input, a line for each value that is neither a default nor ours
+  t=
+  while IFS= read -r l; do
+    l=${{l#"${{l%%[! ]*}}"}}
+    case $l in '['*) t=$l; continue ;; ''|'#'*) continue ;; esac
+    case $t in '[crio.runtime.runtimes.{handler}]') continue ;; esac
+    case $l in '{own_default}'*) [ "$t" = '[crio.runtime]' ] && continue ;; esac
+    printf '%s %s\n' "$t" "$l"
+  done
+}}
+serves() {{
+  t=; b={binary}
+  while IFS= read -r l; do
+    l=${{l#"${{l%%[! ]*}}"}}
+    case $l in
+      '['*) t=$l ;;
+      "runtime_path = \"$b\"") [ "$t" = '[crio.runtime.runtimes.{handler}]' ] && return 0 ;;
+    esac
+  done
+  return 1
+}}
+working() {{
+  [ -S {socket} ] || return 1
+  if timeout -k 2 5 {program} status --help >/dev/null 2>&1; then
+    timeout -k 2 5 {program} status --socket {socket} info >/dev/null 2>&1 || return 1
+  fi
+  echo 'crio ok'
+}}
+"""

@@ -1,0 +1,146 @@
+"""What a node says about its CRI-O: one ask, so that a probe stays at one exec.
+
+Sources:
+    crio(8): ``--config``, ``--config-dir``; ``crio config`` prints what it makes of its files, with
+    values that are its defaults as comments; ``crio status``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
+from gpustate.text.crio import FOLDER, MAIN_PATH, UNREAD_FOLDER
+
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One CRI-O as the node has it.
+
+    Args:
+        program: of the process or unit, else the one on PATH; empty when there is none.
+        version: such as ``1.31.2``.
+        active: ``ActiveState`` of the unit; empty without systemd or without the unit.
+        main_path, folder: the file and the folder it reads.
+        files: path to text of all that lies there.
+        originals: path to text as it was before gpustate; ``None`` for a file that was not there.
+        newer: files that were written after the service started.
+        owed, served: the marks of that name.
+        dump: what it makes of its files; empty when it could not say.
+        error: why it could not.
+        low_level: programs that NVIDIA's runtime would wrap, in its order, those that are there.
+        unread: drop-ins for the handler in a folder that CRI-O does not read.
+    """
+
+    program: str = ""
+    version: str = ""
+    active: str = ""
+    main_path: str = MAIN_PATH
+    folder: str = FOLDER
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    newer: tuple[str, ...] = ()
+    owed: bool = False
+    served: bool = False
+    dump: str = ""
+    error: str = ""
+    low_level: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskCrio(Ask[Found]):
+    """How CRI-O is started here, what it reads, and what it makes of it.
+
+    Args:
+        unit: its service.
+    """
+
+    unit: str
+
+    def script(self) -> str:
+        script = _SCRIPT.replace("@OWED@", owed("crio")).replace("@SERVED@", served("crio"))
+        for word, text in (
+            ("@MAIN@", MAIN_PATH),
+            ("@FOLDER@", FOLDER),
+            ("@UNREAD@", UNREAD_FOLDER),
+        ):
+            script = script.replace(word, text)
+        return unit_command(self.unit) + BLOBS + low_level_function() + script
+
+    def parse(self, answer: Answer) -> Found:
+        rows = read_rows(answer.out, "CRI-O's files", ("file", "dump", "error"))
+        return Found(
+            program=rows.last("program"),
+            version=rows.last("version"),
+            active=rows.last("active") if "unit" in rows.keys else "",
+            main_path=rows.last("main") or MAIN_PATH,
+            folder=rows.last("folder") or FOLDER,
+            files=rows.blobs["file"],
+            originals=rows.originals,
+            newer=rows.keys.get("newer", ()),
+            owed="owed" in rows.keys,
+            served="served" in rows.keys,
+            dump=rows.blobs["dump"].get("", ""),
+            error=rows.blobs["error"].get("", ""),
+            low_level=rows.keys.get("low", ()),
+            unread=rows.keys.get("unread", ()),
+        )
+
+    def stand_in(self) -> Found:
+        return Found()
+
+
+def low_level_function() -> str:
+    """Define ``low_level``: the programs that NVIDIA's runtime would wrap, those that are there."""
+    return _LOW_LEVEL.replace("@CONFIG@", TOOLKIT_CONFIG)
+
+
+_LOW_LEVEL = r"""
+low_level() { # the list in the toolkit's config.toml, else its default
+  b=$(sed -n '/^[[:space:]]*runtimes[[:space:]]*=/,/\]/p' @CONFIG@ 2>/dev/null | grep -o '"[^"]*"' | tr -d '"')
+  for b in ${b:-runc crun}; do command -v "$b" 2>/dev/null; done
+}
+"""
+
+_SCRIPT = r"""
+set -f; set -- $x; set +f
+if [ -n "$m" ] && [ -r "/proc/$m/cmdline" ]; then
+  a=$(tr '\0' ' ' <"/proc/$m/cmdline"); set -f; set -- $a; set +f
+fi
+p=; c=; d=
+[ $# = 0 ] || { p=$1; shift; }
+while [ $# != 0 ]; do
+  case $1 in
+    -c|--config) c=${2-} ;; -c=*|--config=*) c=${1#*=} ;;
+    -d|--config-dir) d=${2-} ;; -d=*|--config-dir=*) d=${1#*=} ;;
+  esac
+  shift
+done
+case $p in */crio) ;; *) p=$(command -v crio) ;; esac
+[ -n "$c" ] || c=@MAIN@
+[ -n "$d" ] || d=@FOLDER@
+printf 'main=%s\nfolder=%s\n' "$c" "$d"
+[ -e @OWED@ ] && echo owed=1
+[ -e "$G/@SERVED@" ] && echo served=1
+{ [ -f "$c" ] && printf '%s\n' "$c"; find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | while IFS= read -r f; do
+  [ -f "$f" ] || continue
+  blob file "$f" "$f"
+  [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
+done
+known "$d/*"
+for f in @UNREAD@/*; do [ -f "$f" ] && grep -qs nvidia "$f" && echo "unread=$f"; done
+low_level | while IFS= read -r b; do echo "low=$b"; done
+[ -x "$p" ] || exit 0
+echo "program=$p"
+v=$(timeout -k 2 20 "$p" --version); v=${v#* version }; v=${v%%[!0-9.]*}
+echo "version=$v"
+set --; [ -e "$c" ] && set -- --config "$c"
+if o=$(timeout -k 2 20 "$p" "$@" --config-dir "$d" config 2>/dev/null); then printf 'dump=%s \n%s\n' "${#o}" "$o"
+else o=$(timeout -k 2 20 "$p" "$@" --config-dir "$d" config 2>&1 >/dev/null); o=${o##*
+}; printf 'error=%s \n%s\n' "${#o}" "$o"; fi
+"""

@@ -1,0 +1,166 @@
+"""Every NVIDIA device node has its link below /dev/char, now and after the next boot.
+
+runc names devices to systemd by /dev/char/MAJOR:MINOR, and leaves out those that have no such link. udev
+makes them for devices it is told of, and it is never told of NVIDIA's. A container then gets its GPUs, and
+loses them at the next ``systemctl daemon-reload``, when systemd writes its device cgroup anew.
+
+The links are made here and now; a udev rule makes them whenever the module is loaded. The rule is the one
+NVIDIA gives, at the place and under the name it gives, so one that is there already is left alone.
+
+Surprising: the links do not help a container whose GPUs were injected by a hook (mode ``legacy``), for
+runc was never told of them. Such containers are found, and named in the plan: they lose their GPUs at any
+daemon-reload, also at one that a package makes while it is installed. A step of gpustate that would make
+one fails instead.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit#48 and discussion #1133; nvidia-ctk system create-dev-char-symlinks.
+    opencontainers/runc, libcontainer/cgroups/devices: devices without a link are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.ops.reloads import GPU_SCOPES
+from gpustate.text.numbers import hexadecimal
+
+RULE_NAME = "71-nvidia-dev-char.rules"
+RULE_PATH = f"/etc/udev/rules.d/{RULE_NAME}"
+RULE_TEXT = """# Written by gpustate (state dev-char); changes are undone by the next apply.
+ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"
+"""
+_ELSEWHERE = (f"/usr/lib/udev/rules.d/{RULE_NAME}", f"/lib/udev/rules.d/{RULE_NAME}")
+
+_SCRIPT = (
+    GPU_SCOPES
+    + r"""
+set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do [ -c "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
+for f in /dev/char/*; do [ -L "$f" ] && case $(readlink "$f") in *nvidia*) echo "link=${f##*/} $(readlink -f "$f")" ;; esac; done
+gpu_scopes | while IFS= read -r s; do echo "exposed=$s"; done
+:
+"""
+)
+_LINK = r"""
+for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
+  [ -c "$f" ] || continue
+  set -- $(stat -c '%t %T' "$f"); l=/dev/char/$((0x$1)):$((0x$2))
+  [ "$(readlink -f "$l" 2>/dev/null)" = "$f" ] && continue
+  mkdir -p /dev/char; ln -sfnT "$f" "$l"
+done
+effect linked
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The links, the rule, and who would suffer.
+
+    Args:
+        missing: device nodes without their link, as ``195:0 /dev/nvidia0``.
+        rule_text: our udev rule.
+        rule_elsewhere: the same rule of somebody else; empty where there is none.
+        exposed: containers that lose their GPUs at a daemon-reload.
+        image: a root to be baked: only the next boot counts.
+    """
+
+    missing: tuple[str, ...] = ()
+    rule_text: str | None = None
+    rule_elsewhere: str = ""
+    exposed: tuple[str, ...] = ()
+    image: bool = False
+
+
+class DevCharLinks(State[Observed]):
+    """Every NVIDIA device node has its link below /dev/char, and gets it again when the module is loaded.
+
+    Disruption:
+        ``NONE``: running containers are not touched.
+    """
+
+    name: ClassVar[str] = "dev-char"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "driver")
+    after: ClassVar[tuple[str, ...]] = ("persistenced",)
+    # What others do to systemd then finds the links.
+    before: ClassVar[tuple[str, ...]] = ("validator",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.NONE
+    stable: ClassVar[tuple[str, ...] | None] = ("missing", "rule_text", "rule_elsewhere")
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        rule = node.read_text(RULE_PATH)
+        theirs = [node.read_text(path) for path in _ELSEWHERE]
+        said = node.shell(_SCRIPT).stdout
+        rows = [line.partition("=")[::2] for line in said.splitlines()]
+        links = dict(row.partition(" ")[::2] for key, row in rows if key == "link")
+        missing: list[str] = []
+        for key, row in rows:
+            if key != "node" or len(row.split()) != 3:
+                continue
+            path, major, minor = row.split()
+            number = f"{hexadecimal(major)}:{hexadecimal(minor)}"
+            if links.get(number) != path:
+                missing.append(f"{number} {path}")
+        found = [path for path, text in zip(_ELSEWHERE, theirs, strict=True) if _is_rule(text)]
+        return Observed(
+            missing=tuple(sorted(missing)) if facts.systemd else (),
+            rule_text=rule,
+            rule_elsewhere=found[0] if found else "",
+            exposed=tuple(row for key, row in rows if key == "exposed"),
+            image=not facts.systemd,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            ours = seen.rule_text == RULE_TEXT
+            return replace(seen, rule_text=None if ours else seen.rule_text)
+        good = _is_rule(seen.rule_text) or (seen.rule_elsewhere and seen.rule_text is None)
+        return replace(seen, missing=(), rule_text=seen.rule_text if good else RULE_TEXT)
+
+    def plan(self, seen: Observed) -> Plan:
+        notes: list[str] = []
+        if seen.exposed:
+            notes.append(
+                f"{', '.join(seen.exposed)} would lose {'its' if len(seen.exposed) == 1 else 'their'} "
+                "GPUs at a systemctl daemon-reload: make anew with CDI, or under the handler in mode cdi"
+            )
+        if self.absent and seen.rule_text == RULE_TEXT:
+            notes.append("the links stay until the next boot: running containers may need them")
+        return diff(
+            seen,
+            self.desired(seen),
+            why={
+                "missing": "runc leaves out devices without a link",
+                "rule_text": "makes the links whenever the module is loaded",
+            },
+            paths={"rule_text": RULE_PATH},
+            notes=tuple(notes),
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "rule_text" in plan.fields:
+            text = self.desired(seen).rule_text
+            if text is None:
+                yield ops.RestoreOriginal(RULE_PATH)
+                yield ops.RemoveFile(RULE_PATH)
+                yield ops.ForgetOriginal(RULE_PATH)
+            else:
+                yield ops.PutText(RULE_PATH, text, mode=0o644)
+        if "missing" in plan.fields:
+            yield ops.Run(_LINK, "link NVIDIA's devices below /dev/char", 60, running=True)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            yield ops.Run(_LINK, "link NVIDIA's devices below /dev/char", 60, running=True)
+
+
+def _is_rule(text: str | None) -> bool:
+    """Whether a file has the rule, whatever else it says."""
+    for line in (text or "").splitlines():
+        if not line.lstrip().startswith("#") and "create-dev-char-symlinks" in line:
+            return "drivers/nvidia" in line
+    return False

@@ -1,0 +1,386 @@
+"""docker offers the NVIDIA runtime, and everything else in its ``daemon.json`` stays.
+
+docker reads one JSON file and merges nothing, so there is no drop-in: keys are set in that file where they
+belong, and every other byte stays (:mod:`gpustate.text.docker`). Other ``features``, which NVIDIA's own
+tool loses, are among them.
+
+docker rereads its runtimes on a signal. So a change costs a reload, and no container notices. Only CDI is
+looked at once, when the daemon starts: switching it on or off costs a restart, which ends every container
+unless ``live-restore`` is on. That is why CDI is left alone unless asked for; NVIDIA's runtime injects
+GPUs without it.
+
+Surprising: a daemon that rereads its file leaves alone what the file no longer names, so on removal the
+runtime is named away in one reload before the file gets its old bytes back.
+
+Sources:
+    moby/moby: daemon/reload_unix.go, daemon/config, cmd/dockerd. Tried with docker 20.10 and 26.1.
+    docs.docker.com, "dockerd", "Live restore".
+    NVIDIA/nvidia-container-toolkit, pkg/config/engine/docker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate.errors import RefusedError
+from gpustate.ops.daemons import RUNNING, Daemon, require, writes
+from gpustate.states.docker.ask import OURS, AskDocker, Found
+from gpustate.text import docker, jsonedit
+from gpustate.text.containerd import Edit, Handler
+
+_SECRET = re.compile(r'(?i)("[^"]*(?:password|secret|token|proxy)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The file, and whether the daemon runs with what it says.
+
+    Args:
+        digest: of the file.
+        text: the file; ``None`` where there is none.
+        ours: keys in it that gpustate has set.
+        read: the daemon runs with what the file says of the handler; true where it does not run.
+        version: of the daemon; empty where there is none.
+        found: all that the node said.
+        problem: why all this cannot be judged.
+    """
+
+    digest: str = ""
+    text: str | None = None
+    ours: tuple[str, ...] = ()
+    read: bool = True
+    version: str = ""
+    found: Found = field(default_factory=Found)
+    problem: str = ""
+
+
+class DockerRuntime(State[Observed]):
+    """docker offers the NVIDIA runtime, and its other settings are what they were.
+
+    On a node without docker there is nothing to do.
+
+    Args:
+        handler: its name, for ``docker run --runtime``.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no runtime get this one.
+        enable_cdi: whether docker injects CDI devices, from 25.0 on; ``None`` leaves that as it is.
+        unit: docker's service.
+        restart: ``systemd`` has the unit read its file when that changes in effect, and rolls the file
+            back when it does not come up; ``none`` leaves that to somebody else.
+
+    Disruption:
+        ``RELOAD`` when the runtime comes, changes or goes. ``RESTART`` when CDI is switched and
+        ``live-restore`` is on or no container runs, ``DRAIN`` when containers would end with it.
+
+    Raises:
+        RefusedError: the file cannot be edited without touching what is not ours, or docker would not
+            start with it.
+        StepFailed: docker cannot read the new file, or does not run with it.
+    """
+
+    name: ClassVar[str] = "docker"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+    # The file may have passwords of proxies in it, so a saved plan has its digest.
+    stable: ClassVar[tuple[str, ...] | None] = ("digest", "read", "version")
+
+    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
+        "/usr/bin/nvidia-container-runtime"
+    )
+    default: bool = False
+    enable_cdi: bool | None = None
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "docker.service"
+    restart: Literal["systemd", "none"] = "systemd"
+
+    def probe(self, node: Node) -> Observed:
+        found = node.ask(AskDocker(self.unit))
+        problem = ""
+        try:
+            data = found.file().data
+            read = self._read(found, data)
+        except ProbeError as error:
+            problem, read = str(error), True
+        if "\ufffd" in (found.text or ""):
+            problem = f"{found.config_path} is not UTF-8, which JSON has to be; repair it first"
+        return Observed(
+            digest=hashlib.sha256((found.text or "").encode()).hexdigest()[:16],
+            text=found.text,
+            ours=found.ours,
+            read=read,
+            version=found.version,
+            found=found,
+            problem=problem,
+        )
+
+    # --- judging what was seen -------------------------------------------------------------
+
+    def _handler(self) -> Handler:
+        return Handler(self.handler, self.binary, self.default, self.enable_cdi)
+
+    def _read(self, found: Found, data: Mapping[str, object]) -> bool:
+        """Whether the daemon runs with what its file says of what is ours."""
+        if self.restart == "none" or found.active not in RUNNING:
+            return True
+        if found.owed:
+            return False
+        if not found.runtimes:
+            return True  # it does not say
+        says = jsonedit.lookup(data, ("runtimes", self.handler))
+        program = says.get("path", "") if isinstance(says, Mapping) else ""
+        if found.runtimes.get(self.handler, "") != program and not docker.by_flag(
+            found.arguments, self.handler
+        ):
+            return False
+        default = jsonedit.lookup(data, docker.DEFAULT)
+        if default is not None and default != found.default_runtime:
+            return False
+        cdi = docker.cdi_holds(data, found.version)
+        return self.enable_cdi is None or found.cdi in (None, cdi)
+
+    def _edit(self, seen: Observed) -> Edit:
+        if self.absent:
+            return docker.plan_removal(seen.found.file(), self._handler())
+        if not seen.found.program:
+            return Edit({}, ("docker is not installed here: nothing to do",))
+        if seen.problem:
+            raise ProbeError(seen.problem)
+        return docker.plan_edit(seen.found.file(), self._handler())
+
+    def _restarts(self, seen: Observed) -> bool:
+        running = seen.found.active in RUNNING
+        return self.restart == "systemd" and bool(seen.found.program) and running
+
+    def _verb(self, seen: Observed, edit: Edit) -> str:
+        """What makes docker read its file: a reload, unless CDI is switched or it does not run."""
+        found = seen.found
+        if found.active == "failed":
+            return "restart"
+        after = jsonedit.parse(self._after(seen, edit) or "", found.config_path)
+        before = jsonedit.parse(seen.text or "", found.config_path)
+        holds = [docker.cdi_holds(data, found.version) for data in (before, after)]
+        known = docker.knows_cdi(found.version) and found.cdi is not None
+        now = found.cdi if known else holds[0]
+        matters = edit.files or self.enable_cdi is not None
+        return "restart" if matters and now != holds[1] else "reload"
+
+    def _after(self, seen: Observed, edit: Edit) -> str | None:
+        return edit.files.get(seen.found.config_path, seen.text)
+
+    def _cost(self, seen: Observed, edit: Edit) -> Disruption:
+        if not self._restarts(seen):
+            return Disruption.NONE
+        if self._verb(seen, edit) == "reload":
+            return Disruption.RELOAD
+        ends = seen.found.containers > 0 and not seen.found.live_restore
+        return Disruption.DRAIN if ends else Disruption.RESTART
+
+    # --- the contract ----------------------------------------------------------------------
+
+    def desired(self, seen: Observed) -> Observed:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return seen
+        text = self._after(seen, edit)
+        ours = self._ours(seen, text)
+        found = replace(seen.found, text=text, ours=ours, owed=False)
+        if seen.found.runtimes:
+            data = jsonedit.parse(text or "", found.config_path)
+            found = self._as_said(found, data)
+        digest = hashlib.sha256((text or "").encode()).hexdigest()[:16]
+        return replace(seen, digest=digest, text=text, ours=ours, read=True, found=found)
+
+    def _as_said(self, found: Found, data: Mapping[str, object]) -> Found:
+        """The daemon once it has read its file."""
+        runtimes = {k: v for k, v in found.runtimes.items() if k != self.handler}
+        says = jsonedit.lookup(data, ("runtimes", self.handler))
+        program = says.get("path", "") if isinstance(says, Mapping) else ""
+        program = program or docker.by_flag(found.arguments, self.handler)
+        default = jsonedit.lookup(data, docker.DEFAULT)
+        cdi = found.cdi if found.cdi is None else docker.cdi_holds(data, found.version)
+        return replace(
+            found,
+            runtimes={**runtimes, self.handler: program} if program else runtimes,
+            default_runtime=found.default_runtime if default is None else str(default),
+            cdi=cdi,
+        )
+
+    def _ours(self, seen: Observed, text: str | None) -> tuple[str, ...]:
+        """The keys that are ours once the file has this text."""
+        if self.absent:
+            return ()
+        path = seen.found.config_path
+        before, after = jsonedit.parse(seen.text or "", path), jsonedit.parse(text or "", path)
+        keys = (("runtimes", self.handler), docker.DEFAULT, docker.CDI)
+        changed = {k for k in keys if jsonedit.lookup(before, k) != jsonedit.lookup(after, k)}
+        stays = {key for key in seen.ours if tuple(key.split(".", 1)) not in changed}
+        gained = {".".join(k) for k in changed if jsonedit.lookup(after, k) is not None}
+        was = jsonedit.parse(seen.found.original or "", path)
+        given_back = {
+            ".".join(k) for k in changed if jsonedit.lookup(after, k) == jsonedit.lookup(was, k)
+        }
+        return tuple(sorted(stays | (gained - given_back if seen.ours else gained)))
+
+    def refuse(self, seen: Observed) -> str | None:
+        if not seen.found.config_path.startswith("/"):
+            return f"{self.unit} names its file {seen.found.config_path!r}: write an absolute path there"
+        try:
+            self._edit(seen)
+        except (ProbeError, RefusedError) as error:
+            return str(error)
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return Plan()
+        cost = self._cost(seen, edit) if edit.files or not seen.read else Disruption.NONE
+        changes = [
+            Change("text", _masked(seen.text), _masked(text), cost, edit.why, path=path)
+            for path, text in edit.files.items()
+        ]
+        ours = self._ours(seen, self._after(seen, edit))
+        if ours != seen.ours:
+            changes.append(Change("ours", list(seen.ours), list(ours)))
+        if not seen.read:
+            changes.append(Change("read", False, True, cost, "it runs with something else"))
+        notes = list(edit.notes)
+        if edit.files and not self._restarts(seen) and seen.found.program:
+            notes.append(f"{self.unit} is not restarted: it reads the file when it starts")
+        if cost is Disruption.DRAIN:
+            notes.append(
+                f"{seen.found.containers} containers end with docker: set live-restore to keep them"
+            )
+        return Plan(tuple(changes), tuple(notes))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan:
+            return
+        edit = self._edit(seen) if "text" in plan.fields else Edit({})
+        after = self._after(seen, edit)
+        ours = self._ours(seen, after)
+        if not self.absent and edit.files:
+            yield require(self.binary)
+        if "ours" in plan.fields and not self.absent:
+            # Before the file: a kill in between leaves a key named that is not there, which is harmless.
+            yield _note(tuple(sorted({*seen.ours, *ours})))
+        if plan.fields & {"text", "read"}:
+            yield from self._read_anew(seen, edit, after)
+        if "ours" in plan.fields:
+            yield _note(ours)
+
+    def _read_anew(self, seen: Observed, edit: Edit, after: str | None) -> Iterator[Step]:
+        path = seen.found.config_path
+        if not seen.found.program:
+            yield from _write(path, edit, seen)
+            return
+        daemon = self._daemon(seen)
+        verb = self._verb(seen, edit)
+        before = seen.text if seen.read else _with_runtime(seen.text, self.handler, path)
+        first = docker.interim(before, after, path) if verb == "reload" else None
+        running = self._restarts(seen)
+        yield daemon.remember(dict(edit.files), unread=not seen.read and not seen.found.owed)
+        if first is not None and running:
+            yield ops.PutText(path, first)
+        else:
+            yield from _write(path, edit, seen)
+        yield daemon.prove((path,), present=not self.absent, compare=False)
+        if not running:
+            yield daemon.settle(present=not self.absent)
+            return
+        yield daemon.restart(
+            (path,), present=not self.absent, healthy=self._healthy(after, path), verb=verb
+        )
+        if first is not None:
+            edit = edit if edit.files else Edit({path: after})
+            yield from _write(path, edit, seen)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and seen.found.program:
+            yield self._daemon(seen).first_start()
+
+    def verify(self, seen: Observed) -> Plan:
+        plan, reason = self.plan(seen), self.refuse(seen)
+        if reason is None or plan:
+            return plan
+        return Plan((Change("problem", reason, "", Disruption.NONE),))
+
+    # --- the daemon ------------------------------------------------------------------------
+
+    def _daemon(self, seen: Observed) -> Daemon:
+        found = seen.found
+        words = [found.program, *found.arguments[1:]]
+        if not any(word.partition("=")[0] == "--config-file" for word in words):
+            words += ["--config-file", found.config_path]
+        functions = _FUNCTIONS.format(
+            program=shlex.join(words),
+            path=shlex.quote(found.config_path),
+            version=shlex.quote(found.version),
+            binary=shlex.quote(f'"{self.binary}"'),
+        )
+        return Daemon("docker", self.unit, functions)
+
+    def _healthy(self, after: str | None, path: str) -> str:
+        """Sh that asks the daemon whether it runs with what the file says."""
+        data = jsonedit.parse(after or "", path)
+        says = jsonedit.lookup(data, ("runtimes", self.handler))
+        program = says.get("path", "") if isinstance(says, Mapping) else ""
+        wanted = f"{self.handler}={program}" if program else ""
+        return f"runs_with {shlex.quote(self.handler)} {shlex.quote(wanted)}"
+
+
+def _write(path: str, edit: Edit, seen: Observed) -> Iterator[Step]:
+    if path not in edit.files:
+        return
+    originals = {path: seen.found.original} if seen.ours else {}
+    yield from writes({path: edit.files[path]}, originals)
+
+
+def _with_runtime(text: str | None, name: str, path: str) -> str:
+    """The file as the daemon may still have it in mind: with a runtime that it no longer names."""
+    return jsonedit.set_key(text or "", ("runtimes", name), {"path": "/"}, path)
+
+
+def _note(keys: tuple[str, ...]) -> ops.Run:
+    """Write down which keys of the file are ours."""
+    place = f'"$G/{OURS}"'
+    if not keys:
+        return ops.Run(
+            f'rm -f {place}; sync "$G"', "forget which keys of docker's file were set", 30
+        )
+    lines = " ".join(shlex.quote(key) for key in keys)
+    text = f"printf '%s\\n' {lines} >{place}.new; sync {place}.new; mv -fT {place}.new {place}; sync \"$G\""
+    return ops.Run(text, "note which keys of docker's file are set", 30)
+
+
+def _masked(text: str | None) -> str | None:
+    return None if text is None else _SECRET.sub(r'\1"(secret)"', text)
+
+
+# Only docker 23 and later can be asked what they make of a file before they run with it.
+_FUNCTIONS = r"""
+v={version}; f={path}
+client() {{ unset DOCKER_HOST DOCKER_CONTEXT; timeout -k 2 10 docker "$@"; }}
+dump() {{
+  case $v in 1?.*|20.*|22.*|'') ;; *) timeout -k 2 20 {program} --validate >/dev/null || return 1 ;; esac
+  if [ -e "$f" ]; then cat "$f"; else echo '{{}}'; fi
+}}
+others() {{ :; }}
+serves() {{ grep -qF {binary}; }}
+working() {{ if command -v docker >/dev/null; then client info --format 'docker ok'; else echo 'docker ok'; fi; }}
+runs_with() {{ # name, NAME=PROGRAM or nothing
+  command -v docker >/dev/null || return 0
+  said=$(client info --format '{{{{range $k, $v := .Runtimes}}}}{{{{$k}}}}={{{{$v.Path}}}}{{{{"\n"}}}}{{{{end}}}}') || return 1
+  if [ -n "$2" ]; then printf '%s\n' "$said" | grep -qxF "$2"; else ! printf '%s\n' "$said" | grep -q "^$1="; fi
+}}
+"""

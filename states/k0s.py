@@ -1,0 +1,242 @@
+"""k0s' containerd serves the NVIDIA runtime handler, from a drop-in that is wholly ours.
+
+k0s manages its containerd's configuration, merges the CRI plugin's settings of every file in
+/etc/k0s/containerd.d into one key by key, and restarts its containerd itself when one of them changes. So
+one small file is put there, and what k0s makes of it is waited for in /run/k0s/containerd-cri.toml.
+
+Surprising: none of that happens once the first line of /etc/k0s/containerd.toml, ``# k0s_managed=true``, is
+gone. Such a node is refused: its containerd is the administrator's, and the state ``containerd`` is no help
+for it either, since k0s' unit does not name its file.
+
+Sources:
+    docs.k0sproject.io "Runtime", k0s managed dynamic runtime configuration (1.27 and later); k0sproject/k0s,
+    pkg/component/worker/containerd (``watchDropinConfigs``). No package of k0s was at hand to try it with:
+    the tests run a stand-in that merges by that source.
+    NVIDIA/gpu-operator#1323: the toolkit's container asks the wrong containerd for its configuration.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import BLOBS, read_rows, require
+from gpustate.text.containerd import Handler, effective, handler_problems
+from gpustate.text.containerd.marks import DROP_IN
+from gpustate.text.containerd.place import render_table
+from gpustate.text.toml_scan import parse, render_value
+
+ROOT_PATH = "/etc/k0s/containerd.toml"
+#: Sorted behind what NVIDIA's tools are told to write there.
+DROP_IN_PATH = "/etc/k0s/containerd.d/zz-gpustate.toml"
+MERGED_PATH = "/run/k0s/containerd-cri.toml"
+SOCKET = "/run/k0s/containerd.sock"
+UNITS = ("k0sworker", "k0scontroller")
+
+_SCRIPT = rf"""
+for u in {" ".join(UNITS)}; do
+  if [ -d /run/systemd/system ]; then
+    [ "$(systemctl show -p LoadState --value $u.service)" = loaded ] || continue
+    echo "unit=$u $(systemctl show -p ActiveState --value $u.service)"
+  else
+    [ -e /etc/systemd/system/$u.service ] && echo "unit=$u "
+  fi
+done
+for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
+:
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The drop-in, and what k0s has made of it.
+
+    Args:
+        unit: the service that runs, or the one that is there; empty where there is no k0s.
+        active: it runs.
+        managed: k0s manages its containerd's configuration.
+        text: our drop-in.
+        merged: what k0s has merged; ``None`` where it has not run yet.
+        lacks: what the handler lacks in that.
+    """
+
+    unit: str = ""
+    active: bool = False
+    managed: bool = True
+    text: str | None = None
+    merged: str | None = None
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskK0s(Ask[Observed]):
+    """Which k0s service is here, and its three files."""
+
+    def script(self) -> str:
+        return BLOBS + _SCRIPT
+
+    def parse(self, answer: Answer) -> Observed:
+        rows = read_rows(answer.out, "k0s' files", ("file",))
+        units = [row.partition(" ")[::2] for row in rows.keys.get("unit", ())]
+        if not units:
+            return Observed()
+        running = [unit for unit, state in units if state == "active"]
+        files = rows.blobs["file"]
+        root = files.get(ROOT_PATH)
+        return Observed(
+            unit=(running or [units[0][0]])[0],
+            active=bool(running),
+            managed=root is None or "k0s_managed=true" in "".join(root.splitlines()[:2]),
+            text=files.get(DROP_IN_PATH),
+            merged=files.get(MERGED_PATH),
+        )
+
+    def stand_in(self) -> Observed:
+        return Observed()
+
+
+class K0sHandler(State[Observed]):
+    """k0s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
+
+    On a node without k0s there is nothing to do.
+
+    Args:
+        handler: its name, which a RuntimeClass refers to.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no handler get this one.
+
+    Disruption:
+        ``RESTART``: k0s restarts its containerd when the drop-in changes; containers go on.
+
+    Raises:
+        StepFailed: k0s does not take the drop-in up, or its containerd does not come up with it.
+    """
+
+    name: ClassVar[str] = "k0s"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("unit", "active", "managed", "text", "lacks")
+
+    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
+        "/usr/bin/nvidia-container-runtime"
+    )
+    default: bool = False
+
+    def probe(self, node: Node) -> Observed:
+        seen = node.ask(AskK0s())
+        if self.absent or not seen.active or seen.merged is None:
+            return seen
+        try:
+            return replace(seen, lacks=handler_problems(effective(seen.merged), self._handler()))
+        except ProbeError as error:
+            return replace(seen, lacks=(str(error),))
+
+    def _handler(self) -> Handler:
+        return Handler(self.handler, self.binary, self.default)
+
+    def _text(self, seen: Observed) -> str | None:
+        """The drop-in, in the version of what k0s has merged; ``None`` for none."""
+        if self.absent:
+            ours = (seen.text or DROP_IN).startswith(DROP_IN)
+            return None if ours else seen.text
+        if not seen.unit:
+            return seen.text
+        if seen.text is None and seen.merged is not None and not seen.lacks:
+            return None  # registered by somebody else with the same effect
+        merged: dict[str, Any] = parse(seen.merged or "version = 2\n", MERGED_PATH)
+        version = merged.get("version", 2)
+        names = {2: "io.containerd.grpc.v1.cri"}
+        cri = ("plugins", names.get(version, "io.containerd.cri.v1.runtime"), "containerd")
+        model = merged.get("plugins", {}).get(cri[1], {}).get("containerd", {})
+        options = model.get("runtimes", {}).get("runc", {}).get("options", {})
+        table = {
+            "runtime_type": "io.containerd.runc.v2",
+            "options": {**options, "BinaryName": self.binary},
+        }
+        lines = [DROP_IN, f"version = {version}", ""]
+        if self.default:
+            lines += [f'[plugins."{cri[1]}".containerd]']
+            lines += [f"  default_runtime_name = {render_value(self.handler)}", ""]
+        lines += render_table((*cri, "runtimes", self.handler), table)
+        return "\n".join(lines) + "\n"
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.refuse(seen) is not None:
+            return seen
+        # What k0s makes of it is a fact of its own: its merged file is not changed by us.
+        return replace(seen, text=self._text(seen), lacks=())
+
+    def refuse(self, seen: Observed) -> str | None:
+        if seen.text is not None and not seen.text.startswith(DROP_IN):
+            return f"{DROP_IN_PATH} is somebody else's: rename it"
+        if self.absent or not seen.unit:
+            return None
+        if not seen.managed:
+            return (
+                f"{ROOT_PATH} is not managed by k0s, so it reads no drop-ins: remove that file and restart "
+                f"{seen.unit}, or register the handler in it yourself"
+            )
+        try:
+            text = self._text(seen)
+        except ProbeError as error:
+            return str(error)
+        if seen.lacks and text == seen.text:
+            return (
+                f"{DROP_IN_PATH} is as it should be, and {MERGED_PATH} says: {'; '.join(seen.lacks)}; "
+                f"see journalctl -u {seen.unit}"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        if self.refuse(seen) is not None:
+            return Plan()
+        text = self._text(seen)
+        if text == seen.text:
+            none = not seen.unit and not self.absent
+            return Plan(notes=("k0s is not installed here: nothing to do",) if none else ())
+        cost = Disruption.RESTART if seen.active else Disruption.NONE
+        why = "k0s restarts its containerd when it changes" if seen.active else ""
+        return Plan((Change("text", seen.text, text, cost, why, path=DROP_IN_PATH),))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "text" not in plan.fields:
+            return
+        text = self._text(seen)
+        if text is None:
+            yield ops.RemoveFile(DROP_IN_PATH)
+            yield ops.ForgetOriginal(DROP_IN_PATH)
+        else:
+            yield require(self.binary)
+            yield ops.PutText(DROP_IN_PATH, text)
+        if seen.active:
+            yield self._wait(present=text is not None)
+
+    def _wait(self, *, present: bool) -> ops.Run:
+        found = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
+        lines = [
+            f"taken() {{ [ -S {SOCKET} ] && {found if present else f'! {found}'}; }}",
+            "if wait_for 60 taken; then effect read; exit 0; fi",
+        ]
+        if present:
+            lines.append(f"roll_back {DROP_IN_PATH}")
+        lines.append(f'fail "k0s has not taken {DROP_IN_PATH} up: see its journal"')
+        return ops.Run(
+            "\n".join(lines), "wait for k0s to restart its containerd", 120, running=True
+        )
+
+    def verify(self, seen: Observed) -> Plan:
+        plan, reason = self.plan(seen), self.refuse(seen)
+        if reason is None or plan:
+            return plan
+        return Plan((Change("problem", reason, "", Disruption.NONE),))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: k0s reads its drop-ins when the machine starts it."""
+        yield from ()

@@ -1,0 +1,298 @@
+"""k3s and RKE2 have found NVIDIA's runtime by themselves, and no file of theirs was written.
+
+Both write their containerd's configuration anew at every start and look for nvidia-container-runtime while
+they do. So the right state is: the package is installed, the service was started after that, and its
+generated file names the handler. This state looks at that file, restarts the service once when it was
+started too early, and refuses to restart it again when that would not help.
+
+Surprising: a program left in /usr/local/nvidia/toolkit by a removed GPU Operator wins over /usr/bin, and
+every pod of the handler fails. A template of the administrator (config.toml.tmpl, config-v3.toml.tmpl) takes
+the place of what is generated, and with it the detection.
+
+Sources:
+    k3s-io/k3s, pkg/agent/containerd/runtimes.go (places and order of the search), docs.k3s.io "Advanced".
+    No package of k3s or RKE2 was at hand to try it with: the tests run a stand-in that generates its file
+    by that source.
+    rancher/rke2#3385, NVIDIA/gpu-operator#992: configuration written over, or lost at the next start.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import read_rows
+from gpustate.text.numbers import whole
+from gpustate.text.toml_scan import parse
+
+#: Where they look, the first one wins.
+SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")
+PROGRAM = "nvidia-container-runtime"
+UNITS = ("k3s", "k3s-agent", "rke2-server", "rke2-agent")
+_CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
+
+_SCRIPT = r"""
+[ -d /run/systemd/system ] || [ -n "${GPUSTATE_IMAGE-}" ] || exit 0
+for u in @UNITS@; do
+  a=; t=; l=
+  if [ -d /run/systemd/system ]; then
+    while IFS= read -r r; do
+      case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; ExecMainStartTimestamp=?*) t=$(date -d "${r#*=}" +%s) ;; esac
+    done <<END
+$(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p ExecMainStartTimestamp "$u.service")
+END
+  else
+    for f in /etc/systemd/system/$u.service /usr/lib/systemd/system/$u.service /usr/local/lib/systemd/system/$u.service; do [ -e "$f" ] && l=loaded; done
+  fi
+  [ "$l" = loaded ] || continue
+  echo "unit=$u $a $t"
+  n=${u%%-*}; d=
+  [ -r "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
+  d=${d:-/var/lib/rancher/$n}/agent/etc/containerd
+  echo "folder=$u $d"
+  [ -f "$d/config.toml" ] && { printf 'config=%s %s\n' "$(wc -c <"$d/config.toml")" "$u"; cat "$d/config.toml"; echo; }
+  for f in "$d"/config.toml.tmpl "$d"/config-v3.toml.tmpl; do
+    [ -f "$f" ] || continue
+    k=lost; grep -Eqs 'template "base"|ExtraRuntimes|runtimes\.nvidia' "$f" && k=kept
+    echo "template=$u $k $f"
+  done
+done
+for d in @SEARCHED@; do [ -f "$d/@PROGRAM@" ] && echo "program=$d/@PROGRAM@ $(stat -c %Z "$d/@PROGRAM@")"; done
+:
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One of the four services on a node.
+
+    Args:
+        unit: its name without ``.service``.
+        active: its ``ActiveState``.
+        started: when, in seconds; 0 when it does not run.
+        folder: where its containerd's configuration is generated.
+        config: that configuration; ``None`` where none was generated yet.
+        template: a template of somebody else that leaves the detection out; empty where there is none.
+    """
+
+    unit: str
+    active: str = ""
+    started: int = 0
+    folder: str = ""
+    config: str | None = None
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The services there are, and the programs they would find, best first, with their change times."""
+
+    services: tuple[Service, ...] = ()
+    programs: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class AskK3s(Ask[Found]):
+    """Which of k3s and RKE2 is here, what it has generated, and what it would find now."""
+
+    def script(self) -> str:
+        script = _SCRIPT.replace("@UNITS@", " ".join(UNITS)).replace("@PROGRAM@", PROGRAM)
+        return script.replace("@SEARCHED@", " ".join(SEARCHED))
+
+    def parse(self, answer: Answer) -> Found:
+        rows = read_rows(answer.out, "the generated configuration", ("config",))
+        folders = dict(row.partition(" ")[::2] for row in rows.keys.get("folder", ()))
+        lost = {}
+        for row in rows.keys.get("template", ()):
+            unit, kind, path = ([*row.split(" ", 2), "", ""])[:3]
+            if kind == "lost":
+                lost[unit] = path
+        services: list[Service] = []
+        for row in rows.keys.get("unit", ()):
+            unit, active, started = ([*row.split(" "), "", ""])[:3]
+            services.append(
+                Service(
+                    unit,
+                    active,
+                    whole(started) or 0,
+                    folders.get(unit, ""),
+                    rows.blobs["config"].get(unit),
+                    lost.get(unit, ""),
+                )
+            )
+        pairs = (row.rpartition(" ")[::2] for row in rows.keys.get("program", ()))
+        programs = {path: whole(second) or 0 for path, second in pairs}
+        return Found(tuple(services), programs)
+
+    def stand_in(self) -> Found:
+        return Found()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The service, and what it has found.
+
+    Args:
+        unit: the service that runs, or the one that is there.
+        lacks: what the generated configuration lacks.
+        active: the service runs.
+        late: it was started after the program was there: a restart would change nothing.
+        template, folder: see :class:`Service`.
+        programs: what it would find, best first.
+        problem: why the generated file cannot be judged.
+    """
+
+    unit: str = ""
+    lacks: tuple[str, ...] = ()
+    active: bool = False
+    late: bool = False
+    template: str = ""
+    folder: str = ""
+    programs: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class K3sDetection(State[Observed]):
+    """k3s or RKE2 serves the handler ``nvidia``, by its own detection.
+
+    On a node without them there is nothing to do.
+
+    Args:
+        binary: absolute path of the program that must be found.
+        default: containers that name no handler must get this one: checked, not set, since the setting
+            stands in a file of theirs.
+        restart: ``systemd`` restarts the service once when it was started before the program was there;
+            ``none`` leaves that to somebody else.
+
+    Disruption:
+        ``RESTART`` of k3s or RKE2 when it was started too early; pods go on.
+
+    Raises:
+        StepFailed: the service does not come up, or does not find the program after all.
+    """
+
+    name: ClassVar[str] = "k3s"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    known_after: ClassVar[tuple[str, ...]] = ("container-toolkit",)
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("unit", "lacks", "active")
+
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = f"/usr/bin/{PROGRAM}"
+    default: bool = False
+    restart: Literal["systemd", "none"] = "systemd"
+
+    def probe(self, node: Node) -> Observed:
+        found = node.ask(AskK3s())
+        if not found.services:
+            return Observed()
+        running = [one for one in found.services if one.active in ("active", "activating")]
+        service = (running or list(found.services))[0]
+        problem = ""
+        lacks: tuple[str, ...] = ()
+        try:
+            lacks = self._lacks(service)
+        except ProbeError as error:
+            problem = str(error)
+        there = found.programs.get(self.binary, 0)
+        return Observed(
+            unit=service.unit,
+            lacks=() if self.absent else lacks,
+            active=service in running,
+            late=bool(there) and service.started > there,
+            template=service.template,
+            folder=service.folder,
+            programs=tuple(found.programs),
+            problem=problem,
+        )
+
+    def _lacks(self, service: Service) -> tuple[str, ...]:
+        path = f"{service.folder}/config.toml"
+        if service.config is None:
+            return (f"{path} is not generated yet",)
+        plugins = parse(service.config, path).get("plugins", {})
+        cri: dict[str, Any] = next((plugins[name] for name in _CRI if name in plugins), {})
+        containerd = cri.get("containerd", {})
+        table = containerd.get("runtimes", {}).get("nvidia")
+        if not isinstance(table, dict):
+            return ("no runtime nvidia",)
+        program = table.get("options", {}).get("BinaryName", "")
+        problems = []
+        if program != self.binary:
+            problems.append(f"runtimes.nvidia runs {program!r}, not {self.binary}")
+        default = containerd.get("default_runtime_name", "runc")
+        if self.default and default != "nvidia":
+            problems.append(f"the default runtime is {default!r}, not nvidia")
+        return tuple(problems)
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent or not seen.active or self.restart == "none":
+            return seen
+        return replace(seen, lacks=(), late=bool(seen.lacks) or seen.late)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not seen.unit:
+            return None
+        if seen.problem:
+            return seen.problem
+        if not seen.lacks or not seen.active:
+            return None
+        distribution = seen.unit.partition("-")[0]
+        if self.binary not in seen.programs:
+            return f"{self.binary} is not there: put container-toolkit into the policy"
+        if seen.programs[0] != self.binary:
+            return (
+                f"{seen.programs[0]} is left there and wins over {self.binary}: remove {SEARCHED[0]}, "
+                "which a GPU Operator has left"
+            )
+        if seen.template:
+            return (
+                f"{seen.template} takes the place of what {distribution} generates and leaves its "
+                'detection out: begin it with {{ template "base" . }}, or remove it'
+            )
+        if self.default and any("default runtime" in one for one in seen.lacks):
+            return (
+                f"{seen.lacks[-1]}: write default-runtime: nvidia into "
+                f"/etc/rancher/{distribution}/config.yaml, which is yours, and restart {seen.unit}"
+            )
+        if seen.late:
+            return (
+                f"{seen.unit} was started after {self.binary} was there, and says: {'; '.join(seen.lacks)}; "
+                f"see {seen.folder}/config.toml"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        if self.absent or not seen.unit or self.refuse(seen) is not None:
+            notes = () if seen.unit or self.absent else ("neither k3s nor RKE2 is installed here",)
+            return Plan(notes=notes)
+        if not seen.lacks:
+            return Plan()
+        if not seen.active or self.restart == "none":
+            return Plan(notes=(f"{seen.unit} finds the program when it starts",))
+        why = f"{seen.unit} was started before {self.binary} was there"
+        return Plan((Change("lacks", list(seen.lacks), [], Disruption.RESTART, why),))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "lacks" not in plan.fields:
+            return
+        config = shlex.quote(f"{seen.folder}/config.toml")
+        program = shlex.quote(self.binary)
+        unit = f"{seen.unit}.service"
+        check = f"systemctl is-active --quiet {unit} && grep -qF {program} {config}"
+        yield ops.RestartUnit(unit, healthy=check, wait_s=120)
+
+    def verify(self, seen: Observed) -> Plan:
+        plan, reason = self.plan(seen), self.refuse(seen)
+        if reason is None or plan:
+            return plan
+        return Plan((Change("problem", reason, "", Disruption.NONE),))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: the service finds the program when the machine starts it."""
+        yield from ()

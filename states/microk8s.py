@@ -1,0 +1,253 @@
+"""MicroK8s' containerd serves the NVIDIA runtime handler, from its template.
+
+MicroK8s renders its containerd's configuration from a template at every start, and neither imports a
+drop-in nor keeps edits of what it has rendered. So the template gets marked lines of ours, by the editor
+that containerd's own file gets them by, and every other byte of it stays; a snap refresh keeps the template.
+
+Surprising: MicroK8s' own GPU add-on makes the handler the default for all containers, and an older
+template names one ``nvidia-container-runtime``. Both are left alone: a RuntimeClass asks for ``nvidia``.
+
+Sources:
+    canonical/microk8s, microk8s-resources/wrappers/run-containerd-with-args (what is rendered, and when),
+    microk8s-resources/default-args/containerd-template.toml. No snap of it was at hand to try it with: the
+    tests run a stand-in that renders the template by that source.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
+from gpustate.errors import RefusedError
+from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import (
+    BLOBS,
+    RUNNING,
+    Daemon,
+    owed,
+    read_rows,
+    require,
+    unit_command,
+    writes,
+)
+from gpustate.text.containerd import (
+    Edit,
+    Files,
+    Handler,
+    effective,
+    handler_problems,
+    plan_edit,
+    plan_removal,
+)
+
+ARGS = "/var/snap/microk8s/current/args"
+TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"
+RENDERED_PATH = f"{ARGS}/containerd.toml"
+PROGRAM = "/snap/microk8s/current/bin/containerd"
+SOCKET = "/var/snap/microk8s/common/run/containerd.sock"
+UNIT = "snap.microk8s.daemon-containerd.service"
+
+_SCRIPT = rf"""
+[ -f {TEMPLATE_PATH} ] || exit 0
+blob file {TEMPLATE_PATH} {TEMPLATE_PATH}
+[ -f {RENDERED_PATH} ] && blob file {RENDERED_PATH} {RENDERED_PATH}
+known {TEMPLATE_PATH}
+[ -e {owed("microk8s")} ] && echo owed=1
+v=$(timeout -k 2 20 {PROGRAM} --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; echo "version=${{v#v}}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """MicroK8s' containerd as the node has it; no files where there is none."""
+
+    active: str = ""
+    version: str = ""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    owed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskMicrok8s(Ask[Found]):
+    """Its template, what was rendered from it, and the version of its containerd."""
+
+    def script(self) -> str:
+        return unit_command(UNIT) + BLOBS + _SCRIPT
+
+    def parse(self, answer: Answer) -> Found:
+        rows = read_rows(answer.out, "MicroK8s' files", ("file",))
+        active = rows.last("active") if "unit" in rows.keys else ""
+        files = rows.blobs["file"]
+        return Found(active, rows.last("version"), files, rows.originals, "owed" in rows.keys)
+
+    def stand_in(self) -> Found:
+        return Found()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The template, and what was made of it.
+
+    Args:
+        template: ``None`` where there is no MicroK8s.
+        lacks: what the handler lacks in what was rendered.
+        read: containerd was started after the template was last changed by us.
+        version: of its containerd.
+        found: all that the node said.
+    """
+
+    template: str | None = None
+    lacks: tuple[str, ...] = ()
+    read: bool = True
+    version: str = ""
+    found: Found = field(default_factory=Found)
+
+
+class Microk8sHandler(State[Observed]):
+    """MicroK8s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
+
+    On a node without MicroK8s there is nothing to do.
+
+    Args:
+        handler: its name, which a RuntimeClass refers to.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no handler get this one.
+        restart: ``systemd`` restarts its containerd when the template changes and rolls it back when it does
+            not come up; ``none`` leaves that to somebody else.
+
+    Disruption:
+        ``RESTART`` of its containerd when the template changes; containers go on.
+
+    Raises:
+        StepFailed: containerd does not come up with what is rendered.
+    """
+
+    name: ClassVar[str] = "microk8s"
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = ("template", "lacks", "read", "version")
+
+    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
+        "/usr/bin/nvidia-container-runtime"
+    )
+    default: bool = False
+    restart: Literal["systemd", "none"] = "systemd"
+
+    def probe(self, node: Node) -> Observed:
+        found = node.ask(AskMicrok8s())
+        lacks: tuple[str, ...] = ()
+        rendered = found.files.get(RENDERED_PATH)
+        if rendered is not None and not self.absent and found.active in RUNNING:
+            try:
+                lacks = handler_problems(effective(rendered), self._handler())
+            except ProbeError as error:
+                lacks = (str(error),)
+        return Observed(
+            template=found.files.get(TEMPLATE_PATH),
+            lacks=lacks,
+            read=not found.owed,
+            version=found.version,
+            found=found,
+        )
+
+    def _handler(self) -> Handler:
+        return Handler(self.handler, self.binary, self.default)
+
+    def _edit(self, seen: Observed) -> Edit:
+        if seen.template is None:
+            return Edit(
+                {}, () if self.absent else ("MicroK8s is not installed here: nothing to do",)
+            )
+        files = Files(
+            seen.template, root_path=TEMPLATE_PATH, drop_in_path=f"{ARGS}/no-drop-in.toml"
+        )
+        if self.absent:
+            return plan_removal(files, self._handler(), originals=seen.found.originals)
+        rendered = seen.found.files.get(RENDERED_PATH, seen.template)
+        return plan_edit(
+            files,
+            self._handler(),
+            containerd_version=seen.version,
+            dump_text=rendered,
+            may_import=False,
+        )
+
+    def _restarts(self, seen: Observed) -> bool:
+        return self.restart == "systemd" and seen.found.active in RUNNING
+
+    def desired(self, seen: Observed) -> Observed:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return seen
+        template = edit.files.get(TEMPLATE_PATH, seen.template)
+        files = dict(seen.found.files)
+        if template is not None:
+            files[TEMPLATE_PATH] = template
+        found = replace(seen.found, files=files, owed=False)
+        return replace(seen, template=template, lacks=(), read=True, found=found)
+
+    def refuse(self, seen: Observed) -> str | None:
+        try:
+            self._edit(seen)
+        except (ProbeError, RefusedError) as error:
+            return str(error)
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        try:
+            edit = self._edit(seen)
+        except (ProbeError, RefusedError):
+            return Plan()
+        cost = Disruption.RESTART if self._restarts(seen) else Disruption.NONE
+        changes = [
+            Change("template", seen.template, text, cost, edit.why, path=path)
+            for path, text in edit.files.items()
+        ]
+        if seen.lacks and self._restarts(seen):
+            changes.append(Change("lacks", list(seen.lacks), [], cost))
+        if not seen.read and self._restarts(seen):
+            changes.append(Change("read", False, True, cost, "it has yet to read its template"))
+        return Plan(tuple(changes), edit.notes)
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan:
+            return
+        edit = self._edit(seen) if "template" in plan.fields else Edit({})
+        if not self.absent and edit.files:
+            yield require(self.binary)
+        daemon = self._daemon()
+        yield daemon.remember(edit.files, unread=not edit.files)
+        yield from writes(edit.files, seen.found.originals)
+        yield daemon.prove((TEMPLATE_PATH,), present=not self.absent, compare=False)
+        if self._restarts(seen):
+            check = f"grep -qF {shlex.quote(self.binary)} {RENDERED_PATH}"
+            healthy = "" if self.absent else check
+            yield daemon.restart((TEMPLATE_PATH,), present=not self.absent, healthy=healthy)
+        else:
+            yield daemon.settle(present=not self.absent)
+
+    def verify(self, seen: Observed) -> Plan:
+        plan, reason = self.plan(seen), self.refuse(seen)
+        if reason is None or plan:
+            return plan
+        return Plan((Change("problem", reason, "", Disruption.NONE),))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: the template is rendered when the machine starts it."""
+        yield from ()
+
+    def _daemon(self) -> Daemon:
+        functions = (
+            f"dump() {{ cat {TEMPLATE_PATH}; }}\nothers() {{ :; }}\n"
+            f"serves() {{ grep -qF {shlex.quote(self.binary)}; }}\n"
+            f"working() {{ [ -S {SOCKET} ] && echo 'containerd ok'; }}\n"
+        )
+        return Daemon("microk8s", UNIT, functions)

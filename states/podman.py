@@ -1,0 +1,219 @@
+"""podman gives GPUs by CDI, and by nothing beside it.
+
+podman resolves CDI devices on its own from 4.1 on (``--device nvidia.com/gpu=all``) and reads the
+specification that the state ``cdi`` keeps. So nothing is written for it. Two things can still be wrong, and
+are looked for: a podman too old to know CDI, and a hook left from before. ``oci-nvidia-hook.json`` in one of
+podman's hook folders makes it call NVIDIA's hook for every container that asks for GPUs by environment
+variable; with a device of CDI beside it GPUs are injected twice, by rules that disagree, and rootless
+containers fail. CRI-O reads the same folders.
+
+A hook that a package owns is not touched. One that nobody owns and that is NVIDIA's is removed, and given
+back when this state is taken away.
+
+Surprising: podman looks for its CDI folders in containers.conf as well (``cdi_spec_dirs``, from 5.0 on); a
+file there that leaves out /var/run/cdi hides every GPU.
+
+Sources:
+    oci-hooks(5), containers.conf(5); podman 4.1 release notes.
+    NVIDIA/nvidia-container-toolkit#17, install guide "Configuring Podman": CDI instead of the hook.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer, Ask
+from gpustate.ops.daemons import BLOBS, read_rows
+from gpustate.text.toml_scan import parse
+
+#: In podman's order; the one below /run is OpenShift's.
+HOOK_FOLDERS = (
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+    "/run/containers/oci/hooks.d",
+)
+CONF_PATHS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
+SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
+_VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+
+_SCRIPT = r"""
+p=$(command -v podman) && { v=$(timeout -k 2 20 "$p" --version); echo "version=${v##* }"; }
+for f in @FOLDERS@; do
+  for h in "$f"/*.json; do
+    [ -f "$h" ] && grep -qs nvidia "$h" || continue
+    blob hook "$h" "$h"
+    o=$(dpkg-query -S "$h" 2>/dev/null || rpm -qf "$h" 2>/dev/null) && echo "owner=$h ${o%%:*}"
+  done
+done
+for f in @CONFS@ /etc/containers/containers.conf.d/*.conf; do [ -f "$f" ] && blob conf "$f" "$f"; done
+known @KNOWN@
+:
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """podman as the node has it.
+
+    Args:
+        version: empty where there is none.
+        hooks: path to text of hooks that name NVIDIA.
+        owners: path to the package that owns it.
+        confs: path to text of its configuration files, in its order.
+        originals: path to text of hooks that gpustate has removed.
+    """
+
+    version: str = ""
+    hooks: Mapping[str, str] = field(default_factory=dict[str, str])
+    owners: Mapping[str, str] = field(default_factory=dict[str, str])
+    confs: Mapping[str, str] = field(default_factory=dict[str, str])
+    originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+
+
+@dataclass(frozen=True, slots=True)
+class AskPodman(Ask[Found]):
+    """podman's version, its hooks that name NVIDIA, and its configuration."""
+
+    def script(self) -> str:
+        known = " ".join(f"'{folder}/*'" for folder in HOOK_FOLDERS)
+        script = _SCRIPT.replace("@FOLDERS@", " ".join(HOOK_FOLDERS)).replace("@KNOWN@", known)
+        return BLOBS + script.replace("@CONFS@", " ".join(CONF_PATHS))
+
+    def parse(self, answer: Answer) -> Found:
+        rows = read_rows(answer.out, "podman's hooks", ("hook", "conf"))
+        return Found(
+            version=rows.last("version"),
+            hooks=rows.blobs["hook"],
+            owners=dict(row.partition(" ")[::2] for row in rows.keys.get("owner", ())),
+            confs=rows.blobs["conf"],
+            originals=rows.originals,
+        )
+
+    def stand_in(self) -> Found:
+        return Found()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What stands between podman and the CDI specification.
+
+    Args:
+        version: of podman; empty where there is none.
+        leftovers: hooks of NVIDIA's that nobody owns.
+        kept: hooks that gpustate has removed and can give back.
+        owned: hooks of NVIDIA's with the package that owns them.
+        hidden: the configuration file that hides the specification; empty where none does.
+        problem: why the configuration cannot be judged.
+    """
+
+    version: str = ""
+    leftovers: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    owned: tuple[str, ...] = ()
+    hidden: str = ""
+    problem: str = ""
+
+
+class PodmanCdi(State[Observed]):
+    """podman finds the GPUs by CDI, and no hook injects them a second time.
+
+    On a node without podman and CRI-O there is nothing to do, unless a hook is left there.
+
+    Disruption:
+        ``NONE``: hooks are read when a container is made.
+    """
+
+    name: ClassVar[str] = "podman"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    after: ClassVar[tuple[str, ...]] = ("container-toolkit", "cdi")
+    worst: ClassVar[Disruption] = Disruption.NONE
+
+    def probe(self, node: Node) -> Observed:
+        found = node.ask(AskPodman())
+        problem = hidden = ""
+        try:
+            hidden = _hidden(found.confs)
+        except ProbeError as error:
+            problem = str(error)
+        hooks = [path for path, text in found.hooks.items() if _is_nvidias(text)]
+        kept = [p for p, text in found.originals.items() if text is not None and p not in hooks]
+        return Observed(
+            version=found.version,
+            leftovers=tuple(path for path in hooks if path not in found.owners),
+            kept=tuple(kept),
+            owned=tuple(f"{p} of {found.owners[p]}" for p in hooks if p in found.owners),
+            hidden=hidden,
+            problem=problem,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(seen, kept=())
+        return replace(seen, leftovers=(), kept=tuple(sorted({*seen.kept, *seen.leftovers})))
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not seen.version:
+            return None
+        if seen.problem:
+            return seen.problem
+        found = _VERSION.match(seen.version)
+        if found and (int(found[1]), int(found[2])) < (4, 1):
+            return f"podman {seen.version} does not know CDI; 4.1 is the first: upgrade it"
+        if seen.hidden:
+            return (
+                f"{seen.hidden} sets cdi_spec_dirs without /var/run/cdi, where the specification is: "
+                "add it there"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        notes = tuple(
+            f"{one} injects GPUs beside CDI: remove that package"
+            for one in seen.owned
+            if not self.absent
+        )
+        if not seen.version and not seen.leftovers and not self.absent:
+            notes += ("podman is not installed here: nothing to do",)
+        plan = diff(
+            seen, self.desired(seen), why={"leftovers": "injects GPUs beside CDI"}, notes=notes
+        )
+        changes = plan.changes if self.absent else [c for c in plan.changes if c.field != "kept"]
+        return Plan(tuple(changes), notes)
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "leftovers" in plan.fields:
+            for path in seen.leftovers:
+                yield ops.RemoveFile(path)
+        if "kept" in plan.fields:
+            for path in seen.kept:
+                yield ops.RestoreOriginal(path)
+
+
+def _is_nvidias(text: str) -> bool:
+    """Whether a hook calls NVIDIA's program; a file that only mentions it does not."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    hook = data.get("hook") if isinstance(data, dict) else None
+    path = hook.get("path") if isinstance(hook, dict) else None
+    programs = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+    return isinstance(path, str) and path.rpartition("/")[2] in programs
+
+
+def _hidden(confs: Mapping[str, str]) -> str:
+    """The file whose word on CDI's folders counts, where it leaves out that of the specification."""
+    last = ""
+    for path, text in confs.items():
+        engine = parse(text, path).get("engine", {})
+        dirs = engine.get("cdi_spec_dirs") if isinstance(engine, dict) else None
+        if isinstance(dirs, list):
+            wanted = {str(one).rstrip("/") for one in dirs}
+            last = "" if wanted & set(SPEC_FOLDERS) else path
+    return last

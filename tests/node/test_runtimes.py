@@ -1,0 +1,223 @@
+"""docker, podman, CRI-O, k3s, RKE2, MicroK8s and k0s on real nodes: real systemd, real docker and podman.
+
+CRI-O, k3s, RKE2, MicroK8s and k0s are stand-ins with their layout, units and way of reading files
+(tests/support/standins.py names the source of each). GPUs are simulated. What becomes of every kind of
+configuration is in tests/proof/test_runtime_configurations.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standins
+from commands import gpustate
+from labnodes import LabFactory
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+BINARY = "/usr/bin/nvidia-container-runtime"
+HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+HOOK_TEXT = {"version": "1.0.0", "hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}
+POLICY = """
+from gpustate import Policy, registry
+
+policy = Policy(*(registry.get(name)(**{parameters}) for name in {names!r}))
+"""
+
+
+@pytest.fixture(scope="module")
+def runtimes(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian13-runtimes",), gpus=("2xH100",)))
+
+
+@pytest.fixture
+def node(runtimes: Lab) -> Node:
+    """A node with docker and podman, as it was at first, and NVIDIA's runtime as a program that is there."""
+    found = runtimes.nodes[0]
+    found.reset()
+    standins.write(found, BINARY, '#!/bin/sh\nexec runc "$@"\n', 0o755)
+    return found
+
+
+class Runner:
+    """Runs verbs on the node, and looks at what became of each state."""
+
+    def __init__(self, lab: Lab, folder: Path, *names: str, **parameters: Any) -> None:
+        self.lab = lab
+        self.policy = folder / "policy.py"
+        self.policy.write_text(POLICY.format(names=names, parameters=parameters))
+
+    def run(self, verb: str, code: int = 0) -> dict[str, dict[str, Any]]:
+        words = ["--yes"] if verb in ("apply", "remove") else []
+        ran = gpustate(verb, self.policy, "-i", self.lab.inventory, *words, "-o", "json", code=code)
+        states = ran.document["nodes"][0]["states"]
+        return {state["state"]: state for state in states}
+
+    def outcomes(self, verb: str, code: int = 0) -> dict[str, str]:
+        return {name: state["outcome"] for name, state in self.run(verb, code).items()}
+
+
+def disk(node: Node, *folders: str) -> str:
+    """Names, bytes, owners and times."""
+    there = " ".join(folders)
+    return node.run(
+        f"find {there} -type f ! -name key.json -printf '%p %m %U:%G %T@ ' -exec sha256sum {{}} \\; | sort"
+    ).stdout
+
+
+def process(node: Node, unit: str) -> str:
+    return node.run(f"systemctl show -p MainPID {unit}").stdout
+
+
+def test_a_docker_that_does_not_run_with_the_file_is_rolled_back(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    standins.write(node, "/etc/docker/daemon.json", '{\n\t"debug": false\n}\n')
+    before, running = disk(node, "/etc/docker"), process(node, "docker")
+    node.run("mv /usr/bin/docker /usr/bin/docker.real")
+    # A client that does not see the runtime: as if the daemon had not taken it up.
+    wrapper = '#!/bin/sh\nexec /usr/bin/docker.real "$@" | grep -v nvidia=\n'
+    standins.write(node, "/usr/bin/docker", wrapper, 0o755)
+    runner = Runner(runtimes, tmp_path, "docker")
+    state = runner.run("apply", code=7)["docker"]
+    assert state["outcome"] == "rolled back"
+    assert disk(node, "/etc/docker") == before
+    assert process(node, "docker") == running
+    node.run("mv /usr/bin/docker.real /usr/bin/docker")
+    assert runner.outcomes("apply") == {"docker": "changed"}
+    assert node.run("docker info --format '{{(index .Runtimes \"nvidia\").Path}}'").stdout == (
+        BINARY + "\n"
+    )
+    assert process(node, "docker") == running
+    assert runner.outcomes("remove") == {"docker": "changed"}
+    assert disk(node, "/etc/docker") == before
+    assert "nvidia" not in node.run("docker info --format '{{json .Runtimes}}'").stdout
+
+
+def test_a_file_that_docker_refuses_is_seen_before_it_is_told(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    standins.write(node, "/etc/docker/daemon.json", '{"no-such-option": true}\n')
+    before, running = disk(node, "/etc/docker"), process(node, "docker")
+    state = Runner(runtimes, tmp_path, "docker").run("apply", code=7)["docker"]
+    assert "no-such-option" in state["reason"]
+    assert (disk(node, "/etc/docker"), process(node, "docker")) == (before, running)
+
+
+def test_a_crio_that_does_not_come_up_is_rolled_back(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    standins.install_crio(node)
+    before = disk(node, "/etc/crio")
+    script = (node.root / "usr/bin/crio").read_text()
+    broken = script.replace("    validate(config)\n    serve()", "    fail('simulated')")
+    standins.write(node, "/usr/bin/crio", broken, 0o755)
+    runner = Runner(runtimes, tmp_path, "crio")
+    state = runner.run("apply", code=7)["crio"]
+    assert state["outcome"] == "rolled back"
+    assert disk(node, "/etc/crio") == before
+    standins.write(node, "/usr/bin/crio", script, 0o755)
+    node.run("systemctl reset-failed crio; systemctl restart crio")
+    assert runner.outcomes("apply") == {"crio": "changed"}
+    assert runner.outcomes("remove") == {"crio": "changed"}
+    assert disk(node, "/etc/crio") == before
+
+
+def test_crio_without_a_runtime_to_wrap_is_refused_and_nothing_is_written(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    standins.install_crio(node)
+    before, running = disk(node, "/etc/crio"), process(node, "crio")
+    text = '[nvidia-container-runtime]\nruntimes = [\n  "no-such-runc", # none\n]\n'
+    standins.write(node, "/etc/nvidia-container-runtime/config.toml", text)
+    state = Runner(runtimes, tmp_path, "crio").run("apply", code=1)["crio"]
+    assert "nvidia-container-runtime.runtimes" in state["reason"]
+    assert (disk(node, "/etc/crio"), process(node, "crio")) == (before, running)
+
+
+def test_k3s_and_rke2_are_restarted_once_and_nothing_of_theirs_is_written(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    for unit in ("k3s", "rke2-agent"):
+        (node.root / BINARY[1:]).unlink(missing_ok=True)
+        standins.install_k3s(node, unit)
+        name = unit.partition("-")[0]
+        generated = f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"
+        assert "nvidia" not in node.run(["cat", generated]).stdout
+        node.run("sleep 1.1")
+        standins.write(node, BINARY, "#!/bin/sh\n", 0o755)
+        old = process(node, unit)
+        runner = Runner(runtimes, tmp_path, "k3s")
+        assert runner.outcomes("apply") == {"k3s": "changed"}
+        restarted = process(node, unit)
+        assert restarted != old
+        assert BINARY in node.run(["cat", generated]).stdout
+        assert runner.outcomes("apply") == {"k3s": "unchanged"}
+        assert process(node, unit) == restarted
+        assert node.run("ls -A /var/lib/gpustate/originals 2>/dev/null || :").stdout == ""
+        node.run(f"systemctl stop {unit}; rm /etc/systemd/system/{unit}.service")
+        node.run("systemctl daemon-reload")
+
+
+def test_several_runtimes_on_one_node_each_get_theirs_and_give_it_back(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    for install in (standins.install_crio, standins.install_microk8s, standins.install_k0s):
+        install(node)
+    standins.write(node, HOOK, json.dumps(HOOK_TEXT))
+    node.run("mknod -m 666 /dev/nvidia0 c 195 0; mknod -m 666 /dev/nvidiactl c 195 255")
+    node.run("sleep 1")
+    folders = ("/etc", "/var/snap", HOOK.rpartition("/")[0])
+    before = disk(node, *folders)
+    names = ("containerd", "crio", "docker", "k0s", "microk8s", "podman")
+    runner = Runner(runtimes, tmp_path, *names)
+    assert runner.outcomes("apply") == dict.fromkeys(names, "changed")
+    assert "runtimes.nvidia" in node.run("crio config").stdout
+    assert "runtimes.nvidia" in node.run("containerd config dump").stdout
+    assert BINARY in node.run("cat /run/k0s/containerd-cri.toml").stdout
+    assert BINARY in node.run("cat /var/snap/microk8s/current/args/containerd.toml").stdout
+    assert not (node.root / HOOK[1:]).exists()
+    there = disk(node, *folders)
+    assert runner.outcomes("apply") == dict.fromkeys(names, "unchanged")
+    assert disk(node, *folders) == there
+    assert runner.outcomes("remove") == dict.fromkeys(names, "changed")
+    node.run("systemctl restart snap.microk8s.daemon-containerd; sleep 0.5")
+    rendered = "/var/snap/microk8s/current/args/containerd.toml"
+    left, was = (
+        [line for line in text.splitlines() if not line.startswith(rendered)]
+        for text in (disk(node, *folders), before)
+    )
+    assert left == was
+
+
+def test_links_for_systemd_and_a_container_that_would_lose_its_gpus(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    node.run("mknod -m 666 /dev/nvidia0 c 195 0; mknod -m 666 /dev/nvidiactl c 195 255")
+    node.run(
+        "systemd-run --scope -q --unit docker-abc -p DevicePolicy=strict -p DeviceAllow=/dev/null "
+        "sleep 300 >/dev/null 2>&1 & sleep 0.5"
+    )
+    runner = Runner(runtimes, tmp_path, "dev-char")
+    state = runner.run("apply")["dev-char"]
+    assert state["outcome"] == "changed"
+    assert any("docker-abc.scope would lose its GPUs" in note for note in state["notes"])
+    assert node.run("readlink -f /dev/char/195:255").stdout == "/dev/nvidiactl\n"
+    rule = "/etc/udev/rules.d/71-nvidia-dev-char.rules"
+    assert node.run(f"udevadm verify {rule}", check=False).returncode == 0
+    assert runner.outcomes("apply") == {"dev-char": "unchanged"}
+    library = next((node.root / "var/lib/gpustate/runs").glob("*/library"))
+    call = f"G=/var/lib/gpustate R=/tmp/run LOCK= PROC=/proc SYS=/sys; mkdir -p $R; . {library}; systemd_reload"
+    call = call.replace(str(node.root), "")
+    refused = node.run(f"({call}) 2>&1", check=False)
+    assert refused.returncode == 1
+    assert "would take the GPUs from running containers: docker-abc.scope" in refused.stdout
+    node.run("systemctl stop docker-abc.scope")
+    assert node.run(f"({call}) 2>&1", check=False).returncode == 0
+    assert runner.outcomes("remove") == {"dev-char": "changed"}
+    assert not (node.root / rule[1:]).exists()

@@ -1,0 +1,238 @@
+"""Runtimes that no package archive here has, put onto a lab node: their layout, units and a small stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpustate.lab.node import Node
+
+HERE = Path(__file__).parent
+
+CRIO_UNIT = """[Unit]
+Description=Container Runtime Interface for OCI (CRI-O), a stand-in
+
+[Service]
+Type=notify
+ExecStart=/usr/bin/crio
+Restart=on-failure
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+"""
+#: The drop-in that CRI-O's packages come with.
+CRIO_PACKAGED = """[crio.image]
+signature_policy = "/etc/crio/policy.json"
+
+[crio.runtime]
+default_runtime = "crun"
+
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+runtime_root = "/run/crun"
+monitor_path = "/usr/libexec/crio/conmon"
+allowed_annotations = [
+    "io.containers.trace-syscall",
+]
+
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/libexec/crio/runc"
+runtime_root = "/run/runc"
+monitor_path = "/usr/libexec/crio/conmon"
+"""
+
+
+def write(node: Node, path: str, text: str, mode: int = 0o644) -> None:
+    """Put a file onto a node."""
+    target = node.root / path.removeprefix("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(text.encode())
+    target.chmod(mode)
+
+
+def install_crio(node: Node) -> None:
+    """CRI-O's layout as its packages make it, and the stand-in, running."""
+    write(node, "/usr/bin/crio", (HERE / "crio_standin.py").read_text(), 0o755)
+    write(node, "/usr/lib/systemd/system/crio.service", CRIO_UNIT)
+    for program in ("crun", "runc", "conmon"):
+        write(node, f"/usr/libexec/crio/{program}", "#!/bin/sh\n", 0o755)
+    write(node, "/etc/crio/crio.conf.d/10-crio.conf", CRIO_PACKAGED)
+    node.run("systemctl daemon-reload; systemctl start crio")
+
+
+# --- MicroK8s --------------------------------------------------------------------------------
+
+#: Shaped after the template that MicroK8s ships: placeholders in strings, two runtimes, a mirror.
+MICROK8S_TEMPLATE = """# Use config version 2 to enable new configuration fields.
+version = 2
+oom_score = 0
+
+[grpc]
+  uid = 0
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.k8s.io/pause:3.7"
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+
+    # snapshotter is the snapshotter used by containerd.
+    snapshotter = "overlayfs"
+    default_runtime_name = "${RUNTIME}"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia-container-runtime]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia-container-runtime.options]
+        BinaryName = "nvidia-container-runtime"
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "${SNAP_DATA}/opt/cni/bin"
+
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+    endpoint = ["https://mirror.example.org", ]
+"""
+_MICROK8S = "/var/snap/microk8s/current"
+MICROK8S_START = """#!/usr/bin/python3
+# A stand-in for MicroK8s' containerd: renders its template as run-containerd-with-args does, refuses what is
+# no TOML or names a default that is not there, and listens on its socket.
+import os, signal, socket, sys, tomllib
+data, run = "/var/snap/microk8s/current", "/var/snap/microk8s/common/run"
+if sys.argv[1:] == ["--version"]:
+    print("containerd github.com/containerd/containerd v1.6.28 abc")
+    sys.exit()
+text = open(data + "/args/containerd-template.toml").read()
+for name, value in (("${SNAP_DATA}", data), ("${RUNTIME}", "runc")):
+    text = text.replace(name, value)
+open(data + "/args/containerd.toml", "w").write(text)
+cri = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+if cri["default_runtime_name"] not in cri["runtimes"]:
+    sys.exit("no such default runtime")
+os.makedirs(run, exist_ok=True)
+path = run + "/containerd.sock"
+if os.path.exists(path):
+    os.unlink(path)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(path)
+listening.listen()
+signal.sigwait([signal.SIGTERM])
+"""
+
+
+def render_microk8s(template: str) -> str:
+    """What MicroK8s makes of its template."""
+    return template.replace("${SNAP_DATA}", _MICROK8S).replace("${RUNTIME}", "runc")
+
+
+def install_microk8s(node: Node) -> None:
+    """MicroK8s' layout, and the stand-in for its containerd, running."""
+    write(node, "/snap/microk8s/current/bin/containerd", MICROK8S_START, 0o755)
+    write(node, f"{_MICROK8S}/args/containerd-template.toml", MICROK8S_TEMPLATE)
+    unit = "snap.microk8s.daemon-containerd.service"
+    text = "[Service]\nExecStart=/snap/microk8s/current/bin/containerd\n"
+    write(node, f"/etc/systemd/system/{unit}", text)
+    node.run(f"systemctl daemon-reload; systemctl start {unit}")
+
+
+# --- k0s -------------------------------------------------------------------------------------
+
+_CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+K0S_MERGED = """version = {version}
+
+[plugins."{cri}".containerd]
+  default_runtime_name = "runc"
+
+[plugins."{cri}".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."{cri}".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+"""
+
+
+def merge_k0s(version: int, drop_ins: list[str]) -> str:
+    """What k0s makes of drop-ins that name new tables only: its own, and theirs behind it."""
+    own = K0S_MERGED.format(version=version, cri=_CRI[version])
+    for text in drop_ins:
+        lines = [line for line in text.splitlines() if not line.startswith("version")]
+        rest = "\n".join(lines)
+        if "default_runtime_name" in rest:
+            own = own.replace('default_runtime_name = "runc"', 'default_runtime_name = "nvidia"')
+            head, _, tail = rest.partition(f'[plugins."{_CRI[version]}".containerd]')
+            rest = head + tail.replace('  default_runtime_name = "nvidia"\n', "")
+        own += rest + "\n"
+    return own
+
+
+K0S_START = """#!/usr/bin/python3
+# A stand-in for k0s: merges /etc/k0s/containerd.d into /run/k0s/containerd-cri.toml while its containerd.toml
+# is k0s managed, and looks for changes twice a second (k0s uses inotify).
+import glob, os, socket, sys, time
+sys.path.insert(0, "/usr/local/lib/k0s-standin")
+from merging import merge
+os.makedirs("/run/k0s", exist_ok=True)
+os.makedirs("/etc/k0s/containerd.d", exist_ok=True)
+root = "/etc/k0s/containerd.toml"
+if not os.path.exists(root):
+    open(root, "w").write('# k0s_managed=true\\nversion = 2\\nimports = ["/run/k0s/containerd-cri.toml"]\\n')
+sock = socket.socket(socket.AF_UNIX)
+if os.path.exists("/run/k0s/containerd.sock"):
+    os.unlink("/run/k0s/containerd.sock")
+sock.bind("/run/k0s/containerd.sock")
+before = None
+while True:
+    texts = [open(path).read() for path in sorted(glob.glob("/etc/k0s/containerd.d/*.toml"))]
+    if texts != before and open(root).readline().startswith("# k0s_managed=true"):
+        open("/run/k0s/containerd-cri.toml", "w").write(merge(texts))
+        print("restarted containerd", flush=True)
+        before = texts
+    time.sleep(0.5)
+"""
+
+
+def install_k0s(node: Node) -> None:
+    """k0s' layout, and a stand-in for it, running."""
+    import inspect
+
+    merging = f"_CRI = {_CRI!r}\nK0S_MERGED = {K0S_MERGED!r}\n{inspect.getsource(merge_k0s)}\n"
+    merging += "\ndef merge(texts):\n    return merge_k0s(2, texts)\n"
+    write(node, "/usr/local/lib/k0s-standin/merging.py", merging)
+    write(node, "/usr/local/bin/k0s", K0S_START, 0o755)
+    write(
+        node,
+        "/etc/systemd/system/k0sworker.service",
+        "[Service]\nExecStart=/usr/local/bin/k0s worker\nKillMode=process\n",
+    )
+    node.run("systemctl daemon-reload; systemctl start k0sworker")
+
+
+# --- k3s, RKE2 -------------------------------------------------------------------------------
+
+K3S_START = """#!/bin/sh
+# A stand-in for k3s and RKE2: writes its containerd's configuration anew at every start, and looks for
+# NVIDIA's runtime where k3s-io/k3s pkg/agent/containerd/runtimes.go does, in that order.
+d=/var/lib/rancher/@NAME@/agent/etc/containerd; mkdir -p $d
+t='plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
+{
+  printf 'version = 3\\n\\n[%s.runc]\\n  runtime_type = "io.containerd.runc.v2"\\n' "$t"
+  for p in /usr/local/nvidia/toolkit /usr/bin; do
+    [ -f $p/nvidia-container-runtime ] || continue
+    printf '\\n[%s.nvidia]\\n  runtime_type = "io.containerd.runc.v2"\\n' "$t"
+    printf '\\n[%s.nvidia.options]\\n  BinaryName = "%s"\\n  SystemdCgroup = true\\n' "$t" "$p/nvidia-container-runtime"
+    break
+  done
+} >$d/config.toml
+exec sleep infinity
+"""
+
+
+def install_k3s(node: Node, unit: str) -> None:
+    """The layout of k3s or RKE2, and a stand-in for it, running."""
+    name = unit.partition("-")[0]
+    write(node, f"/usr/local/bin/{name}", K3S_START.replace("@NAME@", name), 0o755)
+    write(
+        node, f"/etc/systemd/system/{unit}.service", f"[Service]\nExecStart=/usr/local/bin/{name}\n"
+    )
+    node.run(f"systemctl daemon-reload; systemctl start {unit}")

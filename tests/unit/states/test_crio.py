@@ -1,0 +1,187 @@
+"""CRI-O's state on nodes in memory."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from runtimeinputs import CRIO
+
+from gpustate import Disruption, PolicyError, ops
+from gpustate.model.asks import Answer
+from gpustate.model.policy import build
+from gpustate.ops.daemons import RestartDaemon
+from gpustate.states.crio import CrioHandler
+from gpustate.states.crio.ask import AskCrio, Found
+from gpustate.testing import FakeNode, check_contract
+from gpustate.testing.fake import converge
+
+BINARY = "/usr/bin/nvidia-container-runtime"
+DROP_IN = "/etc/crio/crio.conf.d/99-zz-gpustate.toml"
+PACKAGED = {f"/etc/crio/{name}": text for name, text in CRIO["packaged"].items()}
+DUMP = "[crio.runtime]\n# default_runtime = 'crun'\n"
+
+
+def found(node: FakeNode, facts: Mapping[str, Any]) -> Found:
+    ours = node.files.get(DROP_IN, "")
+    base = Found(
+        program="/usr/bin/crio",
+        version="1.31.2",
+        active="active",
+        files=dict(node.files),
+        originals=dict(node.originals),
+        dump=DUMP + ours,
+        low_level=("/usr/bin/runc",),
+    )
+    return replace(base, **facts)
+
+
+def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
+    labels = ("look for", "keep what", "have crio read", "forget what")
+    return FakeNode(
+        files=files,
+        answers={"AskCrio": lambda node: found(node, facts)},
+        runs=dict.fromkeys(labels, lambda node: None),
+    )
+
+
+def test_it_converges_in_one_round_and_goes_away_again() -> None:
+    node = node_with()
+    first, last = converge(CrioHandler(), node)
+    assert first.fields == {"files", "lacks"}
+    assert first.disruption is Disruption.RESTART
+    assert not last
+    labels = [step.label for step in node.done]
+    assert labels[-3:] == [
+        f"write {DROP_IN}",
+        "have crio read its new configuration",
+        "restart crio.service",
+    ]
+    scripts = "\n".join(step.script() for step in node.done)
+    assert "daemon-reload" not in scripts
+    assert subprocess.run(["sh", "-n"], input=scripts, text=True, capture_output=True).stderr == ""
+    gone, rest = converge(CrioHandler(ensure="absent"), node)
+    assert gone.fields == {"files"}
+    assert not rest
+    assert node.files == PACKAGED
+
+
+def test_the_contract_holds_before_and_after() -> None:
+    node = node_with()
+    check_contract(CrioHandler(), node)
+    list(converge(CrioHandler(), node))
+    check_contract(CrioHandler(), node)
+
+
+@pytest.mark.parametrize(
+    ("facts", "fields"),
+    [
+        ({}, set()),
+        ({"owed": True}, {"read"}),
+        ({"newer": (DROP_IN,)}, {"read"}),
+        ({"newer": (DROP_IN,), "served": True}, set()),
+        ({"owed": True, "active": "inactive"}, set()),
+    ],
+)
+def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
+    facts: dict[str, Any], fields: set[str]
+) -> None:
+    node = node_with()
+    list(converge(CrioHandler(), node))
+    ours = node_with(node.files, **facts)
+    state = CrioHandler()
+    seen = state.probe(ours)
+    plan = state.plan(seen)
+    assert plan.fields == fields
+    if fields:
+        steps = list(state.apply(seen, plan))
+        assert isinstance(steps[-1], RestartDaemon)
+        assert not any(isinstance(step, ops.PutText) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "reason"),
+    [
+        ({"/etc/crio/crio.conf.d/10.conf": "[crio\n"}, {}, "not valid TOML"),
+        ({"/etc/crio/crio.conf.d/10.conf": "# \ufffd\n"}, {}, "is not UTF-8"),
+        (PACKAGED, {"dump": "", "error": "invalid runtime_path"}, "invalid runtime_path; repair"),
+        (PACKAGED, {"main_path": "$X"}, "an absolute path"),
+        ({**PACKAGED, DROP_IN: "# mine\n"}, {}, "somebody else's"),
+    ],
+)
+def test_what_cannot_be_done_safely_is_refused_in_one_line(
+    files: dict[str, str], facts: dict[str, Any], reason: str
+) -> None:
+    state = CrioHandler()
+    seen = state.probe(node_with(files, **facts))
+    refused = state.refuse(seen)
+    assert refused is not None
+    assert reason in refused
+    assert "\n" not in refused
+    assert state.verify(seen), "a look that cannot be judged is no success"
+
+
+def test_files_that_crio_does_not_follow_are_no_success() -> None:
+    node = node_with()
+    list(converge(CrioHandler(), node))
+    seen = CrioHandler().probe(node_with(node.files, dump=DUMP))
+    assert "CRI-O says: no runtime nvidia" in (CrioHandler().refuse(seen) or "")
+    assert CrioHandler().verify(seen).fields == {"lacks"}
+
+
+def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -> None:
+    state = CrioHandler()
+    plan = state.plan(state.probe(node_with({}, program="", active="")))
+    assert not plan
+    assert "not installed" in plan.notes[0]
+    seen = state.probe(node_with(unread=("/etc/crio/conf.d/99-nvidia.toml",)))
+    assert (
+        "CRI-O does not read /etc/crio/conf.d/99-nvidia.toml: remove it" in state.plan(seen).notes
+    )
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"handler": "N"}, {"binary": "x"}, {"drop_in_name": "../x"}, {"drop_in_name": ".x"}],
+)
+def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        build(CrioHandler, parameters)
+
+
+def test_the_answer_of_a_node_is_read() -> None:
+    out = (
+        b"unit=1\nactive=active\nmain=/m\nfolder=/d\nfile=2 /d/a\n#\n\nnewer=/d/a\nmissing=/d/b\n"
+        b"low=/usr/bin/runc\nprogram=/c\nversion=1.31.2\ndump=2 \n#\n\n"
+    )
+    seen = AskCrio("crio.service").parse(Answer(0, out))
+    assert (seen.main_path, seen.folder, seen.files) == ("/m", "/d", {"/d/a": "#\n"})
+    assert (seen.newer, seen.originals, seen.low_level) == (
+        ("/d/a",),
+        {"/d/b": None},
+        ("/usr/bin/runc",),
+    )
+
+
+def in_sh(text: str, dump: str) -> tuple[int, str]:
+    """Run one of the functions that steps have, on a dump."""
+    state = CrioHandler()
+    seen = state.probe(node_with())
+    script = state._daemon(seen).prelude() + text
+    done = subprocess.run(["sh", "-ec", script], input=dump, text=True, capture_output=True)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_the_node_tells_what_is_ours_in_a_dump_from_what_is_not() -> None:
+    old = (
+        '[crio.runtime]\n# default_runtime = "crun"\npids_limit = 9\n[crio.runtime.runtimes.crun]\n'
+    )
+    new = old + f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{BINARY}"\nruntime_type = "oci"\n'
+    assert in_sh("serves", old)[0] == 1
+    assert in_sh("serves", new)[0] == 0
+    assert in_sh("others", new) == in_sh("others", old)
+    assert in_sh("others", new.replace("= 9", "= 8")) != in_sh("others", old)

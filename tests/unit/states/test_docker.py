@@ -1,0 +1,238 @@
+"""docker's state on nodes in memory, whose daemon rereads its file as the real one does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate.model.asks import Answer
+from gpustate.model.policy import build
+from gpustate.ops.daemons import RestartDaemon
+from gpustate.states.docker import DockerRuntime
+from gpustate.states.docker.ask import AskDocker, Found
+from gpustate.testing import FakeNode, check_contract
+from gpustate.testing.fake import converge
+
+PATH = "/etc/docker/daemon.json"
+BINARY = "/usr/bin/nvidia-container-runtime"
+SITE = '{\n  "features": {"buildkit": true},\n  "live-restore": true\n}\n'
+NVIDIA = '{"runtimes": {"nvidia": {"path": "%s", "args": []}}}'
+
+
+class Docker:
+    """The daemon's memory: what it has read, and which keys the note names."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        self.runtimes: dict[str, str] = {}
+        self.default = "runc"
+        self.cdi = False
+        self.ours: tuple[str, ...] = ()
+
+    def found(self, node: FakeNode) -> Found:
+        base = Found(
+            program="/usr/sbin/dockerd",
+            version="26.1.5",
+            active="active",
+            arguments=("/usr/sbin/dockerd", "-H", "fd://"),
+            text=node.files.get(PATH),
+            ours=self.ours,
+            original=node.originals.get(PATH),
+            runtimes={"runc": "runc", **self.runtimes},
+            default_runtime=self.default,
+            cdi=self.cdi,
+        )
+        return replace(base, **self.facts)
+
+    def read(self, node: FakeNode, verb: str) -> None:
+        data = json.loads(node.files.get(PATH, "{}"))
+        if "runtimes" in data or verb == "restart":
+            self.runtimes = {k: v["path"] for k, v in data.get("runtimes", {}).items()}
+        if "default-runtime" in data or verb == "restart":
+            self.default = data.get("default-runtime", "runc")
+        if verb == "restart":
+            self.cdi = data.get("features", {}).get("cdi", False)
+
+
+class Node(FakeNode):
+    """A node with that daemon."""
+
+    def __init__(self, files: Mapping[str, str] | None = None, **facts: Any) -> None:
+        self.docker = Docker(**facts)
+        labels = ("look for", "keep what", "have docker read", "forget what docker")
+        super().__init__(
+            files=files or {},
+            answers={"AskDocker": lambda node: self.docker.found(node)},
+            runs={**dict.fromkeys(labels, lambda node: None)},
+        )
+
+    def carry_out(self, step: Any) -> None:
+        if isinstance(step, ops.Run) and "which keys" in step.what:
+            rows = step.text.partition("'%s\\n' ")[2].partition(" >")[0]
+            self.docker.ours = tuple(rows.split())
+            return
+        super().carry_out(step)
+        if isinstance(step, RestartDaemon):
+            self.docker.read(self, step.verb)
+
+
+def plan_of(node: FakeNode, **parameters: Any) -> Any:
+    state = DockerRuntime(**parameters)
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    return state.plan(seen)
+
+
+@pytest.mark.parametrize("files", [{}, {PATH: SITE}, {PATH: ""}])
+@pytest.mark.parametrize("default", [False, True])
+def test_it_converges_in_one_round_and_gives_the_bytes_back(
+    files: dict[str, str], default: bool
+) -> None:
+    node = Node(files)
+    first, last = converge(DockerRuntime(default=default), node)
+    assert first.fields == {"text", "ours"}
+    assert first.disruption is Disruption.RELOAD
+    assert not last
+    assert node.docker.runtimes == {"nvidia": BINARY}
+    gone, rest = converge(DockerRuntime(ensure="absent", default=default), node)
+    assert gone.disruption is Disruption.RELOAD
+    assert not rest
+    assert node.files == files
+    assert node.originals == {}
+    assert node.docker.ours == ()
+    assert "nvidia" not in node.docker.runtimes
+    assert node.docker.default == "runc"
+
+
+def test_the_contract_holds_before_and_after() -> None:
+    node = Node({PATH: SITE})
+    check_contract(DockerRuntime(), node)
+    list(converge(DockerRuntime(), node))
+    check_contract(DockerRuntime(), node)
+
+
+def test_docker_is_asked_between_writing_and_reloading_and_systemd_is_left_alone() -> None:
+    node = Node({PATH: SITE})
+    list(converge(DockerRuntime(), node))
+    assert [step.label for step in node.done] == [
+        f"look for {BINARY}",
+        "keep what docker runs with",
+        f"write {PATH}",
+        "have docker read its new configuration",
+        "reload docker.service",
+    ]
+    scripts = "\n".join(step.script() for step in node.done)
+    assert "daemon-reload" not in scripts
+    assert "systemctl restart" not in scripts
+    done = subprocess.run(["sh", "-n"], input=scripts, text=True, capture_output=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "cost"),
+    [
+        ({"containers": 0}, Disruption.RESTART),
+        ({"containers": 3}, Disruption.DRAIN),
+        ({"containers": 3, "live_restore": True}, Disruption.RESTART),
+        ({"cdi": True, "version": "28.3.0"}, Disruption.RELOAD),
+    ],
+)
+def test_switching_cdi_costs_what_a_restart_costs(facts: dict[str, Any], cost: Disruption) -> None:
+    plan = plan_of(Node({PATH: SITE}, **facts), enable_cdi=True)
+    assert plan.disruption is cost
+    assert any("set live-restore" in note for note in plan.notes) == (cost is Disruption.DRAIN)
+
+
+def test_a_daemon_that_has_not_read_its_file_is_told_to() -> None:
+    node = Node({PATH: NVIDIA % BINARY})
+    plan = plan_of(node)
+    assert plan.fields == {"read"}
+    assert plan.disruption is Disruption.RELOAD
+    list(converge(DockerRuntime(), node))
+    assert node.docker.runtimes == {"nvidia": BINARY}
+    assert not any(isinstance(step, ops.PutText) for step in node.done)
+
+
+def test_a_node_without_docker_has_nothing_to_do() -> None:
+    plan = plan_of(Node(program="", active=""))
+    assert not plan
+    assert "not installed" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "parameters"),
+    [({"active": "inactive", "runtimes": {}}, {}), ({}, {"restart": "none"})],
+)
+def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
+    facts: dict[str, Any], parameters: dict[str, Any]
+) -> None:
+    node = Node({PATH: SITE}, **facts)
+    plan = plan_of(node, **parameters)
+    assert plan.disruption is Disruption.NONE
+    assert "is not restarted" in plan.notes[-1]
+    list(converge(DockerRuntime(**parameters), node))
+    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "reason"),
+    [
+        ("{", {}, "not valid JSON"),
+        ("[]", {}, "an object was expected"),
+        ('{"a": "\ufffd"}', {}, "is not UTF-8"),
+        (SITE, {"config_path": "$CONF"}, "an absolute path"),
+        (SITE, {"arguments": ("dockerd", "--add-runtime", "x=/y")}, "--add-runtime"),
+    ],
+)
+def test_what_cannot_be_edited_safely_is_refused_in_one_line(
+    text: str, facts: dict[str, Any], reason: str
+) -> None:
+    state = DockerRuntime()
+    seen = state.probe(Node({PATH: text}, **facts))
+    refused = state.refuse(seen)
+    assert refused is not None
+    assert reason in refused
+    assert "\n" not in refused
+    assert state.verify(seen), "a look that cannot be judged is no success"
+
+
+def test_passwords_are_shown_in_no_plan() -> None:
+    secret = '{"proxies": {"https-proxy": "http://u:pw@proxy"}}'
+    plan = plan_of(Node({PATH: secret}))
+    shown = [str(change.before) + str(change.after) for change in plan.changes]
+    assert all("pw@" not in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"handler": "Nvidia"},
+        {"binary": "x"},
+        {"unit": "docker"},
+        {"restart": "signal"},
+        {"enable_cdi": 1},
+    ],
+)
+def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        build(DockerRuntime, parameters)
+
+
+def test_the_answer_of_a_node_is_read() -> None:
+    out = (
+        b"unit=1\nactive=active\narg=dockerd\narg=-H\nconfig=/c.json\nfile=2 /c.json\n{}\n"
+        b"missing=/c.json\nours=runtimes.nvidia\nprogram=/d\nversion=26.1.5\n"
+        b"info=runc true cgroupfs 2\nruntime=runc runc\nruntime=nvidia /n\ncdi=[]\n"
+    )
+    found = AskDocker("docker.service").parse(Answer(0, out))
+    assert found.runtimes == {"runc": "runc", "nvidia": "/n"}
+    assert (found.live_restore, found.containers, found.cdi) == (True, 2, False)
+    assert (found.text, found.original, found.ours) == ("{}", None, ("runtimes.nvidia",))
+    with pytest.raises(ProbeError, match="torn"):
+        AskDocker("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))

@@ -1,0 +1,91 @@
+"""k0s' containerd on nodes in memory: one drop-in, merged by k0s itself."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from standins import merge_k0s
+
+from gpustate import Disruption, ops
+from gpustate.model.asks import Answer
+from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, AskK0s, K0sHandler, Observed
+from gpustate.testing import FakeNode, check_contract
+from gpustate.testing.fake import converge
+
+
+def node_with(version: int = 2, files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
+    def seen(node: FakeNode) -> Observed:
+        text = node.files.get(DROP_IN_PATH)
+        merged = merge_k0s(version, [text] if text else [])
+        return replace(Observed("k0sworker", True, True, text, merged), **facts)
+
+    return FakeNode(
+        files=files,
+        answers={"AskK0s": seen},
+        runs=dict.fromkeys(("look for", "wait for k0s"), lambda node: None),
+    )
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("default", [False, True])
+def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
+    version: int, default: bool
+) -> None:
+    node = node_with(version)
+    first, last = converge(K0sHandler(default=default), node)
+    assert first.fields == {"text"}
+    assert first.disruption is Disruption.RESTART
+    assert not last
+    data = tomllib.loads(node.files[DROP_IN_PATH])
+    assert data["version"] == version
+    assert "SystemdCgroup = true" in node.files[DROP_IN_PATH]
+    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
+    _, rest = converge(K0sHandler(ensure="absent"), node)
+    assert not rest
+    assert node.files == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "reason"),
+    [
+        ({}, {"managed": False}, "is not managed by k0s"),
+        ({DROP_IN_PATH: "# mine\n"}, {}, "somebody else's"),
+        ({}, {"merged": "[x\n"}, "not valid TOML"),
+    ],
+)
+def test_what_k0s_would_not_follow_is_refused(
+    files: dict[str, str], facts: dict[str, Any], reason: str
+) -> None:
+    state = K0sHandler()
+    seen = state.probe(node_with(files=files, **facts))
+    assert reason in (state.refuse(seen) or "")
+    assert state.verify(seen)
+
+
+def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
+    node = node_with()
+    list(converge(K0sHandler(), node))
+    stuck = node_with(files=dict(node.files), merged=merge_k0s(2, []))
+    state = K0sHandler()
+    assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
+
+
+def test_a_node_without_it_has_nothing_to_do() -> None:
+    node = FakeNode(answers={"AskK0s": Observed()})
+    plan = next(converge(K0sHandler(), node))
+    assert not plan
+    assert "not installed" in plan.notes[0]
+
+
+def test_the_contract_holds() -> None:
+    check_contract(K0sHandler(), node_with())
+
+
+def test_the_answer_of_a_node_is_read() -> None:
+    root = "# k0s_managed=true\n"
+    out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
+    seen = AskK0s().parse(Answer(0, out.encode()))
+    assert (seen.unit, seen.active, seen.managed, seen.merged) == ("k0sworker", True, True, "#")

@@ -1,0 +1,84 @@
+"""MicroK8s' containerd on nodes in memory: the template is edited by marked lines, and given back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from standins import MICROK8S_TEMPLATE, render_microk8s
+
+from gpustate import Disruption, ops
+from gpustate.model.asks import Answer
+from gpustate.ops.daemons import RestartDaemon
+from gpustate.states.microk8s import (
+    RENDERED_PATH,
+    TEMPLATE_PATH,
+    AskMicrok8s,
+    Found,
+    Microk8sHandler,
+)
+from gpustate.testing import FakeNode, check_contract
+from gpustate.testing.fake import converge
+
+
+def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNode:
+    def found(node: FakeNode) -> Found:
+        text = node.files.get(TEMPLATE_PATH)
+        if text is None:
+            return Found()
+        files = {TEMPLATE_PATH: text, RENDERED_PATH: render_microk8s(text)}
+        base = Found("active", "1.6.28", files, dict(node.originals))
+        return replace(base, **facts)
+
+    labels = ("look for", "keep what", "have microk8s read", "forget what")
+    return FakeNode(
+        files={} if template is None else {TEMPLATE_PATH: template},
+        answers={"AskMicrok8s": found},
+        runs=dict.fromkeys(labels, lambda node: None),
+    )
+
+
+@pytest.mark.parametrize("version", ["1.6.28", "1.7.24", "2.1.3"])
+@pytest.mark.parametrize("default", [False, True])
+def test_it_converges_in_one_round_and_gives_the_bytes_back(version: str, default: bool) -> None:
+    node = node_with(version=version)
+    first, last = converge(Microk8sHandler(default=default), node)
+    assert first.fields == {"template", "lacks"}
+    assert first.disruption is Disruption.RESTART
+    assert not last
+    assert isinstance(node.done[-1], RestartDaemon)
+    text = node.files[TEMPLATE_PATH]
+    if not default:
+        assert text.startswith(MICROK8S_TEMPLATE)
+    assert "imports" not in text
+    _, rest = converge(Microk8sHandler(ensure="absent"), node)
+    assert not rest
+    assert node.files == {TEMPLATE_PATH: MICROK8S_TEMPLATE}
+    assert node.originals == {}
+
+
+def test_a_node_without_it_and_one_where_it_does_not_run_are_not_restarted() -> None:
+    plan = next(converge(Microk8sHandler(), node_with(None)))
+    assert not plan
+    assert "not installed" in plan.notes[0]
+    node = node_with(active="inactive")
+    plan = next(converge(Microk8sHandler(), node))
+    assert plan.disruption is Disruption.NONE
+    list(converge(Microk8sHandler(), node))
+    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
+
+
+def test_a_broken_template_is_refused() -> None:
+    state = Microk8sHandler()
+    assert "not valid TOML" in (state.refuse(state.probe(node_with("version = \n"))) or "")
+
+
+def test_the_contract_holds() -> None:
+    check_contract(Microk8sHandler(), node_with())
+
+
+def test_the_answer_of_a_node_is_read() -> None:
+    out = f"unit=1\nactive=active\nfile=1 {TEMPLATE_PATH}\n#\nmissing=/x\nowed=1\nversion=1.6.28\n"
+    found = AskMicrok8s().parse(Answer(0, out.encode()))
+    assert found == Found("active", "1.6.28", {TEMPLATE_PATH: "#"}, {"/x": None}, True)
