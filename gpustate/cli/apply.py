@@ -63,6 +63,8 @@ def apply_options(function: common.F) -> common.F:
 @click.command()
 @click.argument("policy", metavar="POLICY|PLAN")
 @common.inventory_options
+@common.policy_options
+@common.lock_options
 @apply_options
 def apply(policy: str, **options: Any) -> None:
     """Make nodes as POLICY says, or carry out a saved PLAN exactly as it stands.
@@ -72,6 +74,12 @@ def apply(policy: str, **options: Any) -> None:
     from gpustate import policies
 
     if policies.kind(policy) == "plan":
+        if common.changes_of(options):
+            raise UsageError(
+                "a saved plan is applied as it stands, and options would change it",
+                place=policy,
+                fix="plan the policy again with them",
+            )
         _apply_plan(policy, options)
     else:
         apply_policy(policy, options, verb="apply")
@@ -90,7 +98,7 @@ def apply_policy(
         from gpustate.cli.plan import make_plan
 
         planned, document = make_plan(
-            source, options, output="text", diff=options["diff"], ensure=ensure
+            source, options, output="text", diff=options["diff"], ensure=ensure, estimate=True
         )
         if not planned.pending:
             common.finish(planned.exit_code)
@@ -104,7 +112,7 @@ def apply_policy(
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.plan.document import read_plan
 
-    document = read_plan(_read_json(path), place=path)
+    document = read_plan(read_json(path), place=path)
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to say yes", fix="give --yes")
@@ -112,6 +120,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
         from gpustate.plan import render
 
         show(render.nodes_page(document, diff=options["diff"]))
+        show(render.fleet_page(document))
         click.echo(render.plan_sentence(document))
         click.confirm("Apply this?", abort=True, err=True)
     carry_out(path, options, verb="apply", document=document)
@@ -125,11 +134,12 @@ def carry_plan_on(path: str, options: dict[str, Any]) -> None:
     """
     from gpustate.plan.document import read_plan
 
-    document = read_plan(_read_json(path), place=path)
+    document = read_plan(read_json(path), place=path)
     carry_out(path, options, verb="apply", document=document, moved_by_us=True)
 
 
-def _read_json(path: str) -> Any:
+def read_json(path: str) -> Any:
+    """Read a file that should be a plan."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -147,7 +157,18 @@ def _policy_of(document: dict[str, Any], place: str) -> Any:
         build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]
     ]
     notes = tuple(document.get("notes", ()))
-    return Policy(*states, name=made.get("name"), notes=notes, allow=made.get("allow"))
+    layers = {key: made.get(key) or {} for key in ("groups", "nodes")}
+    try:
+        return Policy(
+            *states,
+            name=made.get("name"),
+            notes=notes,
+            allow=made.get("allow"),
+            last=made.get("last", ()),
+            **layers,
+        )
+    except PolicyError as error:
+        raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None
 
 
 def carry_out(
@@ -168,11 +189,14 @@ def carry_out(
     if document is not None:
         policy = _policy_of(document, source)
     else:
-        policy = common.load_policy(source)
+        policy = common.load_policy(source, options)
         policy = policy.with_ensure(ensure) if ensure is not None else policy
     inventory = common.load_inventory(options)
-    if document is not None:
+    if document is None:
+        inventory, _ = common.locked(inventory, policy, source, options)
+    else:
         inventory = _only_planned(inventory, document, source)
+        inventory = _as_locked(inventory, policy, document, source)
     request = fleet.Request(
         policy,
         inventory,
@@ -214,6 +238,17 @@ def carry_out(
             click.echo(f"Interrupted. Go on with: gpustate resume {result.run}")
         click.echo(result.summary())
     common.finish(result.exit_code)
+
+
+def _as_locked(inventory: Any, policy: Any, document: dict[str, Any], source: str) -> Any:
+    """What was locked when the plan was made is locked for it still."""
+    if "lock" not in document:
+        return inventory
+    from gpustate.run import locking
+    from gpustate.solve import lock
+
+    made = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
+    return locking.onto(inventory, policy, made, source, common.known_states())
 
 
 def _only_planned(inventory: Any, document: dict[str, Any], source: str) -> Any:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from gpustate.errors import UsageError, worst_exit_code
 if TYPE_CHECKING:
     from gpustate.model.inventory import Inventory
     from gpustate.model.policy import Policy
+    from gpustate.policies import Changes
     from gpustate.run.fleet import FleetResult, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,6 +75,42 @@ def inventory_options(function: F) -> F:
     return function
 
 
+def lock_options(function: F) -> F:
+    """``--lock FILE`` and ``--no-lock``."""
+    for option in (
+        click.option("--no-lock", is_flag=True, help="Leave gpustate.lock beside POLICY alone."),
+        click.option(
+            "--lock",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it is there].",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def locked(
+    inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
+) -> tuple[Inventory, str | None]:
+    """The inventory with what the lock file says of its nodes, and that file's text; all as it was without one."""
+    path, beside = options.get("lock"), ""
+    if options.get("no_lock"):
+        if path:
+            raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
+        return inventory, None
+    if not path:
+        beside = os.path.join(os.path.dirname(source), "gpustate.lock")
+        if not os.path.isfile(source) or not os.path.lexists(beside):
+            return inventory, None
+    from gpustate.run import locking
+    from gpustate.solve.lock import to_text
+
+    file = path or beside
+    lock = locking.load(file)
+    return locking.onto(inventory, policy, lock, file, known_states()), to_text(lock)
+
+
 def load_inventory(options: dict[str, Any]) -> Inventory:
     """Read the inventory that the options name, and put the connection options on top."""
     from gpustate import inventory
@@ -121,13 +158,74 @@ def _check_key(path: str) -> None:
         ) from error
 
 
-def load_policy(source: str) -> Policy:
-    """Read the policy that the command line names."""
+def policy_options(function: F) -> F:
+    """``--values``, ``--set``, ``--patch``: what changes in the policy before it is used."""
+    for option in reversed(
+        (
+            click.option(
+                "--values",
+                multiple=True,
+                metavar="FILE",
+                help="YAML merged into the policy; repeat it, the last wins ('-': standard input).",
+            ),
+            click.option(
+                "--set",
+                "set_typed",
+                multiple=True,
+                metavar="PATH=VALUE",
+                help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}.",
+            ),
+            click.option(
+                "--set-string",
+                multiple=True,
+                metavar="PATH=VALUE",
+                help="The same, every value a text.",
+            ),
+            click.option(
+                "--set-json", multiple=True, metavar="PATH=JSON", help="The same, with JSON values."
+            ),
+            click.option(
+                "-p",
+                "--patch",
+                "patch",
+                multiple=True,
+                metavar="PATCH|@FILE",
+                help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
+            ),
+            click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def changes_of(options: Mapping[str, Any]) -> Changes | None:
+    """What the options change in the policy; ``None`` when nothing."""
+    names = ("values", "set_json", "set_typed", "set_string", "patch", "patch_file")
+    if not any(options.get(name) for name in names):
+        return None
+    from gpustate.policies import Changes
+
+    given = {name: tuple(options.get(name) or ()) for name in names}
+    files = tuple(f"@{file}" for file in given["patch_file"])
+    return Changes(
+        given["values"],
+        given["set_json"],
+        given["set_typed"],
+        given["set_string"],
+        (*given["patch"], *files),
+    )
+
+
+def load_policy(
+    source: str, options: Mapping[str, Any] | None = None, *, origins: bool = False
+) -> Policy:
+    """Read the policy that the command line names, with the changes it asks for."""
     from gpustate import policies
 
     if not source:
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
-    return policies.load(source)
+    return policies.load(source, changes=changes_of(options or {}), origins=origins)
 
 
 def known_states() -> Collection[str]:
@@ -145,9 +243,12 @@ def now() -> str:
 class Interrupt:
     """Ctrl-C: the first asks the run to stop after its current steps, the second leaves at once."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
+    def __init__(
+        self, told: Callable[[], None], left: str = "the nodes finish their steps by themselves"
+    ) -> None:
         self.seen = 0
         self._told = told
+        self._left = left
 
     def __call__(self) -> bool:
         return self.seen > 0
@@ -158,9 +259,7 @@ class Interrupt:
         def hit(number: int, frame: object) -> None:
             self.seen += 1
             if self.seen > 1:
-                sys.stderr.write(
-                    "\ngpustate: leaving at once; the nodes finish their steps by themselves\n"
-                )
+                sys.stderr.write(f"\ngpustate: leaving at once; {self._left}\n")
                 sys.stderr.flush()
                 os._exit(130)
             self._told()

@@ -13,6 +13,8 @@ from gpustate.errors import EXIT_PENDING
 @click.command()
 @click.argument("policy")
 @common.inventory_options
+@common.policy_options
+@common.lock_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."

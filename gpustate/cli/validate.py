@@ -15,6 +15,7 @@ from gpustate.text.words import printable_lines
 @click.command()
 @click.argument("policy")
 @common.inventory_options
+@common.policy_options
 @click.option(
     "-o",
     "--output",
@@ -30,11 +31,11 @@ def validate(policy: str, output: str, **options: Any) -> None:
     """
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
-    from gpustate.model.policy import Policy, build, parameters
+    from gpustate.model.policy import build, parameters
     from gpustate.plan import document, render
     from gpustate.run import fleet
 
-    whole = common.load_policy(policy)
+    whole = common.load_policy(policy, options)
     proofs = [state for state in whole.states if state.proof]
     if not proofs:
         raise UsageError(
@@ -46,7 +47,7 @@ def validate(policy: str, output: str, **options: Any) -> None:
     ]
     inventory = common.load_inventory(options)
     request = fleet.Request(
-        Policy(*forced),
+        whole.but(*forced),
         inventory,
         apply=True,
         known=common.known_states(),

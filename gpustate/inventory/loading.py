@@ -31,7 +31,7 @@ from gpustate.inventory.ranges import is_ipv6
 from gpustate.inventory.store import Node, Store
 from gpustate.inventory.templates import Scope
 from gpustate.inventory.variables import Merger, VarsFiles
-from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode
+from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode, VarsLayer
 from gpustate.text.words import shown
 
 #: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
@@ -202,6 +202,7 @@ class _Builder:
         self.files = VarsFiles(base, store)
         self.merger = Merger(store, self.files)
         self.plain: set[int] = set()
+        self.layers: dict[int, VarsLayer] = {}
 
     def build(self, node: Node) -> InventoryNode:
         """Return ``node`` with its variables merged and resolved, and its connection."""
@@ -219,7 +220,22 @@ class _Builder:
             vars=resolved,
             origins={name: value.origin for name, value in merged.items()},
             connection=build(node.name, scope, self.store.note),
+            groups_by_strength=self.store.closure(node),
+            layers=self._layers(node, scope) if "gpustate" in merged else (),
         )
+
+    def _layers(self, node: Node, scope: Scope) -> tuple[VarsLayer, ...]:
+        """What each scope says in ``gpustate``; one object for all nodes to which it says the same."""
+        found: list[VarsLayer] = []
+        for kind, name, raw in self.merger.layers(node):
+            value = scope.value_of(raw, "gpustate")
+            layer = self.layers.get(id(value)) if value is raw.value else None
+            if layer is None:
+                layer = VarsLayer(kind, name, value, raw.origin, self.store.places(raw.value))
+            if value is raw.value:
+                self.layers[id(value)] = layer
+            found.append(layer)
+        return tuple(found)
 
     def _magic(self, node: Node, groups: tuple[str, ...]) -> Callable[[str], Any]:
         """Return the variables Ansible makes up, by name."""

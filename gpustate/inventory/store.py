@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import graphlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpustate.errors import InventoryError
+from gpustate.inventory.documents import Document
 from gpustate.text.words import named, shown
 
 
@@ -55,12 +56,22 @@ class Store:
         self.groups: dict[str, Group] = {"all": Group("all"), "ungrouped": Group("ungrouped")}
         self.nodes: dict[str, Node] = {}
         self.notes: dict[str, None] = {}
+        self._places: dict[int, tuple[Any, Mapping[tuple[str, ...], str]]] = {}
         self._parents: dict[str, list[str]] = {}
         self._closures: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def note(self, text: str) -> None:
         """Remember something a person should know, once."""
         self.notes[text] = None
+
+    def keep_places(self, name: object, value: Any, document: Document) -> None:
+        """Remember where everything in the variable ``gpustate`` stands; of others nobody asks."""
+        if name == "gpustate" and isinstance(value, dict):
+            self._places[id(value)] = value, document.places(value)  # the value lives as long
+
+    def places(self, value: Any) -> Mapping[tuple[str, ...], str]:
+        """Return what :meth:`keep_places` kept, by keys."""
+        return self._places.get(id(value), (None, {}))[1]
 
     def group(self, name: object, place: str) -> Group:
         """Return the group ``name``, made when it is new."""

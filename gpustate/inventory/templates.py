@@ -70,6 +70,17 @@ class Scope:
         except RecursionError as error:
             raise self._error(found, name, "is nested too deep") from error
 
+    def value_of(self, found: Value, name: str) -> Any:
+        """Return what one scope says in a variable, whichever scope's word is the variable's value.
+
+        Raises:
+            InventoryError: as for :meth:`need`.
+        """
+        try:
+            return self._resolve(found, (name,))
+        except RecursionError as error:
+            raise self._error(found, name, "is nested too deep") from error
+
     def resolved(self) -> dict[str, Any]:
         """Return all variables; what need not make sense, and does not, as it is written."""
         result: dict[str, Any] = {}

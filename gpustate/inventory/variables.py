@@ -3,7 +3,8 @@
 From the weakest: ``all`` in the inventory, its groups in the inventory, ``group_vars/all``,
 ``group_vars/`` of its groups, the node in the inventory, ``host_vars/``. Among groups the deeper one
 wins over its parents, then the higher ``ansible_group_priority``, then the later name. A variable is
-replaced as a whole; mappings are not merged.
+replaced as a whole; mappings are not merged. The exception is ``gpustate``: what each scope says there
+is kept apart, and adds up (:mod:`gpustate.model.layers`).
 
 ``group_vars/NAME`` is a directory, a file without extension, ``.yml``, ``.yaml`` or ``.json``; the
 first of these that is there is read, the others are not (a note says so). A file that is encrypted
@@ -96,6 +97,7 @@ class VarsFiles:
         for key, value in data.items():
             place = document.place(data, key)
             found[variable_name(key, place)] = Value(value, place)
+            self.store.keep_places(key, value, document)
         return found
 
 
@@ -135,3 +137,16 @@ class Merger:
                 shared.update(self.files.group(name))
             self._by_groups[groups] = shared
         return {**shared, **node.vars, **self.files.node(node.name)}
+
+    def layers(self, node: Node, name: str = "gpustate") -> list[tuple[str, str, Value]]:
+        """Return what every scope says in one variable: scope, name of group or node, value."""
+        groups = self.store.closure(node)
+        sources = [
+            *(("fleet", "", vars_.get(name)) for vars_ in (self.store.groups["all"].vars,)),
+            *(("group", group, self.store.groups[group].vars.get(name)) for group in groups),
+            ("fleet", "", self.files.group("all").get(name)),
+            *(("group", group, self.files.group(group).get(name)) for group in groups),
+            ("node", node.name, node.vars.get(name)),
+            ("node", node.name, self.files.node(node.name).get(name)),
+        ]
+        return [(scope, title, value) for scope, title, value in sources if value is not None]

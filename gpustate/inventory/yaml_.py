@@ -82,6 +82,7 @@ def _section(
     for name, body in section.items():
         place = document.place(section, name) if known else here
         if key == "vars":
+            store.keep_places(name, body, document)
             store.set_group_var(group, name, Value(body, place))
         elif key == "children":
             child = _group(store, document, name, body, place)
@@ -110,6 +111,7 @@ def _nodes(
     for key, value in (body or {}).items():
         here = document.place(body, key)
         variables[variable_name(key, here)] = Value(value, here)
+        store.keep_places(key, value, document)
     first = None if port is None else Value(port, place)
     for name in names:
         store.node(name, group, source=document.path, port=first).vars.update(variables)

@@ -7,23 +7,36 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 _AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
 
 
+@cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """Names of a dataclass's fields; ``None`` for anything else. Looked up for every value of a fleet."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def plain(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and sets into what JSON has; sets are sorted."""
-    if type(value) in _AS_THEY_ARE:
+    kind: type[Any] = type(value)
+    if kind in _AS_THEY_ARE:
         return value
+    if kind is tuple or kind is list:
+        return [plain(item) for item in value]
+    names = _fields(kind)
+    if names is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {
             str(key): plain(item) for key, item in sorted(value.items(), key=lambda kv: str(kv[0]))

@@ -70,6 +70,25 @@ class Connection:
     alive_count: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VarsLayer:
+    """What one scope of an inventory says in the variable ``gpustate``; nodes of one group share it.
+
+    Args:
+        scope: ``fleet`` (the group ``all``), ``group`` or ``node``.
+        name: of the group or node; empty for the fleet.
+        value: as it stands there, templates resolved.
+        origin: its place.
+        places: places of the values in it, by their keys.
+    """
+
+    scope: str
+    name: str
+    value: Any
+    origin: str
+    places: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
+
+
 @dataclass(frozen=True, slots=True)
 class InventoryNode:
     """One node of an inventory.
@@ -80,6 +99,9 @@ class InventoryNode:
         vars: merged variables, the narrowest scope winning, connection variables included.
         origins: for each variable, the place it came from (``group_vars/gpu.yml``, ``hosts.ini:7``).
         connection: how to reach it.
+        groups_by_strength: the same groups, a parent before its children: whose word counts, last.
+        layers: what each scope says in the variable ``gpustate``, the strongest last. Unlike other
+            variables, of which the narrowest replaces all others, they add up.
     """
 
     name: str
@@ -87,6 +109,8 @@ class InventoryNode:
     vars: Mapping[str, Any] = field(default_factory=dict[str, Any])
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     connection: Connection = field(default_factory=Connection)
+    groups_by_strength: tuple[str, ...] = ()
+    layers: tuple[VarsLayer, ...] = ()
 
     @property
     def proc_root(self) -> str:

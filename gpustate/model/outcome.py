@@ -7,6 +7,7 @@ from enum import Enum
 
 from gpustate import errors
 from gpustate.model.change import Disruption, Plan
+from gpustate.model.timing import PlannedStep, Timing
 
 
 class Outcome(Enum):
@@ -65,7 +66,11 @@ class NodeStatus(Enum):
 
 @dataclass(slots=True)
 class NodeResult:
-    """One node after a run. ``checks``: the chain of proofs, where a proving state keeps one."""
+    """One node after a run.
+
+    ``checks``: the chain of proofs, where a proving state keeps one. ``steps`` and ``timings``: what an
+    estimate is made of, where one was asked for.
+    """
 
     name: str
     status: NodeStatus = NodeStatus.OK
@@ -79,6 +84,8 @@ class NodeResult:
     facts: dict[str, object] = field(default_factory=dict[str, object])
     checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     notes: list[str] = field(default_factory=list[str])
+    steps: tuple[PlannedStep, ...] = ()
+    timings: tuple[Timing, ...] = ()
 
     def outcomes(self, *wanted: Outcome) -> list[StateResult]:
         """States with one of these outcomes."""

@@ -11,6 +11,10 @@ _FILES = TextFiles("policy", PolicyError, limit_mib=5)
 head = _FILES.head
 
 
+#: The text of a file beside a policy: values, a patch. It may be empty.
+text_of = _FILES.text
+
+
 def read_text(path: str) -> str:
     """Return the text of ``path``.
 

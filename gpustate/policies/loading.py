@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path as FilePath
 
 from gpustate import registry
 from gpustate.errors import PolicyError
 from gpustate.model.policy import Policy, build
-from gpustate.policies import files, python
+from gpustate.policies import document, files, python, trees
+from gpustate.policies.changes import Changes
+from gpustate.policies.trees import Tree
 
 _DOCUMENT = re.compile(r'\A\s*\{.*?"format"\s*:\s*"gpustate\.(\w+)/(\d+)"', re.DOTALL)
 _IMPORT = re.compile(r"^(from [\w.]+ import |import \w)", re.MULTILINE)
@@ -21,6 +23,7 @@ class Kind(StrEnum):
     """What stands for a policy."""
 
     PYTHON = "python"
+    YAML = "yaml"  # gpustate's own format
     OPERATOR = "operator"  # ClusterPolicy, NVIDIADriver or Helm values
     STATE = "state"
     PLAN = "plan"  # a saved plan, for `apply`
@@ -35,22 +38,32 @@ def kind(source: str) -> Kind:
     """
     if _is_name(source):
         return Kind.STATE
-    beginning = files.head(source)
-    document = _DOCUMENT.match(beginning)
-    if document is None:
-        python_file = source.endswith(".py") or _IMPORT.search(beginning)
-        return Kind.PYTHON if python_file else Kind.OPERATOR
-    if document[1] == "plan":
+    return _kind(files.head(source), source)
+
+
+def _kind(beginning: str, source: str) -> Kind:
+    found = _DOCUMENT.match(beginning)
+    if found is None or found[1] == "policy":
+        if source.endswith(".py"):
+            return Kind.PYTHON
+        if found is not None or document.is_one(beginning):
+            return Kind.YAML
+        return Kind.PYTHON if _IMPORT.search(beginning) else Kind.OPERATOR
+    if found[1] == "plan":
         return Kind.PLAN
-    raise PolicyError(f"is a gpustate {document[1]}, wanted a policy or a plan", place=source)
+    raise PolicyError(f"is a gpustate {found[1]}, wanted a policy or a plan", place=source)
 
 
-def load(source: str, *, strict: bool = True) -> Policy:
+def load(
+    source: str, *, strict: bool = True, changes: Changes | None = None, origins: bool = False
+) -> Policy:
     """Load a policy.
 
     Args:
-        source: a Python file, a file of the GPU Operator, or the name of a state.
+        source: a Python file, gpustate's own YAML, a file of the GPU Operator, or the name of a state.
         strict: keys of an Operator file that its schema does not have are errors, not notes.
+        changes: what the command line changes in it.
+        origins: find out where the values of a Python file stand; of other files it is known anyway.
 
     Raises:
         PolicyError: with the place, what is wrong there, and the next move.
@@ -58,21 +71,50 @@ def load(source: str, *, strict: bool = True) -> Policy:
     """
     found = kind(source)
     if found is Kind.STATE:
-        return _single(source)
+        return _single(source, changes)
     if found is Kind.PLAN:
         raise PolicyError(
             "is a saved plan, wanted a policy", place=source, fix=f"use: gpustate apply {source}"
         )
     text = files.read_text(source)
-    registry.use_project(Path(source).parent)
+    if found is Kind.OPERATOR:  # its beginning, or that of a pipe, may not have said it
+        found = _kind(text, source)
+    registry.use_project(FilePath(source).parent)
     if found is Kind.PYTHON:
-        policy = python.run(text, source)
+        policy = _python(text, source, changes, origins)
+    elif found is Kind.YAML:
+        policy = _changed(document.read(text, source), changes)
     else:
-        from gpustate.policies import operator  # YAML and the tables, only for those who need them
+        from gpustate.policies import operator  # the tables, only for those who need them
 
-        policy = operator.read(text, source, strict=strict)
-    name = policy.name or Path(source).stem
-    return Policy(*policy.states, name=name, notes=policy.notes, allow=policy.allow)
+        policy = operator.read(text, source, strict=strict, changes=changes)
+    return policy.but(*policy.states, name=policy.name or FilePath(source).stem)
+
+
+def _changed(
+    tree: Tree,
+    changes: Changes | None,
+    classes: document.StateClasses | None = None,
+    notes: tuple[str, ...] = (),
+) -> Policy:
+    """The policy that a document describes, after its changes."""
+    if not changes:
+        return document.make(tree, classes=classes, notes=notes)
+    done = changes.on(tree, document.home)
+    return document.make(done.tree, classes=classes, notes=notes, touched=done.touched, before=tree)
+
+
+def _python(text: str, source: str, changes: Changes | None, origins: bool) -> Policy:
+    policy = python.run(text, source)
+    if not changes and not origins:
+        return policy
+    from gpustate.policies import pythonplaces
+
+    places = pythonplaces.places(text, source, policy)
+    if not changes:
+        return policy.but(*policy.states, places=places)
+    classes = {state.name: type(state) for state in policy.states}
+    return _changed(document.of_policy(policy, places, source), changes, classes, policy.notes)
 
 
 def _is_name(source: str) -> bool:
@@ -86,9 +128,13 @@ def _is_name(source: str) -> bool:
     raise PolicyError(f"{source!r} is neither a file nor a state", fix=registry.hint(source))
 
 
-def _single(name: str) -> Policy:
+def _single(name: str, changes: Changes | None) -> Policy:
     """A policy of one state with its defaults."""
     cls = registry.get(name)
+    if changes:
+        tree = trees.from_data({"format": document.FORMAT, "states": {name: {}}}, name)
+        policy = _changed(tree, changes)
+        return policy.but(*policy.states, name=policy.name or name)
     try:
         state = build(cls, {})
     except PolicyError as error:

@@ -1,23 +1,125 @@
-"""A policy that is a file of the GPU Operator: its states built from what the reader found."""
+"""A policy that is a file of the GPU Operator: its states built from what the reader found.
+
+Changes of the command line happen to the object itself, by its own names: ``--set driver.version=...``
+is ``spec.driver.version`` of a ClusterPolicy, and a patch is the one that ``kubectl patch clusterpolicy``
+would take. In a file with several objects that is the ClusterPolicy (or the Helm values), else the
+NVIDIADriver.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from gpustate import clusterpolicy, registry
 from gpustate.clusterpolicy import Wanted
 from gpustate.errors import PolicyError
-from gpustate.model.policy import Policy, build
+from gpustate.model.layers import REMOVED, Path, leaves, value_at
+from gpustate.model.policy import Policy, build, parameters
 from gpustate.model.state import AnyState
+from gpustate.policies import trees
+from gpustate.policies.changes import Changes, at_top
+from gpustate.policies.rewriting import Rewritten
+from gpustate.policies.trees import Tree
+
+_OBJECT_KEYS = ("apiVersion", "kind", "metadata", "spec", "status")
+#: The first of these that a file holds is the one that is changed; Helm values have no kind.
+_CHANGED = ("ClusterPolicy", None, "GPUCluster", "NVIDIADriver")
 
 
-def read(text: str, path: str, *, strict: bool = True) -> Policy:
+def read(text: str, path: str, *, strict: bool = True, changes: Changes | None = None) -> Policy:
     """Turn the text of an Operator file into a policy.
 
     Raises:
         PolicyError: with the line the trouble goes back to.
     """
+    if not changes:
+        return _read(text, path, strict, None)
+    documents = _documents(text, path)
+    which = _which(documents)
+    helm = documents[which].get("kind") is None
+    changed = changes.on(documents[which], at_top if helm else _home)
+    rewritten = Rewritten(path)
+    for number, tree in enumerate(documents):
+        rewritten.add(changed.tree if number == which else tree)
+    try:
+        policy = _read(rewritten.text, path, strict, rewritten)
+    except PolicyError as error:
+        raise rewritten.error(error) from None
+    try:
+        before: Policy | None = _read(text, path, strict, None)
+    except PolicyError:
+        before = None  # the change repairs it
+    made = policy.but(*policy.states, last=_last(policy, before, path))
+    old = _given(before) if before is not None else {}
+    for full in made.last:
+        value = value_at(old, full[1:])
+        if before is not None and value is not REMOVED:
+            made.replaced[full] = value, before.places.get(full[:3], path)
+    return made
+
+
+def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Policy:
     reading = clusterpolicy.read(text, path, strict=strict)
-    states = (_state(wanted, path) for wanted in reading.wanted)
-    return Policy(*states, name=reading.name or None, notes=reading.notes)
+    states = [_state(wanted, path) for wanted in reading.wanted]
+    places: dict[Path, str] = {
+        ("states", wanted.state, name): place
+        for wanted in reading.wanted
+        for name, place in wanted.places.items()
+    }
+    notes = reading.notes
+    if rewritten is not None:
+        places = {key: rewritten.place(place) for key, place in places.items()}
+        notes = tuple(map(rewritten.note, notes))
+    places[("states",)] = path
+    return Policy(*states, name=reading.name or None, notes=notes, places=places)
+
+
+def _home(key: str) -> Path:
+    return () if key in _OBJECT_KEYS else ("spec",)
+
+
+def _documents(text: str, path: str) -> list[Tree]:
+    """The objects of a file, those of a ``List`` one by one."""
+    found: list[Tree] = []
+    for tree in trees.documents(text, path, trees.OBJECTS):
+        items = tree.get("items")
+        kind = tree.get("kind")
+        if (
+            kind is not None
+            and kind.value == "List"
+            and items is not None
+            and isinstance(items.value, list)
+        ):
+            found.extend(items.value)
+        elif tree.value is not None:
+            found.append(tree)
+    if not found:
+        raise PolicyError("is empty, wanted a policy", place=path)
+    return found
+
+
+def _which(documents: list[Tree]) -> int:
+    kinds = [kind.value if (kind := tree.get("kind")) is not None else None for tree in documents]
+    return next((kinds.index(kind) for kind in _CHANGED if kind in kinds), 0)
+
+
+def _last(policy: Policy, before: Policy | None, path: str) -> list[Path]:
+    """Paths of parameters that are what they are because of the command line."""
+    now, old = _given(policy), _given(before) if before is not None else None
+    found: set[Path] = set()
+    for leaf, value in leaves(now):
+        place = policy.places.get(("states", *leaf[:2]), path)
+        by_change = place != path and not place.startswith(f"{path}:")
+        if by_change or (old is not None and value_at(old, leaf) != value):
+            found.add(("states", *leaf))
+    for leaf, _ in leaves(old or {}):
+        if leaf[0] in now and value_at(now, leaf) is REMOVED:
+            found.add(("states", *leaf))
+    return sorted(found)
+
+
+def _given(policy: Policy) -> dict[str, dict[str, Any]]:
+    return {state.name: parameters(state) for state in policy.states}
 
 
 def _state(wanted: Wanted, path: str) -> AnyState:

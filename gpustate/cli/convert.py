@@ -1,0 +1,65 @@
+"""``gpustate convert``: a policy in another shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_REFUSED, UsageError
+
+FORMAT = "gpustate.converted/1"
+
+
+@click.command()
+@click.argument("policy", required=False)
+@click.option("--to", type=click.Choice(["yaml", "python", "clusterpolicy"]), help="The shape.")
+@common.policy_options
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write it to a file, whole or not at all.",
+)
+@click.option("--strict", is_flag=True, help="End with 5 and write nothing when something is lost.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of policies in YAML instead.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def convert(
+    policy: str | None,
+    to: str | None,
+    out: str | None,
+    strict: bool,
+    schema: bool,
+    output: str,
+    **options: Any,
+) -> None:
+    """Write POLICY in another shape: gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
+
+    What that shape has no words for is listed on standard error and in comments at its top: the text
+    is read again and compared with POLICY, value by value.
+    """
+    if schema:
+        from gpustate.policies.schemas import schema as made
+
+        common.write_out(common.as_json(made()), out)
+        return
+    if policy is None or to is None:
+        raise UsageError(
+            "convert wants a policy and its new shape", fix="gpustate convert policy.py --to yaml"
+        )
+    from gpustate.policies.converting import convert as converted
+    from gpustate.text.words import printable
+
+    if out is not None:
+        common.check_out(out)
+    done = converted(common.load_policy(policy, options), to, policy)
+    for line in done.lost:
+        click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
+    if strict and done.lost:
+        common.finish(EXIT_REFUSED)
+    if output == "json":
+        document = {"format": FORMAT, "to": to, "text": done.text, "lost": list(done.lost)}
+        common.write_out(common.as_json(document), out)
+    else:
+        common.write_out(done.text, out)

@@ -1,0 +1,147 @@
+"""``gpustate resolve``: what a policy comes to on one node, and who said so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import PolicyError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.model.inventory import Inventory
+    from gpustate.model.resolution import Resolution, Value
+    from gpustate.plan.render import Page
+
+
+@click.command()
+@click.argument("node")
+@click.argument("policy")
+@common.inventory_options
+@common.policy_options
+@common.lock_options
+@click.option(
+    "--why", metavar="PATH", help="Only this value, and everything that was said about it."
+)
+@click.option("--all", "whole", is_flag=True, help="Show defaults too.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def resolve(
+    node: str, policy: str, why: str | None, whole: bool, output: str, **options: Any
+) -> None:
+    """Show what POLICY comes to on NODE: every value with the file and line it stands at.
+
+    Layers, the narrower winning: fleet, groups, node; in each the policy's before the inventory's
+    (the variable `gpustate`); the command line is the last word. NODE is not reached.
+    """
+    from gpustate.cli.show import show
+    from gpustate.model import resolution
+
+    made = common.load_policy(policy, options, origins=True)
+    inventory, _ = common.locked(_only(node, options), made, policy, options)
+    found = resolution.resolution(made, inventory.nodes[0], common.known_states())
+    if why is not None:
+        rows = _asked(found, why)
+    else:
+        rows = [value for value in found.values if whole or value.said]
+    if output == "json":
+        common.write_out(common.as_json(resolution.as_data(found, rows, policy)))
+    elif why is not None:
+        show(_why_page(rows))
+    else:
+        show(_page(found, rows))
+
+
+def _only(name: str, options: dict[str, Any]) -> Inventory:
+    options["limit"] = name if not options.get("limit") else f"{options['limit']}:&{name}"
+    loaded = common.load_inventory(options)
+    if len(loaded.nodes) != 1:
+        raise UsageError(f"{name!r} is {len(loaded.nodes)} nodes", fix="name one")
+    return loaded
+
+
+def _asked(found: Resolution, why: str) -> list[Value]:
+    """The values at or below a path; an error with the nearest one where there is none."""
+    import difflib
+
+    from gpustate.model.layers import dotted
+    from gpustate.policies.strvals import keys
+    from gpustate.text.words import shown
+
+    path = keys(why)
+    path = path[1:] if path[:1] == ("states",) else path
+    rows = [value for value in found.values if value.path[: len(path)] == path]
+    if rows:
+        return rows
+    states = {value.path[0] for value in found.values}
+    if path and path[0] in states:
+        known = [dotted(value.path) for value in found.values if value.path[0] == path[0]]
+        what = f"{path[0]} has no value {shown(why)}"
+    else:
+        known = sorted(states)
+        what = f"the policy has no state {shown(path[0] if path else why)}"
+    near = difflib.get_close_matches(why, known, 1)
+    raise PolicyError(
+        what,
+        place="--why",
+        fix=f"did you mean {near[0]}" if near else f"there are {', '.join(known)}",
+    )
+
+
+def _page(found: Resolution, rows: list[Value]) -> Page:
+    from gpustate.model.layers import dotted
+    from gpustate.plan.render import Page
+
+    page = Page()
+    page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
+    told = {value.path[0] for value in rows}
+    width = max((len(dotted(value.path)) for value in rows), default=0)
+    shown_values = {value.path: _short(value.value) for value in rows}
+    column = min(40, max((len(text) for text in shown_values.values()), default=0))
+    for state in found.states:
+        if state not in told:
+            page.add("  ", (state, "bold"), ("  defaults", "dim"))
+        for value in rows:
+            if value.path[0] == state:
+                text = f"  {dotted(value.path):<{width}}  {shown_values[value.path]:<{column}}  "
+                page.add(text, (_origin(value), "dim"))
+    for rule, reason in found.allow.items():
+        page.add("  allow ", (rule, "bold"), f"  {reason}")
+    for note in found.unused:
+        page.add(("  " + note, "dim"))
+    return page
+
+
+def _origin(value: Value) -> str:
+    if not value.said:
+        return "default"
+    last = value.said[-1]
+    place = last.place if last.layer != "command line" else ""
+    return f"{last.layer}: {place}" if place else (last.place or last.layer)
+
+
+def _why_page(rows: list[Value]) -> Page:
+    from gpustate.model.layers import REMOVED, dotted
+    from gpustate.plan.render import Page
+
+    page = Page()
+    for value in rows:
+        page.add((f"{dotted(value.path)} = {_short(value.value)}", "bold"))
+        for number, said in enumerate(reversed(value.said)):
+            word = "taken away" if said.value is REMOVED else _short(said.value)
+            style = "" if number == 0 else "dim"
+            place = f"  {said.place}" if said.place else ""
+            page.add("  ", (f"{said.layer}: {word}{place}", style))
+        default = "" if value.default is REMOVED else _short(value.default)
+        if default:
+            page.add("  ", (f"default: {default}", "dim" if value.said else ""))
+    return page
+
+
+def _short(value: Any) -> str:
+    """A value as YAML writes it, on one line."""
+    import json
+
+    from gpustate.text.words import printable
+
+    return printable(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,105 @@
+"""From plain data to a state and back, and what is said when that cannot be."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpustate.errors import PolicyError
+from gpustate.model.state import AnyState
+from gpustate.text.words import named, printable, shown
+
+#: Mistakes told at once.
+_SHOWN = 5
+
+#: Says where a parameter stands: its name, and the keys and indices below it.
+Locate = Callable[[tuple[str | int, ...]], str | None]
+
+
+def parameters(state: AnyState) -> dict[str, Any]:
+    """The parameters that were given, as plain JSON data."""
+    data: dict[str, Any] = json.loads(state.model_dump_json(exclude_unset=True))
+    return data
+
+
+def every_parameter(state: AnyState) -> dict[str, Any]:
+    """All parameters, those with their defaults too, as plain JSON data."""
+    data: dict[str, Any] = json.loads(state.model_dump_json())
+    return data
+
+
+def build(
+    cls: type[AnyState],
+    values: Mapping[str, Any],
+    *,
+    place: str | None = None,
+    locate: Locate | None = None,
+) -> AnyState:
+    """Make a state from plain data.
+
+    Args:
+        cls: its class.
+        values: its parameters.
+        place: where they stand.
+        locate: where one of them stands; ``place`` where it does not say.
+
+    Raises:
+        PolicyError: naming the parameter that is wrong.
+    """
+    try:
+        text = json.dumps(dict(values))
+    except (TypeError, ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise PolicyError(f"{cls.name}: {why}", place=place) from error
+    try:
+        return cls.model_validate_json(text)
+    except ValidationError as error:
+        here = place
+        if locate is not None:
+            here = locate(error.errors(include_url=False)[0]["loc"]) or place
+        raise PolicyError(f"{cls.name}: {explain(error, cls)}", place=here) from None
+    except PolicyError as error:
+        here = _culprit(cls, values, locate) if locate is not None else None
+        raise PolicyError(
+            f"{cls.name}: {error.message}", place=here or place, fix=error.fix
+        ) from None
+
+
+def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> str | None:
+    """Where the one parameter stands that is refused on its own; a validator names none."""
+    for name, value in values.items():
+        try:
+            cls.model_validate_json(json.dumps({name: value}))
+        except PolicyError:
+            return locate((name,))
+        except ValidationError:
+            continue
+    return None
+
+
+def explain(error: ValidationError, cls: type[AnyState]) -> str:
+    """Say in one line which parameters are wrong, what was given and what is wanted."""
+    parts: list[str] = []
+    for item in error.errors(include_url=False)[:_SHOWN]:
+        path = ".".join(named(step) for step in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = sorted(cls.model_fields)
+            near = difflib.get_close_matches(path, known, 1)
+            hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
+            parts.append(f"no parameter {shown(path)}; {hint}")
+        else:
+            message = item["msg"][:1].lower() + item["msg"][1:]
+            parts.append(
+                f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
+            )
+    more = error.error_count() - _SHOWN
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def given(value: object) -> str:
+    """A value as Python writes it, on one line and no longer than that."""
+    return shown(value, 80) if isinstance(value, str) else shown(value, 80)[1:-1]

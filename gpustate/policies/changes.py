@@ -1,0 +1,194 @@
+"""What the command line changes in a policy: ``--values``, ``--set``, ``--patch``.
+
+The order is Helm's, the later one winning: values files as they are given, ``--set-json``, ``--set``,
+``--set-string``; then the patches. All of it happens to the policy's own document, whatever shape that
+has, before a state is made of it.
+
+Sources:
+    helm/helm, pkg/cli/values/options.go (the order).
+    kubectl patch: a patch is YAML or JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.policies import files, jsonpatch, strvals, trees
+from gpustate.policies.strvals import Assignment
+from gpustate.policies.trees import Path, Steps, Tree
+from gpustate.text.words import kind_of, named, shown
+
+#: Says below what a path lies that begins with this key: ``driver`` below ``states``.
+Home = Callable[[str], Path]
+
+
+def at_top(_: str) -> Path:
+    """Every path begins at the top."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the options say, in the order they were given.
+
+    Args:
+        values: paths of values files; ``-`` is standard input.
+        set_json, set_typed, set_string: texts of ``--set-json``, ``--set`` and ``--set-string``.
+        patches: texts of patches; ``@FILE`` is the file's text.
+    """
+
+    values: tuple[str, ...] = ()
+    set_json: tuple[str, ...] = ()
+    set_typed: tuple[str, ...] = ()
+    set_string: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
+
+    def on(self, tree: Tree, home: Home = at_top) -> Changed:
+        """Carry everything out.
+
+        Args:
+            tree: the policy's document.
+            home: below what a path of ``--values`` and ``--set`` lies; patches begin at the top.
+
+        Raises:
+            PolicyError: naming the option, or the line of the file it names.
+        """
+        touched: dict[Path, str] = {}
+        for file in self.values:
+            tree = jsonpatch.merge(tree, _housed(_values(file), home), touched)
+        kinds = (
+            (self.set_json, strvals.Kind.JSON),
+            (self.set_typed, strvals.Kind.TYPED),
+            (self.set_string, strvals.Kind.STRING),
+        )
+        for texts, kind in kinds:
+            for text in texts:
+                for assignment in strvals.assignments(text, kind):
+                    tree = _assigned(tree, assignment, home, touched)
+        for number, text in enumerate(self.patches, 1):
+            patch = _patch(text, number if len(self.patches) > 1 else 0)
+            if isinstance(patch.value, list):
+                tree = jsonpatch.apply(tree, patch, touched)
+            else:
+                tree = jsonpatch.merge(tree, patch, touched)
+        return Changed(tree, touched)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A document after its changes, and the paths they named with the places they did it at."""
+
+    tree: Tree
+    touched: Mapping[Path, str] = field(default_factory=dict[Path, str])
+
+
+def _values(file: str) -> Tree:
+    path = "/dev/stdin" if file == "-" else file
+    text = files.text_of(path)
+    found = [tree for tree in trees.documents(text, file) if tree.value is not None]
+    if not found:
+        return Tree({}, file)
+    if not isinstance(found[0].value, dict):
+        what = kind_of(found[0].value)
+        raise PolicyError(f"is {what}, wanted a mapping of values", place=found[0].place)
+    return found[0]
+
+
+def _housed(tree: Tree, home: Home) -> Tree:
+    """Values with what lies below something put there."""
+    made: dict[str, Any] = {}
+    for key, value in tree.value.items():
+        level = made
+        for name in home(key):
+            level = level.setdefault(name, Tree({}, tree.place)).value
+        if key in level:
+            raise PolicyError(
+                f"{named(key)} is given twice, once below its own section", place=value.place
+            )
+        level[key] = value
+    return Tree(made, tree.place)
+
+
+def _patch(text: str, number: int) -> Tree:
+    place = "--patch" if not number else f"--patch {number}"
+    file = text.removeprefix("@") if text.startswith("@") else None
+    if file is not None:
+        place = file
+        text = files.text_of("/dev/stdin" if file == "-" else file)
+    if not text.strip():
+        raise PolicyError("is empty, wanted a patch", place=place)
+    found = [tree for tree in _patches(text, place, file) if tree.value is not None]
+    if not found or not isinstance(found[0].value, dict | list):
+        what = kind_of(found[0].value) if found else "nothing"
+        raise PolicyError(
+            f"is {what}, wanted a patch",
+            place=place,
+            fix="a list is a JSON patch (RFC 6902), a mapping a merge patch (RFC 7386)",
+        )
+    return found[0]
+
+
+def _patches(text: str, place: str, file: str | None) -> list[Tree]:
+    if file is not None:
+        return trees.documents(text, place)
+    # What was written on the command line has no lines of its own.
+    try:
+        return [trees.from_data(trees.from_json(text, place), place)]
+    except PolicyError:
+        found = trees.documents(text, place)
+        return [trees.from_data(trees.plain(tree), place) for tree in found]
+
+
+def _assigned(tree: Tree, given: Assignment, home: Home, touched: dict[Path, str]) -> Tree:
+    steps: Steps = (*home(str(given.steps[0])), *given.steps)
+    keys: list[str] = []
+    for step in steps:
+        if isinstance(step, int):
+            break
+        keys.append(step)
+    touched[tuple(keys)] = given.place
+    return _put(tree, steps, given, 0)
+
+
+def _put(tree: Tree | None, steps: Steps, given: Assignment, depth: int) -> Tree:
+    """A tree with a value put at a path; what is missing on the way is made."""
+    if depth == len(steps):
+        return trees.from_data(given.value, given.place)
+    step, last = steps[depth], depth + 1 == len(steps)
+    if tree is None or tree.value is None:
+        tree = Tree({} if isinstance(step, str) else [], given.place)
+    made: Any
+    if isinstance(step, str):
+        if not isinstance(tree.value, dict):
+            raise _in_the_way(tree, steps[:depth], given, "a mapping")
+        made = dict(tree.value)
+        if last and given.value is None:
+            made.pop(step, None)
+        else:
+            made[step] = _put(made.get(step), steps, given, depth + 1)
+            if not last:
+                made[step] = Tree(made[step].value, _place(tree.value.get(step), given))
+        return Tree(made, tree.place)
+    if not isinstance(tree.value, list):
+        raise _in_the_way(tree, steps[:depth], given, "a list")
+    made = list(tree.value)
+    made += [Tree(None, given.place)] * (step + 1 - len(made))
+    made[step] = _put(made[step], steps, given, depth + 1)
+    return Tree(made, tree.place)
+
+
+def _place(there: Tree | None, given: Assignment) -> str:
+    return there.place if there is not None else given.place
+
+
+def _in_the_way(tree: Tree, steps: Steps, given: Assignment, wanted: str) -> PolicyError:
+    path = ".".join(map(str, steps))
+    return PolicyError(
+        f"{shown(path)} is {kind_of(tree.value)} ({tree.place}), wanted {wanted}", place=given.place
+    )

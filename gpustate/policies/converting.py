@@ -1,0 +1,152 @@
+"""A policy in another shape, with a list of what that shape has no words for.
+
+What was written is read again as anybody would read it, and compared with what was wanted, value by
+value and with all defaults. So nothing gets lost, or gets added, without being named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate import registry
+from gpustate.errors import GpustateError, PolicyError
+from gpustate.model.layers import REMOVED, Path, dotted, leaves, value_at
+from gpustate.model.policy import Policy, every_parameter, parameters
+from gpustate.policies import document, python, writing
+from gpustate.text.words import shown
+
+SHAPES = ("yaml", "python", "clusterpolicy")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A policy's text in another shape, and what is not in it."""
+
+    text: str
+    lost: tuple[str, ...]
+
+
+def convert(policy: Policy, to: str, source: str = "") -> Converted:
+    """Write a policy in another shape.
+
+    Args:
+        policy: what is wanted.
+        to: one of :data:`SHAPES`.
+        source: where it comes from, for the comment at the top.
+
+    Raises:
+        PolicyError: it cannot be written in that shape at all.
+    """
+    local = [state for state in policy.states if not _importable(type(state))]
+    kept = (
+        policy.but(*(state for state in policy.states if state not in local)) if local else policy
+    )
+    lost = [
+        f"{state.name}: it is defined in the policy's own file; move it to a module and name that in "
+        f"{registry.PROJECT_FILE}"
+        for state in local
+    ]
+    text = _written(kept, to)
+    try:
+        again = _read(text, to)
+    except GpustateError as error:
+        raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
+    lost.extend(differences(kept, again))
+    lost.extend(f"of the file itself: {note}" for note in policy.notes)
+    comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
+    if lost:
+        comments.append("Not expressed here:")
+        comments.extend(f"  {line}" for line in lost)
+    return Converted(_commented(text, comments), tuple(lost))
+
+
+def _written(policy: Policy, to: str) -> str:
+    if to == "yaml":
+        return writing.as_yaml(policy)
+    if to == "python":
+        return writing.as_python(policy)
+    from gpustate.clusterpolicy import writing as operator
+
+    states = {state.name: parameters(state) for state in policy.states if not state.absent}
+    name = str(policy.name or "")
+    if not _OBJECT_NAME.fullmatch(name):
+        name = (
+            re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
+        )
+    return operator.write(name, states)
+
+
+def _read(text: str, to: str) -> Policy:
+    if to == "yaml":
+        return document.make(document.read(text, "converted"))
+    if to == "python":
+        return python.run(text, "converted")
+    from gpustate.policies import operator
+
+    return operator.read(text, "converted")
+
+
+def _commented(text: str, comments: list[str]) -> str:
+    from gpustate.text.words import printable
+
+    return "".join(f"# {printable(line)}\n" for line in comments) + text
+
+
+def _importable(cls: type) -> bool:
+    """Not of the policy's file itself, which is no module."""
+    return cls.__module__ != "gpustate_policy"
+
+
+def differences(wanted: Policy, got: Policy) -> Iterator[str]:
+    """Say in what two policies differ, defaults included: what is not there, and what is there too."""
+    theirs = {state.name: state for state in got.states}
+    for state in wanted.states:
+        other = theirs.pop(state.name, None)
+        if other is None:
+            if not state.absent:
+                yield f"{state.name}: the state is not there{_besides(parameters(state))}"
+            else:
+                yield f"{state.name}: ensure absent: nothing takes it away"
+            continue
+        yield from _values(every_parameter(state), every_parameter(other), (state.name,))
+    for name in theirs:
+        yield f"{name}: the state is there too, although the policy does not have it"
+    for section in ("groups", "nodes"):
+        mine, other_ = getattr(wanted, section), getattr(got, section)
+        yield from _values(mine, other_, (section,))
+    yield from _values(wanted.allow, got.allow, ("allow",))
+    if wanted.name != got.name:
+        yield f"name: {shown(wanted.name)} is {shown(got.name)}"
+
+
+def _besides(given: Mapping[str, Any]) -> str:
+    names = ", ".join(f"{name} {_json(value)}" for name, value in given.items())
+    return f" ({names})" if names else ""
+
+
+def _values(wanted: Mapping[str, Any], got: Mapping[str, Any], above: Path) -> Iterator[str]:
+    mine, theirs = dict(leaves(wanted)), dict(leaves(got))
+    for path, value in mine.items():
+        other = value_at(got, path)
+        if other is REMOVED:
+            if value != {}:
+                yield f"{dotted((*above, *path))}: {_json(value)} is not there"
+        elif not _same(value, other):
+            yield f"{dotted((*above, *path))}: {_json(value)} is {_json(other)}"
+    for path, value in theirs.items():
+        if value_at(wanted, path) is REMOVED and value != {}:
+            yield f"{dotted((*above, *path))}: {_json(value)} is there too"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: true is no 1."""
+    return _json(one) == _json(other)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

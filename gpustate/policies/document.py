@@ -1,0 +1,280 @@
+"""gpustate's own policies in YAML: a closed document, of which every error has its file, line and key.
+
+::
+
+    format: gpustate.policy/1
+    states:
+      driver: {branch: 580}
+      containerd: {only: runtime('containerd')}
+      validator:
+    groups:
+      inference:
+        driver: {branch: 570}
+
+A state without parameters has its defaults. ``groups`` and ``nodes`` are for those of the inventory. JSON of
+the same shape is read too.
+
+Surprising: YAML takes an unquoted ``580.10`` for a number and ``on`` for true; a parameter that wants
+text then says to put it in quotes, with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate import registry
+from gpustate.errors import PolicyError
+from gpustate.model.layers import Path
+from gpustate.model.policy import Policy, build, parameters
+from gpustate.model.state import AnyState
+from gpustate.policies import trees
+from gpustate.policies.rewriting import quoting
+from gpustate.policies.trees import Tree
+from gpustate.text.words import kind_of, named, shown
+
+FORMAT = "gpustate.policy/1"
+#: Keys of a document, in the order in which they are written.
+KEYS = ("format", "name", "states", "groups", "nodes", "allow")
+#: How one begins, or goes on, in YAML or JSON.
+_MARK = re.compile(r"""^[ \t{]*["']?format["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
+_LIKELY = re.compile(r"""^[ \t{]*["']?states["']?[ \t]*:""", re.MULTILINE)
+
+StateClasses = Mapping[str, type[AnyState]]
+
+
+def is_one(text: str) -> bool:
+    """Whether a text is meant as a policy of gpustate's own."""
+    return _MARK.search(text) is not None or _LIKELY.search(text) is not None
+
+
+def read(text: str, path: str) -> Tree:
+    """Read the text of a policy; what is in it is checked by :func:`make`.
+
+    Raises:
+        PolicyError: it is no YAML, or holds no mapping.
+    """
+    found = [tree for tree in trees.documents(text, path) if tree.value is not None]
+    if not found:
+        raise PolicyError("is empty, wanted a policy", place=path)
+    return found[0]
+
+
+def home(key: str) -> Path:
+    """Below what a path of ``--set`` lies: states are named without ``states`` before them."""
+    return () if key in KEYS else ("states",)
+
+
+def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:
+    """A policy as a document, its values at ``places``."""
+
+    def tree(data: Any, above: Path) -> Tree:
+        here = next(
+            (places[above[:n]] for n in range(len(above), 0, -1) if above[:n] in places), place
+        )
+        if isinstance(data, Mapping):
+            return Tree({str(k): tree(v, (*above, str(k))) for k, v in data.items()}, here)
+        return trees.from_data(data, here)
+
+    return tree(as_data(policy), ())
+
+
+def as_data(policy: Policy) -> dict[str, Any]:
+    """A policy as the plain data of its document."""
+    made: dict[str, Any] = {"format": FORMAT}
+    if policy.name:
+        made["name"] = policy.name
+    made["states"] = {state.name: parameters(state) for state in policy.states}
+    for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
+        if value:
+            made[key] = value
+    return made
+
+
+def make(
+    tree: Tree,
+    *,
+    classes: StateClasses | None = None,
+    notes: tuple[str, ...] = (),
+    touched: Mapping[Path, str] | None = None,
+    before: Tree | None = None,
+) -> Policy:
+    """Make the policy that a document describes.
+
+    Args:
+        tree: the document.
+        classes: states that are not registered, of a policy in Python.
+        notes: carried on.
+        touched: paths that the command line named, and where it did.
+        before: the document as it was before that.
+
+    Raises:
+        PolicyError: with the place and the key of the first thing that is wrong.
+    """
+    policy = _Maker(tree, dict(classes or {})).policy(notes, touched or {})
+    if before is not None:
+        policy.replaced.update(_replaced(policy.last, before))
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Checks a document and makes a policy of it."""
+
+    tree: Tree
+    classes: dict[str, type[AnyState]] = field(default_factory=dict[str, type[AnyState]])
+
+    def policy(self, notes: tuple[str, ...], touched: Mapping[Path, str]) -> Policy:
+        self._check_top()
+        _check_values(self.tree, ())
+        places = {**dict(trees.places(self.tree)), **touched}
+        name = self.tree.get("name")
+        if name is not None and name.value is not None and not isinstance(name.value, str):
+            raise PolicyError(
+                f"name is {kind_of(name.value)}, wanted a string",
+                place=name.place,
+                fix="put it in quotes",
+            )
+        states = [self._state(key, tree) for key, tree in self._mapping(("states",)).items()]
+        return Policy(
+            *states,
+            name=(name.value or None) if name is not None else None,
+            notes=notes,
+            allow=trees.plain(self.tree.get("allow") or Tree({}, "")) or {},
+            groups=self._overrides("groups"),
+            nodes=self._overrides("nodes"),
+            places=places,
+            last=_last(touched, trees.plain(self.tree)),
+        )
+
+    def _check_top(self) -> None:
+        if not isinstance(self.tree.value, dict):
+            raise PolicyError(
+                f"is {kind_of(self.tree.value)}, wanted a policy", place=self.tree.place
+            )
+        mark = self.tree.get("format")
+        if mark is None:
+            raise PolicyError(
+                "lacks 'format'", place=self.tree.place, fix=f"write: format: {FORMAT}"
+            )
+        if mark.value != FORMAT:
+            raise PolicyError(
+                f"format is {shown(mark.value)}, this gpustate reads {FORMAT!r}", place=mark.place
+            )
+        for key, value in self.tree.value.items():
+            if key not in KEYS:
+                near = difflib.get_close_matches(key, KEYS, 1)
+                hint = f"did you mean {near[0]!r}" if near else f"known: {', '.join(KEYS)}"
+                if not near and registry.find(key) is not None:
+                    hint = "states stand below 'states'"
+                raise PolicyError(f"unknown key {shown(key)}", place=value.place, fix=hint)
+        if self.tree.get("states") is None:
+            raise PolicyError(
+                "lacks 'states'", place=self.tree.place, fix="name those that should hold"
+            )
+
+    def _mapping(self, keys: Path, wanted: str = "states to parameters") -> dict[str, Tree]:
+        tree = self.tree.get(*keys)
+        if tree is None or tree.value is None:
+            return {}
+        if not isinstance(tree.value, dict):
+            raise PolicyError(
+                f"{'.'.join(map(named, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
+                place=tree.place,
+                fix="write 'name:' in it, without '- '" if isinstance(tree.value, list) else None,
+            )
+        found: dict[str, Tree] = tree.value
+        return found
+
+    def _state(self, name: str, tree: Tree) -> AnyState:
+        cls = self.classes.get(name) or registry.find(name)
+        if cls is None:
+            raise PolicyError(
+                f"states: there is no state {shown(name)}",
+                place=tree.place,
+                fix=registry.hint(name),
+            )
+        if tree.value is not None and not isinstance(tree.value, dict):
+            raise PolicyError(
+                f"states.{name} is {kind_of(tree.value)}, wanted a mapping of parameters to values",
+                place=tree.place,
+            )
+        values = trees.plain(tree) or {}
+
+        def place(loc: tuple[str | int, ...]) -> str:
+            here: Tree = tree
+            for step in loc:
+                below = _below(here, step)
+                if below is None:
+                    break
+                here = below
+            return here.place
+
+        try:
+            return build(cls, values, place=tree.place, locate=place)
+        except PolicyError as error:
+            fix = quoting(error.place, error.fix or _quote(error.message))
+            raise PolicyError(f"states.{error.message}", place=error.place, fix=fix) from None
+
+    def _overrides(self, section: str) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for name in self._mapping((section,), "names to states"):
+            body = self._mapping((section, name))
+            found[name] = {state: trees.plain(tree) or {} for state, tree in body.items()}
+        return found
+
+
+def _below(tree: Tree, step: str | int) -> Tree | None:
+    """What is in a mapping or a list, if it is."""
+    if isinstance(tree.value, dict):
+        return tree.value.get(str(step))
+    if isinstance(tree.value, list) and isinstance(step, int) and step < len(tree.value):
+        found: Tree = tree.value[step]
+        return found
+    return None
+
+
+def _quote(message: str) -> str | None:
+    """What to do about a number where text is wanted; YAML makes one of ``580.10``."""
+    unquoted = re.search(
+        r"input should be a valid string \(given: (-?[\d.]+|True|False)\)", message
+    )
+    return "put it in quotes" if unquoted else None
+
+
+def _check_values(tree: Tree, path: Path) -> None:
+    """Refuse what YAML can write and JSON cannot: a plan could not be saved."""
+    if isinstance(tree.value, dict):
+        for key, value in tree.value.items():
+            _check_values(value, (*path, key))
+    elif isinstance(tree.value, list):
+        for value in tree.value:
+            _check_values(value, path)
+    elif isinstance(tree.value, float) and not math.isfinite(tree.value):
+        raise PolicyError(
+            f"{'.'.join(map(named, path))} is {tree.value}, wanted a number", place=tree.place
+        )
+
+
+def _replaced(last: Iterable[Path], before: Tree) -> Iterator[tuple[Path, tuple[Any, str]]]:
+    """What stood at paths before the command line changed them."""
+    for path in last:
+        tree = before.get(*path)
+        if tree is not None:
+            yield path, (trees.plain(tree), tree.place)
+
+
+def _last(touched: Mapping[Path, str], data: Mapping[str, Any]) -> Iterator[Path]:
+    """The values of states that the command line named; a section as a whole is all it holds."""
+    for path in touched:
+        if path and path[0] in {"groups", "nodes"}:
+            if len(path) > 2:
+                yield path
+        elif path == ("states",):
+            yield from (("states", name) for name in data.get("states") or {})
+        elif path and path[0] == "states":
+            yield path

@@ -1,0 +1,112 @@
+"""Where the values of a policy in Python stand: read from its text, for ``resolve`` and for errors.
+
+A policy that is written out (``Policy(Driver(branch=580))``, a state in a variable, a preset with its
+overrides) has a line for each value. What is computed stands at the nearest line that is known.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gpustate.model.layers import Path
+from gpustate.model.policy import Policy
+from gpustate.text.words import at
+
+
+def places(text: str, file: str, policy: Policy) -> dict[Path, str]:
+    """Return the places of a policy's values by path; those of a whole state at least.
+
+    Args:
+        text: what was run already, so it is Python.
+        file: its path.
+        policy: what came of it.
+    """
+    tree = ast.parse(text)
+    assigned = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    made = assigned.get("policy")
+    found: dict[Path, int] = {}
+    if made is not None:
+        found[("states",)] = made.lineno
+    if isinstance(made, ast.Call):
+        finder = _Finder(assigned, policy)
+        found.update(finder.call(made))
+    found.update(
+        {
+            ("states", state.name): found[("states",)]
+            for state in policy.states
+            if ("states",) in found and ("states", state.name) not in found
+        }
+    )
+    return {path: at(file, line) for path, line in found.items()}
+
+
+class _Finder:
+    """Goes through the call that makes a policy."""
+
+    def __init__(self, assigned: dict[str, ast.expr], policy: Policy) -> None:
+        self.assigned = assigned
+        self.names = [state.name for state in policy.states]
+        self.by_class = {type(state).__name__: state.name for state in policy.states}
+
+    def call(self, made: ast.Call) -> Iterator[tuple[Path, int]]:
+        for argument in made.args:
+            yield from self.state(argument)
+        for keyword in made.keywords:
+            if keyword.arg in {"groups", "nodes", "allow"}:
+                yield (keyword.arg,), keyword.lineno
+                yield from self.mapping((keyword.arg,), keyword.value)
+            elif keyword.arg is not None and keyword.arg.replace("_", "-") in self.names:
+                # A preset: the parameters of a state by its name.
+                path = ("states", keyword.arg.replace("_", "-"))
+                yield path, keyword.lineno
+                yield from self.mapping(path, keyword.value)
+
+    def state(self, argument: ast.expr) -> Iterator[tuple[Path, int]]:
+        if isinstance(argument, ast.Starred):
+            # States of another policy, such as a preset's.
+            inner = argument.value
+            if isinstance(inner, ast.Attribute):
+                inner = inner.value
+            inner = self.followed(inner)
+            if isinstance(inner, ast.Call):
+                yield from self.call(inner)
+            return
+        made = self.followed(argument)
+        if not isinstance(made, ast.Call):
+            return
+        title = (
+            made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
+        )
+        name = self.by_class.get(str(title))
+        if name is None:
+            return
+        yield ("states", name), made.lineno
+        for keyword in made.keywords:
+            if keyword.arg is not None:
+                path = ("states", name, keyword.arg)
+                yield path, keyword.lineno
+                yield from self.mapping(path, keyword.value)
+
+    def mapping(self, above: Path, value: ast.expr) -> Iterator[tuple[Path, int]]:
+        value = self.followed(value)
+        if isinstance(value, ast.Dict):
+            for key, below in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant):
+                    path = (*above, str(key.value))
+                    yield path, key.lineno
+                    yield from self.mapping(path, below)
+
+    def followed(self, value: ast.expr) -> ast.expr:
+        """What a name was given."""
+        for _ in range(10):
+            if not isinstance(value, ast.Name) or value.id not in self.assigned:
+                break
+            value = self.assigned[value.id]
+        return value

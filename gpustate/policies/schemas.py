@@ -1,0 +1,138 @@
+"""The JSON Schema of gpustate's own policies, made from the parameters of the states.
+
+``python -m gpustate.policies.schemas`` writes the published one, of the bundled states; ``gpustate convert
+--schema`` prints that of all states found here, for an editor's completion.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from gpustate import registry
+from gpustate.model.state import AnyState
+from gpustate.model.where import Condition
+from gpustate.policies.document import FORMAT
+
+FILE = Path(__file__).with_name("schema") / "policy.json"
+_ARGUMENT = re.compile(r"^ {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*?)(?=^ {4}\S|\Z)", re.M | re.S)
+_REASONS = {"type": "string", "pattern": "\\S"}
+
+
+class _Generator(GenerateJsonSchema):
+    """Knows conditions: in a file they are text."""
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        if schema.get("cls") is Condition:
+            return {"type": "string"}
+        return super().dataclass_schema(schema)
+
+
+def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any]:
+    """The schema of policies of some states; of all that are registered when none are named."""
+    found = registry.states() if classes is None else classes
+    definitions: dict[str, Any] = {}
+    states: dict[str, Any] = {}
+    for name, cls in sorted(found.items()):
+        made = cls.model_json_schema(
+            schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"
+        )
+        for key, value in made.pop("$defs", {}).items():
+            if key != "Condition":
+                definitions[f"{name}.{key}"] = value
+        made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
+        definitions[name] = _described(made, cls)
+        states[name] = {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+    definitions["condition"] = {
+        "type": "string",
+        "description": "Which nodes: runtime('containerd') & ~mig_capable, group('inference').",
+    }
+    definitions["states"] = _closed(states, "By name: parameters, or nothing for the defaults.")
+    definitions["allow"] = {
+        "type": "object",
+        "description": "Rules of the compatibility matrix to go on in spite of, each with the reason.",
+        "additionalProperties": _REASONS,
+    }
+    definitions["overrides"] = {
+        "type": "object",
+        "additionalProperties": _closed(
+            {**states, "allow": {"$ref": "#/$defs/allow"}},
+            "By state: parameters that replace those of the fleet.",
+        ),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:gpustate:policy:1",
+        "title": FORMAT,
+        "description": "States that should hold together, with parameters for groups and nodes.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["format", "states"],
+        "properties": {
+            "format": {"const": FORMAT},
+            "name": {"type": ["string", "null"], "description": "Shown in plans."},
+            "states": {"oneOf": [{"$ref": "#/$defs/states"}, {"type": "null"}]},
+            "groups": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
+            "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
+            "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
+        },
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _closed(properties: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "additionalProperties": False,
+        "properties": dict(properties),
+    }
+
+
+def _described(made: dict[str, Any], cls: type[AnyState]) -> dict[str, Any]:
+    """The schema of one state with the words of its docstring."""
+    text = cls.__doc__ or ""
+    made["title"] = cls.name
+    made["description"] = " ".join(text.split("\n\n")[0].split())
+    said = _arguments(text) | {
+        "ensure": "absent takes away what the state put there.",
+        "only": "Nodes it is for.",
+    }
+    for name, value in made.get("properties", {}).items():
+        value.pop("title", None)
+        if name in said:
+            value["description"] = said[name]
+    return made
+
+
+def _arguments(text: str) -> dict[str, str]:
+    """The section ``Args`` of a docstring, by name."""
+    import inspect
+
+    section = inspect.cleandoc(text).partition("Args:\n")[2]
+    section = re.split(r"^\S", section, maxsplit=1, flags=re.M)[0]
+    return {
+        name: " ".join(found["text"].split())
+        for found in _ARGUMENT.finditer(section)
+        for name in found["names"].split(", ")
+    }
+
+
+def published() -> str:
+    """The text of the published schema: bundled states only."""
+    bundled = {
+        name: cls
+        for name, cls in registry.Registry().states().items()
+        if cls.__module__.startswith("gpustate.states.")
+    }
+    return json.dumps(schema(bundled), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(published(), encoding="utf-8")

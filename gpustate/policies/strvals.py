@@ -1,0 +1,190 @@
+"""The syntax of Helm's ``--set``: ``a.b=1,c[0].d=x,e={x,y}``.
+
+What a value is, it says by its look: ``true``, ``false`` and ``null`` in any case, whole numbers without a
+leading zero; everything else is text, ``1.5`` too. A backslash takes the meaning off a dot, a comma,
+an equals sign, a bracket or a brace. ``null`` takes a value away. Where Helm is silent or falls over
+(a key without a name, a path through something that is no mapping) there is an error here.
+
+Sources:
+    helm/helm, pkg/strvals/parser.go (grammar, types, limits); pkg/cli/values/options.go.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.policies.trees import Steps, from_json
+from gpustate.text.words import shown
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
+_MOST_LEVELS = 30
+_LAST_INDEX = 65536
+
+
+class Kind(Enum):
+    """How values are read."""
+
+    TYPED = "--set"
+    STRING = "--set-string"
+    JSON = "--set-json"
+    PATH = "--why"  # no value at all
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One value for one path; ``place`` is what was written."""
+
+    steps: Steps
+    value: Any
+    place: str
+
+
+def assignments(text: str, kind: Kind = Kind.TYPED) -> list[Assignment]:
+    """Return what one option assigns, in its order.
+
+    Raises:
+        PolicyError: naming the option as it was written, and where it stops making sense.
+    """
+    return list(_Parser(text, kind).all())
+
+
+def keys(path: str) -> tuple[str, ...]:
+    """A path without a value, as in ``--why driver.version``; dots in keys are escaped there too."""
+    found: list[str] = []
+    parser = _Parser(path, Kind.PATH)
+    while parser.more:
+        key, _ = parser.until(".")
+        found.append(key)
+    return tuple(found)
+
+
+class _Parser:
+    """Reads one option from left to right."""
+
+    def __init__(self, text: str, kind: Kind) -> None:
+        self.text = text
+        self.kind = kind
+        self.position = 0
+
+    @property
+    def more(self) -> bool:
+        return self.position < len(self.text)
+
+    def error(self, why: str, fix: str | None = None) -> PolicyError:
+        return PolicyError(why, place=f"{self.kind.value} {_brief(self.text)}", fix=fix)
+
+    def all(self) -> Iterator[Assignment]:
+        if not self.text.strip():
+            raise self.error("assigns nothing", "write path=value")
+        while self.more:
+            start = self.position
+            steps = self.path()
+            value = self.json() if self.kind is Kind.JSON else self.value()
+            written = self.text[start : self.position].rstrip(",").strip()
+            yield Assignment(steps, value, f"{self.kind.value} {_brief(written)}")
+
+    def until(self, stop: str) -> tuple[str, str]:
+        """Text up to one of some characters, which is taken too; the end is an empty one."""
+        found: list[str] = []
+        while self.more:
+            character = self.text[self.position]
+            self.position += 1
+            if character in stop:
+                return "".join(found), character
+            if character == "\\":
+                if not self.more:
+                    raise self.error("ends with a backslash")
+                character = self.text[self.position]
+                self.position += 1
+            found.append(character)
+        return "".join(found), ""
+
+    def path(self) -> Steps:
+        steps: list[str | int] = []
+        while True:
+            key, stop = self.until("=[,.")
+            if not key.strip():
+                raise self.error("a key has no name", "write path=value")
+            if stop in {"", ","}:
+                raise self.error(f"the key {shown(key)} has no value", "write path=value")
+            steps.append(key)
+            while stop == "[":
+                steps.append(self.index())
+                rest, stop = self.until("[.=")
+                if rest or not stop:
+                    raise self.error(f"after an index comes '.', '[' or '=', not {shown(rest)}")
+            if len(steps) > _MOST_LEVELS:
+                raise self.error(f"a path has more than {_MOST_LEVELS} levels")
+            if stop == "=":
+                return tuple(steps)
+
+    def index(self) -> int:
+        text, stop = self.until("]")
+        if not stop or not _INDEX.fullmatch(text) or int(text) > _LAST_INDEX:
+            raise self.error(f"{shown(text)} is no index, wanted 0 to {_LAST_INDEX}")
+        return int(text)
+
+    def value(self) -> Any:
+        if self.text.startswith("{", self.position):
+            self.position += 1
+            return self.items()
+        text, _ = self.until(",")
+        return self.typed(text)
+
+    def items(self) -> list[Any]:
+        found: list[Any] = []
+        while True:
+            text, stop = self.until(",}")
+            if not stop:
+                raise self.error("a list has no end", "close it with '}'")
+            if text or stop == "," or found:
+                found.append(self.typed(text))
+            if stop == "}":
+                if self.more:
+                    if self.text[self.position] != ",":
+                        raise self.error("something follows the end of a list, wanted a comma")
+                    self.position += 1
+                return found
+
+    def typed(self, text: str) -> Any:
+        if self.kind is Kind.STRING:
+            return text
+        words = {"true": True, "false": False, "null": None}
+        if text.lower() in words:
+            return words[text.lower()]
+        if _INTEGER.fullmatch(text) and (text == "0" or not text.startswith("0")):
+            number = int(text)
+            if -(2**63) <= number < 2**63:
+                return number
+        return text
+
+    def json(self) -> Any:
+        """A JSON value, up to the comma after it; nothing is null."""
+        rest = self.text[self.position :]
+        stripped = rest.lstrip()
+        begin = self.position + len(rest) - len(stripped)
+        if not stripped or stripped[0] == ",":
+            self.position = begin + 1
+            return None
+        try:
+            _, length = json.JSONDecoder().raw_decode(stripped)
+        except json.JSONDecodeError as error:
+            raise self.error(f"the value is not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            raise self.error("the value is not JSON that can be read") from error
+        after = stripped[length:].lstrip()
+        if after and after[0] != ",":
+            raise self.error(f"after a value comes a comma, not {shown(after)}")
+        self.position = len(self.text) - len(after) + (1 if after else 0)
+        return from_json(stripped[:length], f"{self.kind.value} {_brief(self.text)}")
+
+
+def _brief(text: str) -> str:
+    return text if text.isprintable() and len(text) <= 60 else shown(text)

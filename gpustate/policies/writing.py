@@ -1,0 +1,197 @@
+"""Policies written as gpustate's own YAML, and as Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from gpustate.errors import PolicyError
+from gpustate.model import where
+from gpustate.model.policy import Policy
+from gpustate.model.state import AnyState
+from gpustate.policies import document
+from gpustate.text.words import printable
+
+_WIDTH = 100
+#: What every state has comes after its own.
+_SHARED = ("ensure", "only")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WHERE_TOKEN = re.compile(
+    r"""(?P<word>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<name>[a-z_]+)|(?P<rest>.)""", re.DOTALL
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no anchors: what is the same twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def as_yaml(policy: Policy, comments: Sequence[str] = ()) -> str:
+    """A policy in gpustate's own format."""
+    body = yaml.dump(
+        document.as_data(policy),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_WIDTH - 20,
+        default_flow_style=False,
+    )
+    return _comments(comments) + body
+
+
+def as_python(policy: Policy, comments: Sequence[str] = ()) -> str:
+    """A policy in Python; a condition that is code of somebody's own stands as its text."""
+    writer = _Python()
+    states = [writer.state(state) for state in policy.states]
+    extra: dict[str, str] = {}
+    if policy.name:
+        extra["name"] = _quoted(policy.name)
+    given = (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow))
+    for name, value in given:
+        if value:
+            extra[name] = writer.literal(value, 4 + len(name) + 1)
+    made = _call("Policy", [*states, *(f"{name}={text}" for name, text in extra.items())], 0, True)
+    names = ["Policy", *(["where"] if writer.where else [])]
+    lines = [f"from gpustate import {', '.join(names)}"]
+    for module, classes in sorted(writer.imports.items()):
+        lines.append(f"from {module} import {', '.join(sorted(classes))}")
+    return f"{_comments(comments)}{chr(10).join(lines)}\n\npolicy = {made}\n"
+
+
+def _comments(comments: Sequence[str]) -> str:
+    return "".join(f"# {printable(line)}\n" for line in comments)
+
+
+class _Python:
+    """Writes values as Python, and remembers what has to be imported for them."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, set[str]] = {}
+        self.where = False
+
+    def state(self, state: AnyState) -> str:
+        names = [*(name for name in type(state).model_fields if name not in _SHARED), *_SHARED]
+        given = [name for name in names if name in state.model_fields_set]
+        short = [f"{name}={self.literal(getattr(state, name))}" for name in given]
+        line = _call(self.named(type(state)), short, 4)
+        if "\n" not in line:
+            return line
+        long = [f"{name}={self.literal(getattr(state, name), 8)}" for name in given]
+        return _call(type(state).__name__, long, 4)
+
+    def named(self, cls: type) -> str:
+        self.imports.setdefault(_public(cls), set()).add(cls.__name__)
+        return cls.__name__
+
+    def literal(self, value: Any, indent: int | None = None) -> str:
+        """A value as Python; a mapping that would not fit behind ``indent`` on lines of its own."""
+        if isinstance(value, Mapping) and indent is not None:
+            line = self.literal(value)
+            if indent + len(line) + 20 < _WIDTH:
+                return line
+            level = indent - indent % 4
+            space = " " * (level + 4)
+            rows = "".join(
+                f"{space}{self.literal(k)}: {self.literal(v, level + 4)},\n"
+                for k, v in value.items()
+            )
+            return f"{{\n{rows}{' ' * level}}}"
+        if isinstance(value, where.Condition):
+            return self.condition(value)
+        if isinstance(value, Enum):
+            return f"{self.named(type(value))}.{value.name}"
+        if value is None or isinstance(value, bool | int | float | str):
+            return _quoted(value) if isinstance(value, str) else repr(value)
+        if isinstance(value, Mapping):
+            return (
+                "{"
+                + ", ".join(f"{self.literal(k)}: {self.literal(v)}" for k, v in value.items())
+                + "}"
+            )
+        if isinstance(value, tuple):
+            inner = ", ".join(self.literal(item) for item in value)
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        if isinstance(value, list):
+            return "[" + ", ".join(self.literal(item) for item in value) + "]"
+        if isinstance(value, frozenset | set):
+            inner = ", ".join(sorted(self.literal(item) for item in value))
+            empty = "frozenset()" if isinstance(value, frozenset) else "set()"
+            made = f"{{{inner}}}" if isinstance(value, set) else f"frozenset({{{inner}}})"
+            return made if inner else empty
+        fields: list[str] = []
+        if isinstance(value, BaseModel):
+            fields = [name for name in type(value).model_fields if name in value.model_fields_set]
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = [field.name for field in dataclasses.fields(value) if field.init]
+        else:
+            raise PolicyError(f"a {type(value).__name__} cannot be written as Python")
+        inner = ", ".join(f"{name}={self.literal(getattr(value, name))}" for name in fields)
+        return f"{self.named(type(value))}({inner})"
+
+    def condition(self, condition: where.Condition) -> str:
+        """``where.group("a") & ~where.gpu``; its text where that is all there is."""
+        try:
+            where.parse(condition.text)
+        except PolicyError:
+            return _quoted(condition.text)
+        self.where = True
+        text = condition.text
+        while _wrapped(text):
+            text = text[1:-1]
+        parts: list[str] = []
+        for found in _WHERE_TOKEN.finditer(text):
+            if found["word"]:
+                parts.append(_quoted(re.sub(r"\\(.)", r"\1", found["word"][1:-1], flags=re.DOTALL)))
+            elif found["name"]:
+                parts.append(f"where.{found['name']}")
+            else:
+                parts.append(found[0])
+        return "".join(parts)
+
+
+def _public(cls: type) -> str:
+    """The module a class is imported from: the package that offers it, else its own."""
+    module = cls.__module__
+    package = module.rpartition(".")[0]
+    if package.startswith("gpustate.states.") or package == "gpustate":
+        import importlib
+
+        if getattr(importlib.import_module(package), cls.__name__, None) is cls:
+            return package
+    return module
+
+
+def _wrapped(text: str) -> bool:
+    """Whether one pair of parentheses holds everything."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return False
+    depth = 0
+    for found in _WHERE_TOKEN.finditer(text):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if depth == 0 and found.end() < len(text):
+            return False
+    return True
+
+
+def _quoted(text: str) -> str:
+    """A text as people write it in Python: in double quotes."""
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)
+
+
+def _call(name: str, arguments: list[str], indent: int, always: bool = False) -> str:
+    """A call on one line, or on one line an argument."""
+    line = f"{name}({', '.join(arguments)})"
+    if not arguments or (not always and indent + len(line) < _WIDTH and "\n" not in line):
+        return line
+    space = " " * (indent + 4)
+    rows = "".join(f"{space}{argument},\n" for argument in arguments)
+    return f"{name}(\n{rows}{' ' * indent})"

@@ -1,0 +1,144 @@
+"""``resolve``, ``convert`` and the options that change a policy, as commands."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+from jsonschema import Draft202012Validator
+
+OWN = """\
+format: gpustate.policy/1
+states:
+  nouveau: {reboot_timeout_s: 900}
+  persistenced:
+groups:
+  gpu:
+    nouveau: {reboot_timeout_s: 600}
+"""
+ON = ("-i", "hosts.ini")
+
+
+@pytest.fixture(autouse=True)
+def files(project: Path) -> None:
+    (project / "p.yaml").write_text(OWN)
+    (project / "hosts.ini").write_text("[gpu]\nn1\nn2\n")
+    (project / "group_vars").mkdir()
+    (project / "group_vars" / "gpu.yml").write_text(
+        "gpustate:\n  persistenced:\n    uvm_persistence: true\n"
+    )
+    (project / "plan.json").write_text('{"format": "gpustate.plan/1", "nodes": []}')
+
+
+def test_a_node_s_values_are_shown_with_their_places(gpustate: Cli) -> None:
+    done = gpustate("resolve", "n1", "p.yaml", *ON)
+    assert done.status == 0, done
+    assert done.out.splitlines() == [
+        "n1  groups: gpu",
+        "  nouveau.reboot_timeout_s      600   group gpu: p.yaml:7",
+        "  persistenced.uvm_persistence  true  group gpu: group_vars/gpu.yml:3",
+    ]
+    done = gpustate(
+        "resolve", "n1", "p.yaml", *ON, "--why", "nouveau", "--set", "nouveau.reboot_timeout_s=60"
+    )
+    assert done.out.splitlines()[:4] == [
+        'nouveau.ensure = "present"',
+        '  default: "present"',
+        "nouveau.only = null",
+        "  default: null",
+    ]
+    assert done.out.splitlines()[4:] == [
+        "nouveau.reboot_timeout_s = 60",
+        "  command line: 60  --set nouveau.reboot_timeout_s=60",
+        "  group gpu: 600  p.yaml:7",
+        "  fleet: 900  p.yaml:3",
+        "  default: 900",
+    ]
+
+
+def test_the_document_of_a_node_keeps_to_its_schema(gpustate: Cli) -> None:
+    text = (
+        resources.files("gpustate.policies").joinpath("schema", "resolved.json").read_text("utf-8")
+    )
+    validator = Draft202012Validator(json.loads(text))
+    for words in ((), ("--all",), ("--set", "nouveau.reboot_timeout_s=null")):
+        done = gpustate("resolve", "n1", "p.yaml", *ON, "-o", "json", *words)
+        assert done.status == 0, done
+        validator.validate(json.loads(done.out))
+
+
+def test_a_policy_is_converted_to_standard_output_or_a_file(gpustate: Cli, project: Path) -> None:
+    done = gpustate("convert", "p.yaml", "--to", "python", "--out", "p.py")
+    assert (done.status, done.out, done.err) == (0, "", "")
+    one, other = (
+        gpustate("resolve", "n1", name, *ON, "--all", "-o", "json") for name in ("p.yaml", "p.py")
+    )
+    assert [row["value"] for row in json.loads(one.out)["values"]] == [
+        row["value"] for row in json.loads(other.out)["values"]
+    ]
+    done = gpustate("convert", "p.yaml", "--to", "clusterpolicy", "--strict", "--out", "cp.yaml")
+    assert done.status == 5
+    assert (
+        "gpustate: not expressed: groups.gpu.nouveau.reboot_timeout_s: 600 is not there" in done.err
+    )
+    assert not (project / "cp.yaml").exists()
+    done = gpustate("convert", "p.yaml", "--to", "yaml", "-o", "json")
+    assert json.loads(done.out)["lost"] == []
+
+
+def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
+    done = gpustate("convert", "--schema")
+    Draft202012Validator.check_schema(json.loads(done.out))
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (
+            ("resolve", "n1", "p.yaml", *ON, "--why", "nouveu"),
+            "--why: the policy has no state 'nouveu'; did you mean nouveau",
+        ),
+        (
+            ("resolve", "n1", "p.yaml", *ON, "--why", "nouveau.x"),
+            "--why: nouveau has no value 'nouveau.x'; ",
+        ),
+        (("resolve", "n1", "p.yaml", *ON, "--why", "\\"), "--why \\: ends with"),
+        (("resolve", "n9", "p.yaml", *ON), "the limit's 'n9'"),
+        (("resolve", "gpu", "p.yaml", *ON), "'gpu' is 2 nodes; name one"),
+        (("resolve", "n1", "gone.yaml", *ON), "gone.yaml: no such file"),
+        (("convert", "p.yaml"), "convert wants a policy and its new shape"),
+        (("convert", "p.yaml", "--to", "toml"), "convert: Invalid value for '--to'"),
+        (("convert", "p.yaml", "--to", "yaml", "--out", "no/x"), "no/x: no is no folder"),
+        (("convert", "p.yaml", "--to", "yaml", "--set", "x"), "--set x: the key 'x' has no value"),
+        (
+            ("plan", "p.yaml", *ON, "--set", "nouveau.x=1"),
+            "--set nouveau.x=1: states.nouveau: no parameter 'x'",
+        ),
+        (("plan", "p.yaml", *ON, "--values", "gone"), "gone: no such file"),
+        (("drift", "p.yaml", *ON, "-p", "x"), "--patch: is a string, wanted a patch"),
+        (("drift", "p.yaml", *ON, "--patch-file", "gone"), "gone: no such file"),
+        (("validate", "validator", *ON, "--set-json", "validator.cuda=x"), "--set-json"),
+        (("bake", "p.yaml", "--root", "no", "--set", "nouveau.x=1"), "--set nouveau.x=1: "),
+        (
+            ("apply", "p.yaml", *ON, "--yes", "--set-string", "nouveau.reboot_timeout_s=1"),
+            "--set-string nouveau.",
+        ),
+        (
+            ("apply", "plan.json", *ON, "--yes", "--set", "a=1"),
+            "plan.json: a saved plan is applied as it stands",
+        ),
+    ],
+)
+def test_a_mistake_costs_one_line_and_writes_nothing(
+    words: tuple[str, ...], start: str, gpustate: Cli, project: Path, home: Path
+) -> None:
+    before = sorted(path.name for path in project.iterdir())
+    done = gpustate(*words)
+    assert (done.status, done.out) == (1, ""), done
+    assert done.err.startswith(f"gpustate: {start}"), done.err
+    assert done.err.count("\n") == 1
+    assert sorted(path.name for path in project.iterdir()) == before
+    assert list(home.iterdir()) == []
