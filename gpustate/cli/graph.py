@@ -1,46 +1,118 @@
-"""``gpustate graph``: the order of states, and why."""
+"""``gpustate graph``: the order of states, and why each is where it is."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import UsageError
 
+if TYPE_CHECKING:
+    from gpustate.graph.about import About
+    from gpustate.graph.build import Graph
+    from gpustate.model.policy import Policy, Resolved
+
+FORMATS = click.Choice(["text", "json", "dot", "mermaid", "svg"])
+
 
 @click.command()
 @click.argument("policy", required=False)
 @click.option("--all", "whole", is_flag=True, help="Every registered state instead of a policy.")
+@click.option("--node", metavar="NODE", help="As this node of the inventory has it.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "dot", "mermaid"]),
-    default="text",
-    show_default=True,
+    "-i",
+    "--inventory",
+    metavar="SOURCE",
+    envvar="GPUSTATE_INVENTORY",
+    help="Inventory, for --node: a file, a folder, an executable, or a list a,b,c.",
 )
-def graph(policy: str | None, whole: bool, output: str) -> None:
-    """Show the order of POLICY's states, and why each is where it is."""
-    from gpustate import registry
+@common.policy_options
+@click.option("-o", "--output", type=FORMATS, default="text", show_default=True)
+def graph(policy: str | None, whole: bool, node: str | None, output: str, **options: Any) -> None:
+    """Show the order of POLICY's states, why each is where it is, and who asked for it.
+
+    No node is reached. With --node the inventory's groups and variables count; what only a probe
+    can know (which GPUs a node has) is told as a condition.
+    """
     from gpustate.graph import draw
-    from gpustate.graph.build import build
-    from gpustate.model.policy import build as build_state
 
     if (policy is None) == (not whole):
         raise UsageError("give a policy, or --all for every registered state")
-    if whole:
-        states = [build_state(cls, {}) for cls in registry.states().values()]
-    else:
-        states = list(common.load_policy(str(policy)).states)
-    made = build(states, common.known_states())
+    if whole and node is not None:
+        raise UsageError("--all and --node contradict each other", fix="give a policy with --node")
+    made, about = _of_all() if whole else _of_policy(str(policy), node, options)
     if output == "json":
-        common.write_out(common.as_json(draw.as_data(made)))
-        return
-    about = {
-        s.name: (type(s).__doc__ or "").strip().splitlines()[0] for s in states if type(s).__doc__
+        common.write_out(common.as_json(draw.as_data(made, about)))
+    elif output == "svg":
+        from gpustate.graph.svg import as_svg
+
+        common.write_out(as_svg(made, about))
+    else:
+        text = {"text": draw.as_text, "dot": draw.as_dot, "mermaid": draw.as_mermaid}
+        common.write_out(text[output](made, about))
+
+
+def _of_all() -> tuple[Graph, dict[str, About]]:
+    from gpustate import registry
+    from gpustate.graph.about import of_states
+    from gpustate.graph.build import build
+    from gpustate.model.policy import build as build_state
+
+    states = [build_state(cls, {}) for cls in registry.states().values()]
+    return build(states, common.known_states()), of_states(states)
+
+
+def _of_policy(
+    source: str, node: str | None, options: dict[str, Any]
+) -> tuple[Graph, dict[str, About]]:
+    from gpustate.graph.about import of_states
+    from gpustate.graph.build import build, reverse
+
+    policy = common.load_policy(source, options, origins=True)
+    states, left_out = policy.states, dict[str, str]()
+    if node is not None:
+        resolved = _resolved(policy, node, options)
+        states, left_out = resolved.states, _left_out(resolved)
+    places = {state.name: _place(policy, state.name) for state in states}
+    made = build(states, common.known_states(), places=places)
+    if states and all(state.absent for state in states):
+        made = reverse(made)
+    return made, of_states(states, places, left_out)
+
+
+def _place(policy: Policy, state: str) -> str:
+    """File and line that ask for a state, as far as the policy's reader knows."""
+    path = ("states", state)
+    return policy.places.get(path) or policy.places.get(path[:1], "")
+
+
+def _resolved(policy: Policy, node: str, options: dict[str, Any]) -> Resolved:
+    from gpustate.model.policy import resolve
+    from gpustate.text.words import shown
+
+    inventory = common.load_inventory(options)
+    for one in inventory:
+        if one.name == node:
+            return resolve(policy, one, common.known_states())
+    raise UsageError(
+        f"the inventory has no node {shown(node)}",
+        fix=f"list its nodes: gpustate facts -i {options['inventory']}",
+    )
+
+
+def _left_out(resolved: Resolved) -> dict[str, str]:
+    """States whose condition fails by the node's name, groups and variables alone."""
+    from gpustate.model.facts import AskFacts, NodeView
+
+    node = resolved.node
+    view = NodeView(node.name, node.groups, node.vars, AskFacts().stand_in())
+    probed = ("gpu", "mig_capable", "nvswitch", "distribution(", "runtime(", "architecture(")
+    return {
+        state.name: f"only where {state.only.text}"
+        for state in resolved.states
+        if state.only is not None
+        and not any(word in state.only.text for word in probed)
+        and not state.only.holds(view)
     }
-    text = {
-        "text": lambda: draw.as_text(made, about),
-        "dot": lambda: draw.as_dot(made),
-        "mermaid": lambda: draw.as_mermaid(made),
-    }
-    common.write_out(text[output]())

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 
-from gpustate.cli import common
-from gpustate.errors import EXIT_PENDING
+from gpustate.cli import common, reports
+from gpustate.errors import EXIT_PENDING, UsageError
 
 
 @click.command()
 @click.argument("policy")
 @common.inventory_options
-@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+@common.policy_options
+@common.lock_options
+@click.option("-o", "--output", type=reports.FORMATS, default="text", show_default=True)
+@reports.report_options
 @click.option(
     "--out",
     metavar="FILE",
@@ -36,9 +40,17 @@ def plan(
 ) -> None:
     """Say what POLICY would change on the nodes; nothing is written there.
 
-    POLICY is a Python file, an Operator file (ClusterPolicy), or the name of a state.
+    POLICY is a Python file, an Operator file (ClusterPolicy), or the name of a state. A saved plan is
+    shown again; no node is reached for that.
     """
-    result, _ = make_plan(policy, options, output=output, out=out, diff=diff, whole=whole)
+    from gpustate import policies
+
+    if policies.kind(policy) == "plan":
+        _show_again(policy, options, output=output, out=out, diff=diff, whole=whole)
+        return
+    result, _ = make_plan(
+        policy, options, output=output, out=out, diff=diff, whole=whole, estimate=True
+    )
     codes = [result.exit_code]
     if detailed_exitcode and result.pending:
         codes.append(EXIT_PENDING)
@@ -54,34 +66,60 @@ def make_plan(
     diff: bool = False,
     whole: bool = False,
     ensure: str | None = None,
+    estimate: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
-    from gpustate.cli.show import show
-    from gpustate.plan import document, render
+    from gpustate.plan import document
     from gpustate.run.fleet import Request
 
+    serial, written = options.get("serial"), options.get("reports", ())
+    reports.check(written, serial)
     if out is not None:
         common.check_out(out)
-    policy = common.load_policy(source)
+    policy = common.load_policy(source, options)
     if ensure is not None:
         policy = policy.with_ensure(ensure)
-    inventory = common.load_inventory(options)
-    request = Request(policy, inventory, known=common.known_states(), forks=options["forks"])
-    result = common.run(request, verb="plan", quiet=output == "json")
-    made = document.plan_document(
-        policy, source, result.nodes, run=result.run, created=common.now()
+    inventory, lock = common.locked(common.load_inventory(options), policy, source, options)
+    request = Request(
+        policy,
+        inventory,
+        known=common.known_states(),
+        forks=options["forks"],
+        timings=estimate,
     )
+    result = common.run(request, verb="plan", quiet=output != "text")
+    made = document.plan_document(
+        policy,
+        source,
+        result.nodes,
+        run=result.run,
+        created=common.now(),
+        schedule=reports.schedule(result, options["forks"], serial) if estimate else None,
+    )
+    if lock is not None:
+        made["lock"] = json.loads(lock)
     if out is not None:
         common.write_out(common.as_json(made), out)
-    if output == "json":
-        common.write_out(common.as_json(made))
-    else:
-        show(render.nodes_page(made, diff=diff, whole=whole))
-        show(render.notes_page(policy.notes))
-        click.echo(render.plan_sentence(made))
+    reports.show_plan(made, output, diff=diff, whole=whole, reports=written)
+    if output == "text":
         if out is not None:
             click.echo(
                 f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
             )
         click.echo(result.summary())
     return result, made
+
+
+def _show_again(
+    source: str, options: dict[str, Any], *, output: str, out: str | None, diff: bool, whole: bool
+) -> None:
+    """Show a saved plan."""
+    from gpustate.cli.apply import read_json
+    from gpustate.plan.document import read_plan
+
+    if out is not None or options["serial"]:
+        name = "--out" if out is not None else "--serial"
+        raise UsageError(f"{source} is a saved plan, {name} is for new ones", fix="leave it away")
+    reports.check(options["reports"], None)
+    made = read_plan(read_json(source), place=source)
+    reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])

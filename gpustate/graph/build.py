@@ -50,6 +50,8 @@ def build(
     """
     graph = Graph([state.name for state in states])
     names = set(graph.nodes)
+    # Mere order is not told where there is a stronger reason; "known after" is one of its own.
+    pairs: set[tuple[str, str]] = set()
     for state in states:
         for why, others in (
             ("needs", state.needs),
@@ -63,8 +65,9 @@ def build(
                 if other not in names or other == state.name:
                     continue
                 first, then = (state.name, other) if why == "before" else (other, state.name)
-                if not any(e.first == first and e.then == then for e in graph.edges):
+                if (first, then) not in pairs or why == "known after":
                     graph.edges.append(Edge(first, then, why))
+                    pairs.add((first, then))
     _put_proofs_last(graph, states)
     return graph
 

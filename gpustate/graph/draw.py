@@ -1,64 +1,126 @@
-"""A graph as text, JSON data, DOT and Mermaid. Pure."""
+"""A graph as text, JSON data, DOT and Mermaid. Pure; :mod:`gpustate.graph.svg` draws it.
+
+Names of states can be anybody's: each form escapes what would mean something in it.
+
+Sources:
+    Graphviz, "The DOT Language": quoted strings know only the escape of the quote;
+    Mermaid, "Flowcharts": text in quotes, with entities as ``#quot;``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gpustate.graph.build import Graph
+from gpustate.graph.about import WHYS, About, asked, reasons, told
+from gpustate.graph.build import Edge, Graph
 from gpustate.graph.order import order
+from gpustate.text.words import printable
+
+_NONE: Mapping[str, About] = {}
+#: By the reasons of one pair, the strongest first.
+_DOT = {
+    ("needs",): "",
+    ("needs", "known after"): ' [label="known after"]',
+    ("known after",): ' [style=dashed, label="known after"]',
+}
+_MERMAID = {
+    ("needs",): "-->",
+    ("needs", "known after"): "-- known after -->",
+    ("known after",): "-. known after .->",
+}
 
 
-def as_text(graph: Graph, about: dict[str, str] | None = None) -> str:
-    """One line a state, in order, with what it waits for and why."""
+def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
+    """One line a state, in order, with what it waits for and why; below, what it is and who asked for it."""
     lines: list[str] = []
-    width = max((len(name) for name in graph.nodes), default=0)
+    width = max((len(printable(name)) for name in graph.nodes), default=0)
     for number, name in enumerate(order(graph), 1):
-        reasons: dict[str, list[str]] = {}
-        for edge in graph.edges:
-            if edge.then == name:
-                reasons.setdefault("after" if edge.why == "before" else edge.why, []).append(
-                    edge.first
-                )
-        told = "; ".join(
-            f"{why} {', '.join(sorted(firsts))}" for why, firsts in sorted(reasons.items())
+        lines.append(
+            f"{number:>2}. {printable(name):<{width}}  {printable(told(graph, name))}".rstrip()
         )
-        lines.append(f"{number:>2}. {name:<{width}}  {told}".rstrip())
-        if about and name in about:
-            lines.append(f"    {about[name]}")
+        if name in about:
+            lines += [
+                f"    {printable(said)}" for said in (about[name].what, asked(about[name])) if said
+            ]
     return "\n".join(lines) + "\n"
 
 
-def as_data(graph: Graph) -> dict[str, Any]:
+def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, Any]:
     """Plain data, format ``gpustate.graph/1``."""
+    states = [_state(graph, about[name]) for name in order(graph) if name in about]
     return {
         "format": "gpustate.graph/1",
         "order": order(graph),
-        "edges": [
-            {"first": e.first, "then": e.then, "why": e.why}
-            for e in sorted(graph.edges, key=lambda e: (e.first, e.then))
-        ],
+        "edges": [{"first": e.first, "then": e.then, "why": e.why} for e in _edges(graph)],
+        **({"states": states} if states else {}),
     }
 
 
-def as_dot(graph: Graph) -> str:
-    """Graphviz; ``needs`` is a solid line, mere order a dashed one."""
-    lines = ["digraph gpustate {", "  rankdir=LR;", "  node [shape=box];"]
-    lines += [f'  "{name}";' for name in order(graph)]
-    for e in sorted(graph.edges, key=lambda e: (e.first, e.then)):
-        style = "" if e.why == "needs" else " [style=dashed]"
-        lines.append(f'  "{e.first}" -> "{e.then}"{style};')
+def _state(graph: Graph, about: About) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "state": about.name,
+        "about": about.what,
+        "why": reasons(graph, about.name),
+    }
+    for key in ("place", "only", "left_out"):
+        if getattr(about, key):
+            data[key] = getattr(about, key)
+    return {**data, "absent": about.absent, "proof": about.proof, "worst": about.worst.word}
+
+
+def _edges(graph: Graph) -> list[Edge]:
+    return sorted(graph.edges, key=lambda e: (e.first, e.then, e.why))
+
+
+def _pairs(graph: Graph) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Every two states with an edge between them, and its reasons."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for edge in _edges(graph):
+        found.setdefault((edge.first, edge.then), []).append(edge.why)
+    return {pair: tuple(sorted(whys, key=WHYS.index)) for pair, whys in found.items()}
+
+
+def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
+    """Graphviz: ``needs`` is a solid line, "known after" a dashed one, mere order a dotted one."""
+    lines = [
+        "digraph gpustate {",
+        "  rankdir=LR;",
+        '  node [shape=box, style=rounded, fontname="sans-serif"];',
+        '  edge [fontname="sans-serif", fontsize=10];',
+    ]
+    for name in order(graph):
+        tip = _dot(" ".join(part for part in (_what(about, name), told(graph, name)) if part))
+        lines.append(f"  {_dot(name)} [label={_dot(name)}, tooltip={tip}];")
+    for (first, then), whys in _pairs(graph).items():
+        lines.append(f"  {_dot(first)} -> {_dot(then)}{_DOT.get(whys, ' [style=dotted]')};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def as_mermaid(graph: Graph) -> str:
-    """Mermaid flow chart, as GitHub shows it."""
+def _what(about: Mapping[str, About], name: str) -> str:
+    return about[name].what if name in about else ""
+
+
+def _dot(text: str) -> str:
+    # A backslash would begin an escape of labels, such as \n or \N.
+    bare = printable(text.replace("\n", " ").replace("\t", " ")).replace("\\", "\\\\")
+    return '"' + bare.replace('"', '\\"') + '"'
+
+
+def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
+    """Mermaid flow chart, as GitHub shows it; states that prove have round ends."""
     lines = ["flowchart LR"]
-    lines += [f"  {_id(name)}[{name}]" for name in order(graph)]
-    for e in sorted(graph.edges, key=lambda e: (e.first, e.then)):
-        arrow = "-->" if e.why == "needs" else "-.->"
-        lines.append(f"  {_id(e.first)} {arrow} {_id(e.then)}")
+    ids = {name: f"s{number}" for number, name in enumerate(order(graph), 1)}
+    for name, mark in ids.items():
+        proof = name in about and about[name].proof
+        lines.append(f"  {mark}{'([' if proof else '['}{_mermaid(name)}{'])' if proof else ']'}")
+    for (first, then), whys in _pairs(graph).items():
+        lines.append(f"  {ids[first]} {_MERMAID.get(whys, '-.->')} {ids[then]}")
     return "\n".join(lines) + "\n"
 
 
-def _id(name: str) -> str:
-    return name.replace("-", "_").replace("/", "_")
+def _mermaid(text: str) -> str:
+    # Entities are written with # there, so anything but plain letters can be one.
+    bare = printable(text.replace("\n", " ").replace("\t", " "))
+    made = "".join(c if c.isalnum() or c in " -_./" else f"#{ord(c)};" for c in bare)
+    return f'"{made}"'

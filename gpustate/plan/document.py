@@ -15,7 +15,9 @@ from gpustate.model.change import Change, Disruption
 from gpustate.model.encode import plain, plain_fingerprint
 from gpustate.model.outcome import NodeResult, StateResult
 from gpustate.model.policy import Policy, parameters
-from gpustate.plan import render
+from gpustate.plan import html, markdown, render
+from gpustate.plan.estimate import Schedule, estimate
+from gpustate.plan.groups import counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
@@ -82,14 +84,30 @@ def policy_data(policy: Policy, source: str) -> dict[str, Any]:
         "states": [
             {"state": state.name, "parameters": parameters(state)} for state in policy.states
         ],
+        **policy.layers_data(),
         **({"allow": dict(policy.allow)} if policy.allow else {}),
     }
 
 
 def plan_document(
-    policy: Policy, source: str, nodes: Sequence[NodeResult], *, run: str, created: str
+    policy: Policy,
+    source: str,
+    nodes: Sequence[NodeResult],
+    *,
+    run: str,
+    created: str,
+    schedule: Schedule | None = None,
 ) -> dict[str, Any]:
-    """A plan as it is saved, shown and applied later."""
+    """A plan as it is saved, shown and applied later.
+
+    Args:
+        policy: what should hold.
+        source: what stood for it on the command line.
+        nodes: the planned nodes.
+        run: id of the run that planned.
+        created: when.
+        schedule: how it would be carried out, for an estimate of the time; none without.
+    """
     made = policy_data(policy, source)
     rows: list[dict[str, Any]] = []
     for node in nodes:
@@ -105,7 +123,25 @@ def plan_document(
         "policy": made,
         "notes": list(policy.notes),
         "nodes": rows,
+        "fleet": _fleet(nodes, rows, schedule),
     }
+
+
+def _fleet(
+    nodes: Sequence[NodeResult], rows: Sequence[Mapping[str, Any]], schedule: Schedule | None
+) -> dict[str, Any]:
+    """What all nodes together come to. Follows from the nodes, but for the estimate."""
+    groups = group(rows)
+    data = groups_data(groups)
+    fleet = {"nodes": counts(groups), "disruption": totals(groups), "groups": data}
+    if schedule is None:
+        return fleet
+    made = estimate(nodes, schedule)
+    for row, one in zip(data, groups, strict=True):
+        takes = made.of(one.names)
+        if takes is not None:
+            row["estimate"] = takes
+    return {**fleet, "estimate": made.data()}
 
 
 def result_document(
@@ -211,8 +247,12 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
 def _is_whole(data: Mapping[str, Any]) -> bool:
     """Everything that is looked at later is there; also in a plan whose id somebody made to fit."""
     try:
+        if not _fleet_fits(data):
+            return False
         render.nodes_page(data, diff=True, whole=True)
-        render.plan_sentence(data)
+        render.fleet_page(data)
+        markdown.report(data, diff=True)
+        html.report(data)
         announced_disruptions(data)
         return all(
             isinstance(row["state"], str) and isinstance(row["parameters"], dict)
@@ -220,6 +260,19 @@ def _is_whole(data: Mapping[str, Any]) -> bool:
         ) and all(isinstance(note, str) for note in data.get("notes", ()))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
         return False
+
+
+def _fleet_fits(data: Mapping[str, Any]) -> bool:
+    """What is said of the fleet is what the nodes come to; plans of earlier releases say nothing."""
+    if "fleet" not in data:
+        return True
+    groups = group(data["nodes"])
+    said = [{k: v for k, v in row.items() if k != "estimate"} for row in data["fleet"]["groups"]]
+    return (
+        data["fleet"]["nodes"] == counts(groups)
+        and data["fleet"]["disruption"] == totals(groups)
+        and said == groups_data(groups)
+    )
 
 
 def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:

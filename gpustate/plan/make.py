@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpustate.errors import GpustateError
 from gpustate.model.change import Disruption, Plan
@@ -59,10 +60,11 @@ def make(
         settled: results that stand already (failed, or waiting for a reboot) and are not planned again.
     """
     results: dict[str, StateResult] = {}
+    edges = _edges(states)
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
-            standing = _one(state, look, results, must_hold_first(state, states))
+            standing = _one(state, look, results, _first(state.name, edges))
         results[state.name] = standing
     return results
 
@@ -74,16 +76,31 @@ def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, .
     the cause, the others are its symptoms. What is taken away goes in reverse: a state stays as
     long as one that needs it is still there.
     """
-    by_name = {other.name: other for other in states}
+    return _first(state.name, _edges(states))
+
+
+#: Name, what it needs, what it looks behind, whether it is taken away.
+_Edges = tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool], ...]
+
+
+def _edges(states: Sequence[AnyState]) -> _Edges:
+    return tuple((s.name, tuple(s.needs), tuple(s.known_after), s.absent) for s in states)
+
+
+@lru_cache(4096)
+def _first(state: str, states: _Edges) -> tuple[str, ...]:
+    """The same for every node of a fleet that has these states."""
+    by_name = {name: (*needs, *behind) for name, needs, behind, _ in states}
+    gone = {name: needs for name, needs, _, absent in states if absent}
     found: dict[str, None] = {}
     todo = [state]
     while todo:
         one = todo.pop(0)
-        if state.absent:
-            names = [o.name for o in states if o.absent and one.name in o.needs]
+        if state in gone:
+            names = [name for name, needs in gone.items() if one in needs]
         else:
-            names = [n for n in (*one.needs, *one.known_after) if n in by_name]
-        todo += [by_name[name] for name in names if name not in found]
+            names = [name for name in by_name.get(one, ()) if name in by_name]
+        todo += [name for name in names if name not in found]
         found.update(dict.fromkeys(names))
     return tuple(name for name in by_name if name in found)
 

@@ -51,6 +51,7 @@ class Request:
         serial: sizes of the batches nodes are taken in, one after the other; the last repeats.
             A batch with a node that did not end well is the last one.
         run: id of the run; made when not given.
+        timings: ask nodes also how long steps took there before, for an estimate.
         plans: what :func:`resolve_all` made of it.
     """
 
@@ -65,6 +66,7 @@ class Request:
     plan_id: str = ""
     serial: Sequence[str] = ()
     run: str = ""
+    timings: bool = False
     plans: list[tuple[Resolved, list[AnyState]]] | None = field(default=None, repr=False)
 
 
@@ -225,6 +227,7 @@ def run(
         planned=request.planned,
         announced=request.announced,
         plan_id=request.plan_id,
+        timings=request.timings,
     )
 
     hearing = threading.Lock()

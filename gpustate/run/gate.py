@@ -5,6 +5,7 @@ Pure: takes what is known, gives the reason or ``None``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,21 +78,43 @@ def dead(ledger: Ledger, holder: Holder) -> bool:
     return lock.holder == holder.name and not holder.holds(lock)
 
 
-def incompatible(facts: Facts, allow: Mapping[str, str]) -> tuple[list[str], GpustateError | None]:
-    """What the compatibility matrix says of a node as it is to become: notes, and why it is refused."""
-    report = _checked(frozenset(facts.items()), frozenset(allow.items()))
+_CHECKING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the compatibility matrix says of a node as it is to become.
+
+    Args:
+        notes: for the plan.
+        reason: why the node is refused.
+        allowed: rules that would have refused it, each with the policy's reason to go on.
+    """
+
+    notes: tuple[str, ...]
+    reason: GpustateError | None
+    allowed: Mapping[str, str]
+
+
+def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
+    """Hold a node as it is to become against the compatibility matrix."""
+    # Nodes are walked in threads: the first that asks reads the rules, the others wait for them.
+    with _CHECKING:
+        report = _checked(frozenset(facts.items()), frozenset(allow.items()))
     notes = [
         *(f"matrix warns: {r.rule.id}: {r.rule.because} ({r.rule.fix})" for r in report.warnings),
         *(f"matrix: {r.rule.id}: {r.rule.because}" for r in report.informs),
         *(f"matrix: {r.rule.id} is allowed: {r.allowed}" for r in report.overridden),
     ]
+    allowed = {r.rule.id: r.allowed for r in report.overridden}
     if not report.blocks:
-        return notes, None
+        return Judged(tuple(notes), None, allowed)
     rule = report.blocks[0].rule
     others = ", ".join(result.rule.id for result in report.blocks[1:])
     more = f"; also {others}" if others else ""
     because = rule.because.rstrip(".")
-    return notes, RefusedError(f"the matrix blocks it: {rule.id}: {because}{more}", fix=rule.fix)
+    reason = RefusedError(f"the matrix blocks it: {rule.id}: {because}{more}", fix=rule.fix)
+    return Judged(tuple(notes), reason, allowed)
 
 
 @lru_cache(maxsize=1024)

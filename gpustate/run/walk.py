@@ -35,6 +35,7 @@ from gpustate.model.state import AnyState
 from gpustate.model.step import Step
 from gpustate.plan import make
 from gpustate.plan.make import Look
+from gpustate.plan.work import planned_steps
 from gpustate.remote.session import Session
 from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
@@ -42,6 +43,7 @@ from gpustate.run.gate import Holder
 from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger, read_lock
 from gpustate.run.link import Link
 from gpustate.run.looking import look_at
+from gpustate.run.timings import AskTimings
 
 #: A policy that still finds something new to do after so many stages does not converge.
 _MAX_STAGES = 10
@@ -59,6 +61,7 @@ class Options:
         planned: for a saved plan, the observations it was made from, by node.
         announced: for a saved plan, what each state may cost, by node.
         plan_id: id of the saved plan, for the lock.
+        timings: ask also how long steps took before, for an estimate.
     """
 
     run: str
@@ -68,6 +71,7 @@ class Options:
     planned: Mapping[str, Mapping[str, object]] | None = None
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     plan_id: str = ""
+    timings: bool = False
 
 
 class _InterruptedError(Exception):
@@ -87,6 +91,7 @@ class Walk:
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)
+    _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
@@ -134,6 +139,8 @@ class Walk:
             return
         self._compatible(look, results)
         if not self.options.apply:
+            if self.options.timings:
+                self.result.steps = planned_steps(self.states, look, results)
             return
         self._gate(ledger, results)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
@@ -144,16 +151,17 @@ class Walk:
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
-        if not any(r.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER) for r in results.values()):
+        if not gate.announced(results):
             return
         apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
         if all(state.absent for state in apply):
             return
-        facts = collect(look.view.facts, apply, look.seen, results)
-        notes, reason = gate.incompatible(facts, self.resolved.allow)
-        self.result.notes += notes
-        if reason is not None:
-            raise reason
+        known = collect(look.view.facts, apply, look.seen, results)
+        judged = gate.compatible(known, self.resolved.allow)
+        self.result.notes += judged.notes
+        self._allowed = judged.allowed
+        if judged.reason is not None:
+            raise judged.reason
 
     def _gate(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is touched."""
@@ -188,17 +196,20 @@ class Walk:
         self._say("probing")
         lead: list[str] = []
         ledger = AskLedger()
+        timings = [AskTimings()] if self.options.timings else []
 
         def answer(asks: Sequence[Ask[Any]]) -> Any:
             return self.session.answer(asks, before=lead.pop() if lead else "")
 
         def once() -> Any:
             lead[:] = [before]
-            return look_at(self.resolved.node, self.states, answer, (ledger,))
+            return look_at(self.resolved.node, self.states, answer, (ledger, *timings))
 
         # A look changes nothing, and what goes ahead of it may be done twice.
         look, facts, known = self._link.repeat(once)
         self.result.facts = plain(facts)
+        if timings:
+            self.result.timings = timings[0].parse(known[timings[0]])
         return look, ledger.parse(known[ledger])
 
     def _keep(self, look: Look, results: Mapping[str, StateResult]) -> None:
@@ -269,7 +280,7 @@ class Walk:
             )
             for state in todo
         )
-        program = ops.compile_program(blocks)
+        program = ops.compile_program(blocks, self._allowed)
         more = any(r.outcome is Outcome.KNOWN_AFTER for r in results.values())
         reboot = any(isinstance(step, ops.Reboot) for block in blocks for step in block.steps)
         record = journal.Record()

@@ -84,21 +84,23 @@ def test_what_is_taken_away_is_not_judged() -> None:
 
 def test_a_block_is_a_refusal_with_rule_reason_and_next_move() -> None:
     facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
-    notes, refusal = gate.incompatible(facts, {})
+    judged = gate.compatible(facts, {})
+    refusal = judged.reason
     assert isinstance(refusal, RefusedError)
     assert refusal.exit_code == 5
     assert str(refusal) == (
         "the matrix blocks it: driver-first-b200: HGX B200 needs driver 570.133.20 or later; "
         "use branch 580, or 570.133.20 at least"
     )
-    assert "matrix warns: driver-eol-570: R570" in notes[0]
+    assert "matrix warns: driver-eol-570: R570" in judged.notes[0]
 
 
 def test_an_exception_lets_it_pass_and_stays_visible() -> None:
     facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
-    notes, refusal = gate.incompatible(facts, {"driver-first-b200": "lab board"})
-    assert refusal is None
-    assert notes[-1] == "matrix: driver-first-b200 is allowed: lab board"
+    judged = gate.compatible(facts, {"driver-first-b200": "lab board"})
+    assert judged.reason is None
+    assert judged.allowed == {"driver-first-b200": "lab board"}
+    assert judged.notes[-1] == "matrix: driver-first-b200 is allowed: lab board"
 
 
 def test_exceptions_come_from_the_policy_and_from_the_inventory() -> None:

@@ -14,6 +14,7 @@ from gpustate import Disruption, Plan, Policy, PolicyError, where
 from gpustate.model.change import Change
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.plan import document
+from gpustate.plan.estimate import Schedule
 
 CREATED = "2026-11-21T07:55:00Z"
 First, Second = file_state("first"), file_state("second", needs=("first",))
@@ -82,9 +83,12 @@ def test_the_schemas_are_schemas_and_every_object_in_them_is_closed_or_says_why(
         Draft202012Validator.check_schema(validator.schema)
         walk(validator.schema, "")
     # What a state takes and what it observes is its own; both are checked when the plan is applied.
-    assert open_objects == [
-        "/$defs/policy/properties/states/items/properties/parameters",
+    # The lock file has a schema of its own.
+    assert sorted(open_objects) == [
         "/$defs/node/properties/observed/additionalProperties",
+        "/$defs/overrides/additionalProperties/additionalProperties",
+        "/$defs/policy/properties/states/items/properties/parameters",
+        "/properties/lock",
     ]
 
 
@@ -98,7 +102,7 @@ def test_a_plan_keeps_to_its_schema_and_survives_json() -> None:
 
 def test_the_keys_of_a_plan_keep_their_order() -> None:
     made = plan()
-    assert list(made) == ["format", "id", "run", "created", "policy", "notes", "nodes"]
+    assert list(made) == ["format", "id", "run", "created", "policy", "notes", "nodes", "fleet"]
     assert list(made["nodes"][0]) == [
         "name",
         "status",
@@ -269,5 +273,63 @@ def test_a_plan_that_lacks_something_is_refused_though_its_id_was_made_to_fit(sp
     made = json.loads(json.dumps(plan(node())))
     spoil(made)
     made["id"] = document.plain_fingerprint([made["policy"], made["nodes"]])
+    with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
+        document.read_plan(made, place="p.json")
+
+
+def test_a_plan_of_an_earlier_release_without_a_fleet_is_read_and_shown() -> None:
+    made = plan(node(), node("gpu2"))
+    del made["fleet"]
+    PLAN_SCHEMA.validate(made)
+    assert document.read_plan(made, place="p.json") == made
+
+
+def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_one_was_asked_for() -> None:
+    nodes = [ready("gpu1"), ready("gpu2"), NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route")]
+    made = document.plan_document(
+        POLICY,
+        "p",
+        nodes,
+        run="r",
+        created=CREATED,
+        schedule=Schedule(1, ("1",), (("gpu1",), ("gpu2",))),
+    )
+    PLAN_SCHEMA.validate(made)
+    fleet = made["fleet"]
+    assert fleet["nodes"] == {"change": 2, "unchanged": 0, "not_planned": 1}
+    assert fleet["disruption"] == [
+        {"disruption": "restart", "nodes": 2, "possible": 0, "changes": 2}
+    ]
+    assert [row["names"] for row in fleet["groups"]] == [["gpu[1-2]"], ["gpu3"]]
+    assert "estimate" in fleet["groups"][0]
+    assert "estimate" not in fleet["groups"][1]
+    assert fleet["estimate"]["batches"] == 2
+    assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
+
+
+def ready(name: str) -> NodeResult:
+    change = Change("text", "a\n", "b\n", Disruption.RESTART, "", "/etc/x")
+    state = StateResult("first", Outcome.PENDING, Plan((change,)), worst=Disruption.RESTART)
+    return NodeResult(name, states=[state])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda fleet: fleet["nodes"].update(change=7),
+        lambda fleet: fleet["disruption"][0].update(nodes=2),
+        lambda fleet: fleet["groups"][0]["nodes"].append("gpu9"),
+        lambda fleet: fleet["groups"].clear(),
+        lambda fleet: fleet["estimate"].pop("likely_s"),
+        lambda fleet: fleet["estimate"].update(rests_on=7),
+        lambda fleet: fleet["estimate"]["longest"][0].update(low_s="soon"),
+        lambda fleet: fleet["groups"][0].update(estimate={"likely_s": None}),
+    ],
+)
+def test_what_is_said_of_the_fleet_must_fit_the_nodes(spoil: Any) -> None:
+    made = document.plan_document(
+        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
+    )
+    spoil(made["fleet"])
     with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
         document.read_plan(made, place="p.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -51,13 +52,17 @@ def test_a_blocked_node_is_refused_before_the_first_write(
     assert not (tmp_path / "state").exists()
 
 
-def test_an_allowed_rule_lets_it_pass_and_its_reason_is_in_the_plan(
+def test_an_allowed_rule_lets_it_pass_and_its_reason_is_in_plan_and_journal(
     node: InventoryNode, tmp_path: Path
 ) -> None:
-    result = walk(node, tmp_path / "a", "a trial")
+    reason = 'it\'s a $(trial) of "ours"'
+    result = walk(node, tmp_path / "a", reason)
     assert result.exit_code == 0
-    assert f"matrix: {RULE} is allowed: a trial" in result.nodes[0].notes
+    assert f"matrix: {RULE} is allowed: {reason}" in result.nodes[0].notes
     assert (tmp_path / "a").exists()
+    (journal,) = (tmp_path / "state" / "runs").glob("*/journal")
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert {"e": "allowed", "rule": RULE, "reason": reason} in entries
 
 
 def test_a_node_that_would_not_change_is_not_judged(node: InventoryNode, tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""A plan shown and written: on the terminal, as JSON, Markdown and HTML, one or several of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import GpustateError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.plan.estimate import Schedule
+    from gpustate.run.fleet import FleetResult
+
+FORMATS = click.Choice(["text", "json", "markdown", "html"])
+#: What a report is, by the end of its file's name.
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+
+
+def report_options(function: common.F) -> common.F:
+    """``--report`` and ``--serial``."""
+    for option in (
+        click.option(
+            "--serial",
+            metavar="SIZES",
+            help="Estimate the time for batches, as of apply: 1,10%,50%.",
+        ),
+        click.option(
+            "--report",
+            "reports",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="Write it to a file too, as its name ends: .html, .md, .json, .txt; repeat it.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def check(reports: Sequence[str], serial: str | None) -> None:
+    """Say before a run that a report could not be written, or that batches make no sense."""
+    for path in reports:
+        if Path(path).suffix.lower() not in _SUFFIXES:
+            raise UsageError(
+                "a report is told by the end of its name",
+                place=path,
+                fix=f"end it in {', '.join(_SUFFIXES)}",
+            )
+        common.check_out(path)
+    if serial:
+        from gpustate.run import fleet
+
+        fleet.batches((), serial.split(","))
+
+
+def schedule(result: FleetResult, forks: int, serial: str | None) -> Schedule:
+    """How the plan would be carried out."""
+    from gpustate.plan.estimate import Schedule
+    from gpustate.run import fleet
+
+    sizes = tuple(word.strip() for word in serial.split(",")) if serial else ()
+    batches = fleet.batches([node.name for node in result.nodes], sizes) if sizes else []
+    return Schedule(forks, sizes, tuple(tuple(batch) for batch in batches))
+
+
+def show_plan(
+    made: Mapping[str, Any], output: str, *, diff: bool, whole: bool, reports: Sequence[str] = ()
+) -> None:
+    """Print a plan, and write its reports."""
+    for path in reports:
+        kind = _SUFFIXES[Path(path).suffix.lower()]
+        common.write_out(text(made, kind, diff=diff, whole=whole), path)
+    if output == "text":
+        from gpustate.cli.show import show
+        from gpustate.plan import render
+
+        show(render.nodes_page(made, diff=diff, whole=whole))
+        show(render.notes_page(made["notes"]))
+        show(render.fleet_page(made))
+        click.echo(render.plan_sentence(made))
+        for path in reports:
+            click.echo(f"Report: {path}")
+    else:
+        common.write_out(text(made, output, diff=diff, whole=whole))
+
+
+def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
+    """A plan as one of :data:`FORMATS`, without colours."""
+    if kind == "json":
+        return common.as_json(made)
+    if kind == "html":
+        return _html(made)
+    if kind == "markdown":
+        from gpustate.plan import markdown
+
+        return markdown.report(made, diff=diff)
+    from gpustate.plan import render
+
+    pages = (
+        render.nodes_page(made, diff=diff, whole=whole),
+        render.notes_page(made["notes"]),
+        render.fleet_page(made),
+    )
+    return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
+
+
+def _html(made: Mapping[str, Any]) -> str:
+    from gpustate.graph import svg
+    from gpustate.plan import html
+
+    try:
+        drawing = _drawing(made)
+    except GpustateError:
+        # A plan from elsewhere may have states that this gpustate does not know.
+        return html.report(made)
+    return html.report(made, drawing=drawing, drawing_style=svg.IN_PAGE)
+
+
+def _drawing(made: Mapping[str, Any]) -> str:
+    from gpustate import registry
+    from gpustate.graph import svg
+    from gpustate.graph.about import of_states
+    from gpustate.graph.build import build, reverse
+    from gpustate.model.policy import build as build_state
+
+    rows = made["policy"]["states"]
+    states = [build_state(registry.get(row["state"]), row["parameters"]) for row in rows]
+    graph = build(states)
+    if states and all(state.absent for state in states):
+        graph = reverse(graph)
+    return svg.as_svg(graph, of_states(states), alone=False)

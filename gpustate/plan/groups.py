@@ -1,0 +1,166 @@
+"""Nodes that share a plan, and what a fleet's plan costs in all. Pure; works on documents.
+
+Two nodes share a plan when they have the same changes at the same costs, the same reasons and the same
+notes. A node's own name in a reason or a note makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.model.change import Disruption
+from gpustate.plan.ranges import fold, natural
+
+#: Stands for a node's own name where a text is about many.
+NODE = "(node)"
+#: Words of states that a plan would do something to.
+TOUCHED = ("would change", "known after")
+_QUIET = ("unchanged", "not applicable")
+_TEXTS = ("reason", "evidence")
+#: A shorter name may be a word of its own.
+_SHORTEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that share a plan.
+
+    Args:
+        names: of the nodes, ``gpu2`` before ``gpu10``.
+        node: what is so for all of them, as one row of a document.
+    """
+
+    names: tuple[str, ...]
+    node: Mapping[str, Any]
+
+    @property
+    def ranges(self) -> list[str]:
+        """The names in few words."""
+        return fold(self.names)
+
+    @property
+    def pending(self) -> bool:
+        """Something would change on them."""
+        return self.node["status"] == "ok" and any(
+            state["outcome"] in TOUCHED for state in self.node["states"]
+        )
+
+    @property
+    def worst(self) -> tuple[str, bool]:
+        """The worst it costs each of them, and whether that is certain or only possible."""
+        certain, possible = Disruption.NONE, Disruption.NONE
+        for state in self.node["states"]:
+            for change in state.get("changes", ()):
+                certain = max(certain, Disruption.parse(change["disruption"]))
+            if state["outcome"] == "known after":
+                possible = max(possible, Disruption.parse(state["worst"]))
+        return max(certain, possible).word, certain >= possible
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is there to tell but that they are as they should be."""
+        return self.node["status"] == "ok" and all(
+            state["outcome"] in _QUIET for state in self.node["states"]
+        )
+
+
+def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """Nodes of a plan or a result by what they share, in order of first appearance."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for node in nodes:
+        found.setdefault(_key(node), []).append(node)
+    return [
+        Group(
+            tuple(sorted((str(node["name"]) for node in same), key=natural)),
+            same[0] if len(same) == 1 else _nobody_s(same[0]),
+        )
+        for same in found.values()
+    ]
+
+
+def _key(node: Mapping[str, Any]) -> tuple[str, str]:
+    states = node["states"]
+    told = [node.get("reason"), node.get("notes"), [_told(state) for state in states]]
+    done = [[value for key, value in state.items() if key not in _TOLD] for state in states]
+    return _without_name(_dump(told), str(node["name"])), _dump([node["status"], done])
+
+
+_TOLD = frozenset((*_TEXTS, "notes"))
+
+
+def _told(state: Mapping[str, Any]) -> list[Any]:
+    return [state.get("reason"), state.get("evidence"), state.get("notes")]
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _without_name(text: str, name: str) -> str:
+    if len(name) < _SHORTEST or name not in text:
+        return text
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", NODE, text)
+
+
+def _nobody_s(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row in which the name of the node it came from does not stand any more."""
+    name = str(node["name"])
+
+    def bare(part: Mapping[str, Any]) -> dict[str, Any]:
+        copy = dict(part)
+        for key in _TEXTS:
+            if isinstance(copy.get(key), str):
+                copy[key] = _without_name(copy[key], name)
+        if "notes" in copy:
+            copy["notes"] = [_without_name(note, name) for note in copy["notes"]]
+        return copy
+
+    return {**bare(node), "states": [bare(state) for state in node["states"]]}
+
+
+def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """What the plan costs, level by level, worst first; levels that nothing costs are left out.
+
+    A node counts at the worst that is certain (``nodes``), or, where a state that is not known yet may
+    cost more than that, at the worst that is possible (``possible``).
+    """
+    rows: dict[Disruption, dict[str, Any]] = {
+        level: {"disruption": level.word, "nodes": 0, "possible": 0, "changes": 0}
+        for level in reversed(Disruption)
+    }
+    for one in groups:
+        if not one.pending:
+            continue
+        for state in one.node["states"]:
+            for change in state.get("changes", ()):
+                rows[Disruption.parse(change["disruption"])]["changes"] += len(one.names)
+        word, sure = one.worst
+        rows[Disruption.parse(word)]["nodes" if sure else "possible"] += len(one.names)
+    return [row for row in rows.values() if row["nodes"] or row["possible"] or row["changes"]]
+
+
+def counts(groups: Sequence[Group]) -> dict[str, int]:
+    """How many nodes would change, are as they should be, and could not be planned."""
+    found = {"change": 0, "unchanged": 0, "not_planned": 0}
+    for one in groups:
+        key = "change" if one.pending else "unchanged"
+        found[key if one.node["status"] == "ok" else "not_planned"] += len(one.names)
+    return found
+
+
+def groups_data(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """As it stands in a plan: which nodes share one, and what it costs them."""
+    return [
+        {
+            "names": one.ranges,
+            "nodes": list(one.names),
+            "status": one.node["status"],
+            "disruption": one.node["disruption"],
+            "changes": sum(len(state.get("changes", ())) for state in one.node["states"]),
+        }
+        for one in groups
+    ]

@@ -1,0 +1,325 @@
+"""A plan as one HTML page that stands alone, to be attached to a change request. Pure.
+
+Nothing is loaded from anywhere, and the page forbids itself to: its content security policy allows its own
+style and script by their hashes, and nothing else. Everything that nodes and policies say is escaped.
+
+Sources:
+    HTML Living Standard, section 13.3 (what is escaped in text and attributes);
+    Content Security Policy Level 3, section 6.7.3 (hashes of inline style and script).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpustate.plan.groups import TOUCHED, Group
+from gpustate.plan.htmlparts import SCRIPT, STYLE
+from gpustate.plan.htmlstates import state_html, states_rest
+from gpustate.plan.htmltext import code, tag, text
+from gpustate.plan.overview import (
+    LEVELS,
+    MEANING,
+    Overview,
+    duration,
+    overview,
+    pace,
+    percent,
+    span,
+)
+
+#: More ranges than this in a heading, nobody reads; inside are the names.
+_RANGES = 12
+_STATES = 8
+
+
+def report(document: Mapping[str, Any], *, drawing: str = "", drawing_style: str = "") -> str:
+    """The whole page.
+
+    Args:
+        document: ``gpustate.plan/1``.
+        drawing: an SVG of the order of the states, without a style of its own.
+        drawing_style: its style.
+    """
+    view = overview(document)
+    time = _timed(view)
+    style = STYLE + drawing_style
+    title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="generator" content="gpustate">',
+        f"<title>{title}</title><style>{style}</style></head>",
+        '<body><a class="skip" href="#nodes">Skip to the nodes</a><div class="page">',
+        _top(view),
+        f"<main>{_cards(view)}",
+        _section("What it costs", _totals(view)) if view.totals else "",
+        _section("Nodes", _groups(view), "nodes"),
+        _section("How long it takes", _time(time)) if time is not None else "",
+        _notes(document["notes"]),
+        _section("Order of the states", f'<div class="drawing">{drawing}</div>') if drawing else "",
+        "</main>",
+        _footer(document),
+        f"</div><script>{SCRIPT}</script></body></html>",
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _policy(style: str) -> str:
+    def allowed(content: str) -> str:
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        return f"'sha256-{digest}'"
+
+    return (
+        f"default-src 'none'; style-src {allowed(style)}; script-src {allowed(SCRIPT)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _nodes(number: int) -> str:
+    return f"{number:,} node{'s' * (number != 1)}"
+
+
+def _section(title: str, body: str, name: str = "") -> str:
+    made = name or title.lower().replace(" ", "-")
+    return (
+        f'<section class="block" id="{made}" aria-labelledby="h-{made}">'
+        f'<h2 id="h-{made}">{title}</h2>{body}</section>'
+    )
+
+
+def _timed(view: Overview) -> Mapping[str, Any] | None:
+    """The estimate, where there is something to be done."""
+    return view.estimate if view.counts["change"] else None
+
+
+def _top(view: Overview) -> str:
+    document = view.document
+    policy = document["policy"]
+    return (
+        '<header class="top"><div><p class="kicker">gpustate plan</p>'
+        f"<h1>{text(policy['name'])}</h1>"
+        f'<p class="lead">{text(view.sentence.removeprefix("Plan: "))}</p>'
+        f'<p class="soft">Made {text(document["created"])} from {code(policy["source"])}. '
+        "Nothing was changed to make it.</p></div>"
+        '<button id="theme" type="button" data-script hidden>Dark</button></header>'
+    )
+
+
+def _cards(view: Overview) -> str:
+    counts = view.counts
+    kinds = (("change", "accent"), ("unchanged", "good"), ("not_planned", "bad"))
+    words = {"change": "would change", "unchanged": "unchanged", "not_planned": "not planned"}
+    told = ", ".join(f"{counts[k]:,} {words[k]}" for k, _ in kinds if counts[k])
+    cards = [
+        _card(
+            "Nodes", f"{view.size:,}", _bar([(counts[k], f"f{c}") for k, c in kinds], told) + told
+        )
+    ]
+    if view.totals:
+        cards.append(_worst(view))
+    time = _timed(view)
+    if time is not None:
+        cards.append(_card("Time, likely", duration(time["likely_s"]), _span(time)))
+        at_most = time["reboots_at_most"]
+        more = f"at most {at_most:,}" if at_most > time["reboots"] else "as far as can be known"
+        cards.append(_card("Nodes that reboot", f"{time['reboots']:,}", f"{more}; {pace(time)}"))
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _worst(view: Overview) -> str:
+    """Nodes by what their plan costs at worst; paler where that is only possible."""
+    parts: list[tuple[int, str]] = []
+    said: list[str] = []
+    for row in view.totals:
+        word = str(row["disruption"])
+        for key, mark, likely in (("nodes", "", ""), ("possible", " maybe", "possibly ")):
+            if row[key]:
+                parts.append((row[key], f"f{word}{mark}"))
+                said.append(f"{row[key]:,} {likely}{word}")
+    sure = bool(parts) and not parts[0][1].endswith("maybe")
+    worst = said[0].split()[-1] if said else "none"
+    told = ", ".join(said)
+    big = worst if sure else f"up to {worst}"
+    return _card("Disruption at worst", big, _bar(parts, told) + told)
+
+
+def _card(title: str, big: str, more: str) -> str:
+    return (
+        f'<dl class="card"><dt>{title}</dt><dd class="big">{big}</dd>'
+        f'<dd class="soft">{more}</dd></dl>'
+    )
+
+
+def _bar(parts: Sequence[tuple[int, str]], told: str) -> str:
+    """Shares of a whole, side by side; what they say stands beside them as text, too."""
+    whole = sum(number for number, _ in parts) or 1
+    x, rects = 0.0, ""
+    for number, name in parts:
+        width = 1000 * number / whole
+        rects += f'<rect class="{name}" x="{x:.1f}" y="0" width="{width:.1f}" height="10"/>'
+        x += width
+    return (
+        f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" '
+        f'aria-label="{text(told)}">{rects}</svg>'
+    )
+
+
+def _span(time: Mapping[str, int]) -> str:
+    """From the least to the most, on a scale that begins at nothing, with what is likely marked."""
+    most = max(1, time["high_s"])
+    low, likely = (1000 * time[key] / most for key in ("low_s", "likely_s"))
+    told = f"between {duration(time['low_s'])} and {duration(time['high_s'])}"
+    return (
+        f'<svg class="span" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" '
+        f'aria-label="{told}"><rect class="fline" x="0" y="9" width="1000" height="4"/>'
+        f'<rect class="faccent" x="{low:.0f}" y="7" width="{max(4.0, 1000 - low):.0f}" height="8"/>'
+        f'<rect class="fink" x="{min(994.0, likely):.0f}" y="2" width="6" height="18"/></svg>{told}'
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> str:
+    first = len(head) - numbers
+
+    def row(cells: Sequence[str], name: str) -> str:
+        scope = ' scope="col"' if name == "th" else ""
+        made = (
+            f"<{name}{scope}{' class=num' if n >= first else ''}>{cell}</{name}>"
+            for n, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(row(cells, "td") for cells in rows)
+    return f'<div class="wide"><table><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _totals(view: Overview) -> str:
+    rows = [
+        [
+            tag(str(row["disruption"])),
+            MEANING[str(row["disruption"])],
+            *(f"{row[key]:,}" if row[key] else "-" for key in ("nodes", "possible", "changes")),
+        ]
+        for row in view.totals
+    ]
+    note = (
+        '<p class="soft">A node counts once, at the worst its plan costs it. <em>Possibly</em>: what it '
+        "will cost is known only when earlier changes are done; it is never more than this.</p>"
+    )
+    return note + _table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
+
+
+def _time(time: Mapping[str, Any]) -> str:
+    rests = "".join(
+        f"<li>{percent(row['share'])} {text(row['basis'])} ({_nodes(row['nodes'])})</li>"
+        for row in time["rests_on"]
+    )
+    sources = list(dict.fromkeys(row["source"] for row in time["longest"] if row.get("source")))
+    rows = [
+        [
+            (f"<b>{text(row['state'])}</b>: " if row["state"] else "") + text(row["what"]),
+            f'<span class="nowrap">{span(row)}</span>',
+            text(row["basis"])
+            + (f" [{sources.index(row['source']) + 1}]" if row.get("source") else ""),
+            f"{row['nodes']:,}",
+        ]
+        for row in time["longest"]
+    ]
+    numbered = "".join(f"<li>{text(source)}</li>" for source in sources)
+    notes = f'<ol class="text soft">{numbered}</ol>' if sources else ""
+    mind = [f"Not counted: {one}." for one in time["not_counted"]]
+    mind += [f"Assumed: {one}." for one in time["assumes"]]
+    return (
+        f"<p>Likely <b>{span(time)}</b>, {text(pace(time))}.</p>"
+        f'<h3>Of the nodes\' own time</h3><ul class="text">{rests}</ul>'
+        "<h3>What takes longest</h3>"
+        + _table(["Step", "On one node", "Rests on", "Nodes"], rows, 1)
+        + notes
+        + f'<h3>To be kept in mind</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
+    )
+
+
+def _kind(one: Group) -> str:
+    """What the filter knows a group by."""
+    if one.quiet:
+        return "unchanged"
+    return str(one.node["disruption"]) if one.pending else "not-planned"
+
+
+def _groups(view: Overview) -> str:
+    kinds: dict[str, int] = {}
+    for one in view.groups:
+        kinds[_kind(one)] = kinds.get(_kind(one), 0) + len(one.names)
+    words = {"unchanged": "nothing to do", "not-planned": "not planned"}
+    marks = {"unchanged": "good", "not-planned": "bad"}
+    buttons = "".join(
+        f'<button type="button" data-kind="{kind}" aria-pressed="true">'
+        f'<span class="tag {marks.get(kind, kind)}">{words.get(kind, kind)} {kinds[kind]:,}</span></button>'
+        for kind in (*LEVELS, "unchanged", "not-planned")
+        if kind in kinds
+    )
+    tools = (
+        '<div class="tools" role="search" data-script hidden>'
+        '<input id="filter" type="search" aria-label="Filter by node, state or text" '
+        'placeholder="Filter by node, state or text">'
+        f"{buttons}"
+        '<button id="open" type="button">Unfold all</button>'
+        '<button id="close" type="button">Fold all</button>'
+        '<span id="shown" class="soft" role="status"></span></div>'
+    )
+    body = "".join(_group(one, takes) for one, takes in zip(view.groups, view.each, strict=True))
+    return tools + body
+
+
+def _group(one: Group, takes: Mapping[str, int] | None) -> str:
+    node = one.node
+    ranges = one.ranges
+    names = ", ".join(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
+    head = f'<span class="names mono">{text(names)}</span>'
+    if len(one.names) > 1:
+        head += f'<span class="soft">{_nodes(len(one.names))}</span>'
+    if one.quiet:
+        head += tag("nothing to do", "good")
+    elif one.pending:
+        word, sure = one.worst
+        head += tag(word if sure else f"up to {word}", word)
+        if takes:
+            head += f'<span class="soft">about {duration(takes["likely_s"])}{" each" * (len(one.names) > 1)}</span>'
+    else:
+        head += tag(str(node["status"]), "bad")
+    touched = [text(s["state"]) for s in node["states"] if s["outcome"] in TOUCHED]
+    if touched:
+        more = f" and {len(touched) - _STATES} more" if len(touched) > _STATES else ""
+        head += f'<span class="soft what">{", ".join(touched[:_STATES])}{more}</span>'
+    inside = f"<p>{text(node['reason'])}</p>" if node.get("reason") else ""
+    inside += "".join(state_html(state) for state in node["states"])
+    inside += states_rest(node["states"])
+    if node.get("notes"):
+        items = "".join(f"<li>{text(note)}</li>" for note in node["notes"])
+        inside += f'<h3>Notes</h3><ul class="text">{items}</ul>'
+    if len(one.names) > 1:
+        chips = "".join(f"<li>{text(name)}</li>" for name in one.names)
+        inside += f'<h3>Nodes</h3><ul class="chips mono">{chips}</ul>'
+    return (
+        f'<details class="group" data-kind="{_kind(one)}" data-nodes="{len(one.names)}">'
+        f'<summary>{head}</summary><div class="inside">{inside}</div></details>'
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    items = "".join(f"<li>{text(note)}</li>" for note in notes)
+    return _section("Notes on the policy", f'<ul class="text">{items}</ul>', "notes")
+
+
+def _footer(document: Mapping[str, Any]) -> str:
+    return (
+        f"<footer>Plan {code(document['id'])} of run {code(document['run'])}. Saved as a file it is carried "
+        f"out as it stands with <code>gpustate apply FILE</code>; a node that has moved since is refused."
+        "</footer>"
+    )

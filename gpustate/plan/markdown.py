@@ -1,0 +1,185 @@
+"""A plan as Markdown, for a pull request, a ticket or a wiki. Pure.
+
+CommonMark with the tables of GitHub and GitLab. Everything that nodes and policies say is escaped: it
+can start no list, link, heading, mention or HTML, and end no table or code block. Values stand in code
+spans, which show them as they are.
+
+Sources:
+    CommonMark 0.31.2, sections 2.4 (backslash escapes) and 6.1 (code spans);
+    GitHub Flavored Markdown 0.29, sections 4.10 (tables) and 6.9 (autolinks).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpustate.plan.groups import Group
+from gpustate.plan.overview import (
+    MEANING,
+    Overview,
+    change_line,
+    diff_lines,
+    duration,
+    overview,
+    pace,
+    percent,
+    span,
+    state_words,
+)
+from gpustate.text.words import printable, printable_lines
+
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#|~!&@$^:+=-]|(?<=www)\.|(?<=^)[0-9]+(?=[.)])")
+_TICKS = re.compile(r"`+")
+_FENCES = re.compile(r"`{3,}")
+
+
+def text(value: object) -> str:
+    """Words of nodes and policies in running text."""
+    bare = " ".join(printable(str(value).replace("\n", " ").replace("\t", " ")).split(" "))
+    return _SPECIAL.sub(_escaped, bare.strip())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    part = found[0]
+    # A number can begin a list only with the point or bracket behind it.
+    return f"{part}\\" if part.isdigit() else f"\\{part}"
+
+
+def code(value: object, *, cell: bool = False) -> str:
+    """A value as it is, in a code span; ``cell``: of a table, where a pipe ends a cell even in code."""
+    bare = printable(str(value).replace("\n", " "))
+    if cell:
+        bare = bare.replace("|", "\\|")
+    if not bare.strip():
+        return text(bare) or "(blank)"
+    longest = max((len(run) for run in _TICKS.findall(bare)), default=0)
+    ticks = "`" * (longest + 1)
+    # One blank at each end is taken away again when both are there.
+    edge = " " if bare[0] in "` " or bare[-1] in "` " else ""
+    return f"{ticks}{edge}{bare}{edge}{ticks}"
+
+
+def block(lines: Iterable[str], language: str = "") -> list[str]:
+    """Lines as they are, in a fenced block."""
+    bare = [printable_lines(line.replace("\n", " ")) for line in lines]
+    longest = max((len(run) for line in bare for run in _FENCES.findall(line)), default=2)
+    fence = "`" * (longest + 1)
+    return [fence + language, *bare, fence]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) -> list[str]:
+    """A table; the last ``right`` columns are numbers."""
+    rule = ["---"] * (len(head) - right) + ["---:"] * right
+    cells = [head, rule, *rows]
+    return ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
+    """The whole plan.
+
+    Args:
+        document: ``gpustate.plan/1``.
+        diff: show the content of files that change.
+    """
+    view = overview(document)
+    policy = document["policy"]
+    lines = [
+        f"# Plan: {text(policy['name'])}",
+        "",
+        f"{text(view.sentence.removeprefix('Plan: '))}",
+        "",
+        f"Made {text(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
+        f"by gpustate, without changing anything.",
+    ]
+    if view.totals:
+        lines += ["", "## What it costs", "", *_totals(view)]
+    if view.estimate is not None and view.counts["change"]:
+        lines += ["", "## How long it takes", "", *_time(view.estimate)]
+    lines += ["", "## Nodes"]
+    for one, takes in zip(view.groups, view.each, strict=True):
+        lines += ["", *_group(one, takes, diff=diff)]
+    if document["notes"]:
+        lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
+    return "\n".join(lines) + "\n"
+
+
+def _totals(view: Overview) -> list[str]:
+    rows = [
+        [
+            f"**{row['disruption']}**",
+            MEANING[str(row["disruption"])],
+            *(str(row[key] or "-") for key in ("nodes", "possible", "changes")),
+        ]
+        for row in view.totals
+    ]
+    return table(["at worst", "that is", "nodes", "possibly", "changes"], rows, 3)
+
+
+def _time(estimate: Mapping[str, Any]) -> list[str]:
+    reboots, at_most = estimate["reboots"], estimate["reboots_at_most"]
+    lines = [
+        f"Likely **{span(estimate)}**, {text(pace(estimate))}; {reboots} reboots"
+        + (f", at most {at_most}." if at_most > reboots else "."),
+        "",
+        "Of the nodes' own time "
+        + ", ".join(f"{percent(r['share'])} is {text(r['basis'])}" for r in estimate["rests_on"])
+        + ".",
+        "",
+    ]
+    rows = [
+        [
+            (f"{text(row['state'])}: " if row["state"] else "") + code(row["what"], cell=True),
+            span(row),
+            text(row["basis"]) + (f": {text(row['source'])}" if row.get("source") else ""),
+            str(row["nodes"]),
+        ]
+        for row in estimate["longest"]
+    ]
+    lines += table(["takes longest", "on one node", "rests on", "nodes"], rows, 1)
+    told = [f"Not counted: {one}." for one in estimate["not_counted"]]
+    told += [f"Assumed: {one}." for one in estimate["assumes"]]
+    return [*lines, "", *(f"- {text(one)}" for one in told)]
+
+
+def _group(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[str]:
+    node = one.node
+    ranges = ", ".join(one.ranges[:8]) + (" ..." if len(one.ranges) > 8 else "")
+    number = f" ({len(one.names)} nodes)" if len(one.names) > 1 else ""
+    said = str(node["status"])
+    if one.quiet:
+        said = "nothing to do"
+    elif one.pending:
+        said = f"at worst {node['disruption']}"
+        if takes:
+            said += f", about {duration(takes['likely_s'])}" + " each" * (len(one.names) > 1)
+    lines = [f"### {code(ranges)}{number}: {text(said)}"]
+    if len(one.ranges) > 8:
+        lines += ["", f"{code(', '.join(one.ranges))}"]
+    if node.get("reason"):
+        lines += ["", text(node["reason"])]
+    body: list[str] = []
+    for state in node["states"]:
+        if state["outcome"] not in ("unchanged", "not applicable"):
+            body += _state(state, diff=diff)
+    body += [f"- {text(note)}" for note in node.get("notes", [])]
+    return [*lines, *([""] if body else []), *body]
+
+
+def _state(state: Mapping[str, Any], *, diff: bool) -> list[str]:
+    cost, told = state_words(state)
+    cost = f"at most {cost[2:]}" if cost.startswith("<=") else cost
+    words = [f"**{text(state['state'])}**", text(told)]
+    lines = ["- " + " ".join(words) + (f", **{cost}**" if cost else "")]
+    for change in state.get("changes", []):
+        why = f" ({text(change['why'])})" if change.get("why") else ""
+        lines.append(f"  - {code(change_line(change))}{why}")
+        shown = diff_lines(change) if diff else []
+        if shown:
+            lines += ["", *("    " + line for line in block(shown, "diff")), ""]
+    lines += [f"  - note: {text(note)}" for note in state.get("notes", [])]
+    evidence = str(state.get("evidence", "")).splitlines()
+    if evidence:
+        lines += ["", *("    " + line for line in block(evidence)), ""]
+    return lines

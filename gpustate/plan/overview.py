@@ -1,0 +1,181 @@
+"""What the renderings of a plan have in common: its groups, totals and estimate, and their words. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.plan.groups import Group, counts, group, totals
+
+#: What a value of a change is shortened to on one line.
+WIDE = 72
+LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
+#: What each level costs, for people who see the word for the first time.
+MEANING = {
+    "reboot": "the node reboots",
+    "reset": "a GPU is reset",
+    "drain": "GPU workloads must leave",
+    "restart": "a service restarts, workloads go on",
+    "reload": "a service rereads its configuration",
+    "none": "nothing is disturbed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A plan as a whole.
+
+    Args:
+        document: ``gpustate.plan/1``.
+        groups: nodes that share a plan.
+        counts: nodes that would change, that would not, that could not be planned.
+        totals: what it costs, level by level, worst first.
+        estimate: how long it takes; ``None`` in plans without one.
+        each: what one node of each group takes, in the order of the groups.
+    """
+
+    document: Mapping[str, Any]
+    groups: Sequence[Group]
+    counts: Mapping[str, int]
+    totals: Sequence[Mapping[str, Any]]
+    estimate: Mapping[str, Any] | None
+    each: Sequence[Mapping[str, int] | None]
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+        return sum(self.counts.values())
+
+    @property
+    def sentence(self) -> str:
+        """How many nodes change and what it costs at worst."""
+        return sentence(self)
+
+
+def overview(document: Mapping[str, Any]) -> Overview:
+    """Look at a plan as a whole; groups are made anew, the estimate is the plan's own."""
+    groups = group(document["nodes"])
+    fleet: Mapping[str, Any] = document.get("fleet") or {}
+    saved = fleet.get("groups") or [{}] * len(groups)
+    each = [row.get("estimate") for row in saved]
+    return Overview(document, groups, counts(groups), totals(groups), fleet.get("estimate"), each)
+
+
+def sentence(view: Overview) -> str:
+    """One sentence: how many nodes change and what it costs at worst."""
+    change = view.counts["change"]
+    at_worst = [
+        (row["nodes"] + row["possible"], row["disruption"])
+        for row in view.totals
+        if row["nodes"] + row["possible"]
+    ]
+    told = ", ".join(f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst)
+    said = f"Plan: {change} node{'s' * (change != 1)} would change"
+    said += f" (at worst: {told})" if told else ""
+    said += f", {view.counts['unchanged']} unchanged"
+    others = view.counts["not_planned"]
+    return said + (f", {others} not planned" if others else "") + "."
+
+
+def duration(seconds: float) -> str:
+    """A duration as people say it: ``40 s``, ``12 min``, ``2 h 5 min``, ``1 d 3 h``."""
+    whole = round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 36:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(hours + minutes / 60), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def span(row: Mapping[str, int]) -> str:
+    """Likely, and from when to when: ``12 min (5 min to 30 min)``."""
+    low, likely, high = (duration(row[key]) for key in ("low_s", "likely_s", "high_s"))
+    return f"{likely} ({low} to {high})" if low != high else likely
+
+
+def pace(estimate: Mapping[str, Any]) -> str:
+    """How nodes are taken: so many at a time, in batches or not."""
+    forks = estimate["forks"]
+    said = f"{forks} node{'s' * (forks != 1)} at a time" if forks > 1 else "one node at a time"
+    if estimate["serial"]:
+        n = estimate["batches"]
+        said += f", in {n} batch{'es' * (n != 1)} ({','.join(estimate['serial'])})"
+    return said
+
+
+def percent(share: float) -> str:
+    """A share of the time."""
+    return f"{share:.0%}" if share >= 0.01 or share == 0 else "under 1%"
+
+
+def short(value: Any) -> str:
+    """A value on one line."""
+    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+    if "\n" in text:
+        return f"{len(text.splitlines())} lines"
+    return text if len(text) <= WIDE else text[: WIDE - 3] + "..."
+
+
+def change_line(change: Mapping[str, Any]) -> str:
+    """What changes, on one line."""
+    before, after = change["before"], change["after"]
+    name = change["field"]
+    if "path" in change:
+        name = str(change["path"])
+        if before is None:
+            return f"{name}: new file, {short(after)}"
+        if after is None:
+            return f"{name}: removed"
+        return f"{name}: content"
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
+        parts = [f"{k}: {short(before.get(k))} -> {short(after.get(k))}" for k in keys[:4]]
+        more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+        return f"{name}: {'; '.join(parts)}{more}"
+    if isinstance(before, list) and isinstance(after, list):
+        gone = [short(item) for item in before if item not in after]
+        new = [short(item) for item in after if item not in before]
+        parts = [f"+ {', '.join(new[:6])}"] * bool(new) + [f"- {', '.join(gone[:6])}"] * bool(gone)
+        return f"{name}: {' '.join(parts) or 'order'}"
+    return f"{name}: {short(before)} -> {short(after)}"
+
+
+def diff_lines(change: Mapping[str, Any]) -> list[str]:
+    """The change of a file's text as a unified diff; empty for what is no text of several lines."""
+    import difflib
+
+    path = str(change.get("path", change["field"]))
+    before, after = change["before"], change["after"]
+    if not isinstance(before, str | None) or not isinstance(after, str | None):
+        return []
+    if "\n" not in (before or "") + (after or ""):
+        return []
+    return list(
+        difflib.unified_diff(
+            (before or "").splitlines(),
+            (after or "").splitlines(),
+            path if before is not None else "/dev/null",
+            path if after is not None else "/dev/null",
+            lineterm="",
+        )
+    )
+
+
+def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
+    """What a state costs (``""``: nothing, ``<=reboot``: at most), and what became of it."""
+    outcome = str(state["outcome"])
+    cost = str(state.get("worst") or state.get("disruption") or "")
+    told = outcome
+    if outcome == "known after":
+        told = f"known after {', '.join(state['known_after'])}"
+        cost = f"<={cost}" if cost not in ("", "none") else ""
+    elif state.get("reason"):
+        told = f"{outcome}: {state['reason']}"
+    return "" if cost == "none" else cost, told

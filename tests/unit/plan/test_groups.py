@@ -1,0 +1,75 @@
+"""Which nodes share a plan, and what all of them come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpustate.plan.groups import counts, group, totals
+
+
+def change(cost: str = "none", **more: Any) -> dict[str, Any]:
+    return {"field": "f", "before": 1, "after": 2, "disruption": cost, **more}
+
+
+def node(name: str, *states: dict[str, Any], status: str = "ok", **more: Any) -> dict[str, Any]:
+    return {"name": name, "status": status, "disruption": "none", "states": list(states), **more}
+
+
+def pending(state: str, *costs: str, **more: Any) -> dict[str, Any]:
+    row = {"state": state, "outcome": "would change", "changes": [change(c) for c in costs]}
+    return {**row, "disruption": costs[0], **more}
+
+
+def later(state: str, worst: str) -> dict[str, Any]:
+    return {"state": state, "outcome": "known after", "known_after": ["x"], "worst": worst}
+
+
+FINE = {"state": "s", "outcome": "unchanged"}
+
+
+def test_equal_changes_costs_and_notes_make_a_group() -> None:
+    same = [node(f"gpu{n}", pending("driver", "restart")) for n in (10, 2)]
+    other = node("gpu3", pending("driver", "reboot"))
+    noted = node("gpu4", pending("driver", "restart", notes=["mind"]))
+    found = group([same[0], other, same[1], noted])
+    assert [one.names for one in found] == [("gpu2", "gpu10"), ("gpu3",), ("gpu4",)]
+
+
+def test_a_node_s_own_name_in_a_reason_splits_no_group_and_is_nobody_s_in_it() -> None:
+    nodes = [
+        node(n, status="unreachable", reason=f"{n}: no route to {n}.example")
+        for n in ("gpu1", "gpu2")
+    ]
+    (one,) = group(nodes)
+    assert one.node["reason"] == "(node): no route to (node).example"
+    assert [g.node["reason"] for g in group(nodes[:1])] == ["gpu1: no route to gpu1.example"]
+
+
+def test_a_node_s_own_name_in_a_change_is_a_difference() -> None:
+    rows = [
+        node(n, {"state": "s", "outcome": "would change", "changes": [change(path=f"/etc/{n}")]})
+        for n in ("gpu1", "gpu2")
+    ]
+    assert len(group(rows)) == 2
+
+
+def test_a_name_inside_another_word_is_no_name() -> None:
+    rows = [node(n, status="failed", reason="gpu12 is gone") for n in ("gpu1", "gpu2")]
+    assert [one.node["reason"] for one in group(rows)] == ["gpu12 is gone"]
+
+
+def test_a_node_counts_once_at_its_worst_and_possible_costs_are_told_apart() -> None:
+    groups = group(
+        [
+            node("a1", pending("s", "restart", "none"), later("t", "reboot")),
+            node("a2", pending("s", "reboot"), later("t", "drain")),
+            node("a3", FINE),
+            node("a4", pending("s", "reboot"), status="refused"),
+        ]
+    )
+    assert counts(groups) == {"change": 2, "unchanged": 1, "not_planned": 1}
+    assert totals(groups) == [
+        {"disruption": "reboot", "nodes": 1, "possible": 1, "changes": 1},
+        {"disruption": "restart", "nodes": 0, "possible": 0, "changes": 1},
+        {"disruption": "none", "nodes": 0, "possible": 0, "changes": 1},
+    ]
