@@ -46,7 +46,17 @@ others = set(registry.states()) - {state.name for state in preset.states}
 policy = Policy(*preset.states, *(registry.get(name)() for name in sorted(others)))
 """
 #: States that are in the run and have no step there, each with its reason.
-STEPLESS = {"preflight": "it only looks and refuses"}
+STEPLESS = {
+    "crio": "CRI-O is not on these nodes",
+    "docker": "docker is not on these nodes",
+    "k0s": "k0s is not on these nodes",
+    "k3s": "k3s and RKE2 are not on these nodes",
+    "microk8s": "MicroK8s is not on these nodes",
+    "mig": "its default, all-disabled, is what these GPUs are",
+    "podman": "podman and its hooks are not on these nodes",
+    "preflight": "it only looks and refuses",
+    "slurm-gres": "no slurmd there, and nothing to configure",
+}
 IMAGES = ("debian12", "debian13")
 
 
