@@ -45,7 +45,7 @@ def plan(
     """
     from gpustate import policies
 
-    if policies.kind(policy) == "plan":
+    if policy and policies.kind(policy) == "plan":
         _show_again(policy, options, output=output, out=out, diff=diff, whole=whole)
         return
     result, _ = make_plan(

@@ -50,7 +50,12 @@ def check(reports: Sequence[str], serial: str | None) -> None:
                 place=path,
                 fix=f"end it in {', '.join(_SUFFIXES)}",
             )
-        common.check_out(path)
+        try:
+            common.check_out(path)
+        except UsageError as error:
+            raise UsageError(
+                error.message, place=path, fix="name another file with --report"
+            ) from error
     if serial:
         from gpustate.run import fleet
 

@@ -38,7 +38,13 @@ from gpustate.mig.plan import NodePlan
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.states.mig import planning, scripts
-from gpustate.states.mig.observed import UNIT, UNIT_PATH, AskMigHolders, Observed
+from gpustate.states.mig.observed import (
+    UNIT,
+    UNIT_LINK,
+    UNIT_PATH,
+    AskMigHolders,
+    Observed,
+)
 from gpustate.states.mig.planning import Planned, Planner
 from gpustate.states.mig.probing import look
 
@@ -298,7 +304,7 @@ class MigLayoutApplied(State[Observed]):
         """Take away what is not needed (any more)."""
         if "enabled" in plan.fields and not wanted.enabled:
             # Not stopped: it has long done what it does.
-            text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f /etc/systemd/system/multi-user.target.wants/{UNIT}\neffect disabled"
+            text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f {UNIT_LINK}\neffect disabled"
             yield ops.Run(text, f"disable {UNIT}")
         if "unit" in plan.fields and wanted.unit is None:
             yield ops.RemoveFile(UNIT_PATH)

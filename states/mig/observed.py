@@ -13,6 +13,8 @@ from gpustate.text.nvml_report import Gpu
 
 UNIT = "gpustate-mig.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+#: systemd keeps what it once read of a unit that is active; the link is what the next boot sees.
+UNIT_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 #: Units that divide GPUs on their own.
 MANAGER = "nvidia-mig-manager.service"
 #: A reset that was tried and did not work; gone after a reboot.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpustate import Node, NodeFacts
 from gpustate.mig import live
-from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT, UNIT_PATH, Observed
+from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT_LINK, UNIT_PATH, Observed
 from gpustate.states.mig.planning import shown
 from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import NvmlFacts, sysfs_address
@@ -32,7 +32,8 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     said = node.shell(_PROBE)
     texts = node.read_texts(FILES)
     unit_text = node.read_text(UNIT_PATH)
-    units = node.units(UNIT, MANAGER, *clients)
+    link = node.stats(UNIT_LINK)
+    units = node.units(MANAGER, *clients)
     modules = node.modules()
     rows = [line.partition("=")[::2] for line in said.stdout.splitlines()]
     state = next((value for key, value in rows if key == "state"), "/var/lib/gpustate")
@@ -60,7 +61,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
             no_reset[str(number)] = "nvidia_drm is loaded and holds it"
         elif gpu.pci in [sysfs_address(value) for key, value in rows if key == "tried"]:
             no_reset[str(number)] = "a reset was tried and did not work"
-    unit, manager = units.get(UNIT), units.get(MANAGER)
+    manager = units.get(MANAGER)
     return Observed(
         modes=modes,
         instances=instances,
@@ -68,7 +69,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         before=files.get("before"),
         program=files.get("restore"),
         unit=unit_text,
-        enabled=unit is not None and unit.enabled,
+        enabled=UNIT_LINK in link,
         stopped=tuple(files.get("stopped", "").split()),
         gpus=gpus if not problem else (),
         problem=problem,

@@ -38,7 +38,7 @@ from randomchecks import (
 )
 
 from gpustate import ops, policies, presets
-from gpustate.cli.apply import _policy_of, _read_json
+from gpustate.cli.apply import _policy_of, read_json
 from gpustate.cli.common import as_json
 from gpustate.cli.explain import checks_page
 from gpustate.cli.facts import _node as facts_page
@@ -334,7 +334,7 @@ def test_a_saved_plan_is_read_as_it_was_made_or_refused(
     path.write_bytes(ri.bent(saved_plan(), changes))
 
     def read() -> Policy:
-        data = _read_json(str(path))
+        data = read_json(str(path))
         if retold and isinstance(data, dict):
             # Somebody who mends the fingerprint too.
             with contextlib.suppress(TypeError, KeyError, ValueError):

@@ -165,7 +165,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("apply", "deep.json", *ON, "--yes"), "deep.json: cannot be read as a plan", ()),
     (("apply", "later.json", *ON, "--yes"), "later.json: it is of format 'gpustate.plan/9'", ()),
     (("apply", "result.json", *ON, "--yes"), "result.json: is a gpustate result", ()),
-    (("plan", "damaged.json", *ON), "damaged.json: is a saved plan", ("gpustate apply",)),
+    (("plan", "damaged.json", *ON), "damaged.json: cannot be read as a plan", ("plan again",)),
     (("validate", "good.py", *ON), "good.py proves nothing; add Validated()", ()),
     (("explain", "gpu2", *ON), "the limit's 'gpu2' is neither", ()),
     (("lock", *ON), "lock: Missing option '--reason'", ()),

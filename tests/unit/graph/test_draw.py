@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from gpustate.graph import draw
+from gpustate.graph.about import About
 from gpustate.graph.build import Edge, Graph
 
 GRAPH = Graph(
@@ -23,12 +24,14 @@ def golden(text: str) -> str:
 
 
 def test_as_text_it_says_what_each_state_waits_for() -> None:
-    assert draw.as_text(GRAPH, {"driver": "The driver is there."}).splitlines() == [
+    about = About("driver", "The driver is there.", "site.py:12", "group('gpu')", absent=True)
+    assert draw.as_text(GRAPH, {"driver": about}).splitlines() == [
         " 1. nouveau",
         " 2. driver             after nouveau",
         "    The driver is there.",
+        "    asked for at site.py:12; only where group('gpu'); to be taken away",
         " 3. container-toolkit  after driver",
-        " 4. validator          known after driver; needs container-toolkit",
+        " 4. validator          needs container-toolkit; known after driver",
     ]
 
 
@@ -45,34 +48,47 @@ def test_as_data_it_is_sorted_and_versioned() -> None:
     }
 
 
-def test_in_dot_needs_are_solid_and_mere_order_is_dashed() -> None:
-    assert draw.as_dot(GRAPH) == golden("""
-        digraph gpustate {
-          rankdir=LR;
-          node [shape=box];
-          "nouveau";
-          "driver";
-          "container-toolkit";
-          "validator";
-          "container-toolkit" -> "validator";
-          "driver" -> "container-toolkit" [style=dashed];
-          "driver" -> "validator" [style=dashed];
-          "nouveau" -> "driver" [style=dashed];
+def test_as_data_it_tells_of_each_state_what_it_is_and_why_it_is_there() -> None:
+    about = About("validator", "Proven.", "site.py:12", left_out="not in group gpu", proof=True)
+    assert draw.as_data(GRAPH, {"validator": about})["states"] == [
+        {
+            "state": "validator",
+            "about": "Proven.",
+            "why": {"needs": ["container-toolkit"], "known after": ["driver"]},
+            "place": "site.py:12",
+            "left_out": "not in group gpu",
+            "absent": False,
+            "proof": True,
+            "worst": "none",
         }
-    """)
+    ]
 
 
-def test_in_mermaid_names_have_no_dashes_where_it_takes_none() -> None:
-    assert draw.as_mermaid(GRAPH) == golden("""
+def test_in_dot_needs_are_solid_known_after_dashed_and_mere_order_dotted() -> None:
+    lines = draw.as_dot(GRAPH).splitlines()
+    assert lines[0] == "digraph gpustate {"
+    assert lines[-5:] == [
+        '  "container-toolkit" -> "validator";',
+        '  "driver" -> "container-toolkit" [style=dotted];',
+        '  "driver" -> "validator" [style=dashed, label="known after"];',
+        '  "nouveau" -> "driver" [style=dotted];',
+        "}",
+    ]
+
+
+def test_in_mermaid_proofs_are_round_and_two_reasons_make_one_line() -> None:
+    graph = Graph(GRAPH.nodes, [*GRAPH.edges, Edge("driver", "container-toolkit", "known after")])
+    graph.edges.append(Edge("container-toolkit", "validator", "known after"))
+    assert draw.as_mermaid(graph, {"validator": About("validator", proof=True)}) == golden("""
         flowchart LR
-          nouveau[nouveau]
-          driver[driver]
-          container_toolkit[container-toolkit]
-          validator[validator]
-          container_toolkit --> validator
-          driver -.-> container_toolkit
-          driver -.-> validator
-          nouveau -.-> driver
+          s1["nouveau"]
+          s2["driver"]
+          s3["container-toolkit"]
+          s4(["validator"])
+          s3 -- known after --> s4
+          s2 -.-> s3
+          s2 -. known after .-> s4
+          s1 -.-> s2
     """)
 
 
