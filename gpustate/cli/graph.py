@@ -102,17 +102,27 @@ def _resolved(policy: Policy, node: str, options: dict[str, Any]) -> Resolved:
     )
 
 
+class _Unprobed:
+    """Facts of a node that nobody has looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(name)
+
+
 def _left_out(resolved: Resolved) -> dict[str, str]:
     """States whose condition fails by the node's name, groups and variables alone."""
-    from gpustate.model.facts import AskFacts, NodeView
+    from gpustate.model.facts import NodeView
 
     node = resolved.node
-    view = NodeView(node.name, node.groups, node.vars, AskFacts().stand_in())
-    probed = ("gpu", "mig_capable", "nvswitch", "distribution(", "runtime(", "architecture(")
-    return {
-        state.name: f"only where {state.only.text}"
-        for state in resolved.states
-        if state.only is not None
-        and not any(word in state.only.text for word in probed)
-        and not state.only.holds(view)
-    }
+    unprobed: Any = _Unprobed()
+    view = NodeView(node.name, node.groups, node.vars, unprobed)
+    found: dict[str, str] = {}
+    for state in resolved.states:
+        if state.only is None:
+            continue
+        try:
+            if not state.only.holds(view):
+                found[state.name] = f"only where {state.only.text}"
+        except LookupError:
+            continue  # only a probe can tell
+    return found

@@ -20,12 +20,16 @@ PROGRAMS = {
     "gcc": "gcc",
 }
 
-#: What the project's own tests need beside a lab: many light nodes, a virtual machine without KVM.
+#: What the project's own tests need beside a lab: many light nodes, a virtual machine without KVM, a
+#: reader of alert rules.
 TEST_PROGRAMS = {
     "sshd": "openssh-server",
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
     "mke2fs": "e2fsprogs",
+    "promtool": "prometheus",
+    "chromium": "chromium",
+    "dot": "graphviz",
 }
 
 #: Everything above, and what comes without a program to look for.

@@ -23,7 +23,7 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 def plain(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and sets into what JSON has; sets are sorted."""
-    kind: type[Any] = type(value)
+    kind: Any = type(value)
     if kind in _AS_THEY_ARE:
         return value
     if kind is tuple or kind is list:

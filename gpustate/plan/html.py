@@ -291,10 +291,13 @@ def _group(one: Group, takes: Mapping[str, int] | None) -> str:
             head += f'<span class="soft">about {duration(takes["likely_s"])}{" each" * (len(one.names) > 1)}</span>'
     else:
         head += tag(str(node["status"]), "bad")
-    touched = [text(s["state"]) for s in node["states"] if s["outcome"] in TOUCHED]
-    if touched:
+    about = text(node.get("reason", ""))
+    if one.pending:
+        touched = [text(s["state"]) for s in node["states"] if s["outcome"] in TOUCHED]
         more = f" and {len(touched) - _STATES} more" if len(touched) > _STATES else ""
-        head += f'<span class="soft what">{", ".join(touched[:_STATES])}{more}</span>'
+        about = ", ".join(touched[:_STATES]) + more
+    if about:
+        head += f'<span class="soft what">{about}</span>'
     inside = f"<p>{text(node['reason'])}</p>" if node.get("reason") else ""
     inside += "".join(state_html(state) for state in node["states"])
     inside += states_rest(node["states"])

@@ -30,7 +30,10 @@ from gpustate.plan.overview import (
 )
 from gpustate.text.words import printable, printable_lines
 
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#|~!&@$^:+=-]|(?<=www)\.|(?<=^)[0-9]+(?=[.)])")
+#: What means something anywhere, at the beginning of a line, or before a word (``:name:``, ``http://``).
+_SPECIAL = re.compile(
+    r"[\\`*_\[\]<>#|~&@$]|^[-+=]|:(?=[\w/+-])|(?<=www)\.|^[0-9]+(?=[.)])", re.IGNORECASE
+)
 _TICKS = re.compile(r"`+")
 _FENCES = re.compile(r"`{3,}")
 
@@ -90,7 +93,7 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         "",
         f"{text(view.sentence.removeprefix('Plan: '))}",
         "",
-        f"Made {text(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
+        f"Made {code(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
         f"by gpustate, without changing anything.",
     ]
     if view.totals:

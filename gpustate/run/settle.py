@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpustate import ops
+from gpustate.errors import GpustateError, StepFailed
 from gpustate.model.change import Change, Disruption
 from gpustate.model.outcome import NodeStatus, Outcome, StateResult
 from gpustate.model.state import AnyState
+from gpustate.model.step import Step
 from gpustate.plan.make import Look, left_to_first_boot
 from gpustate.run import journal
 from gpustate.text import aptsays
@@ -20,6 +22,22 @@ _WORST_FIRST = (
     (Outcome.INTERRUPTED, NodeStatus.INTERRUPTED),
     (Outcome.REBOOT_PENDING, NodeStatus.FAILED),
 )
+
+
+def steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]:
+    """A state's steps; a mistake of its author is told as such."""
+    try:
+        steps = tuple(state.apply(look.seen[state.name], planned.plan))
+    except GpustateError:
+        raise
+    except Exception as error:
+        raise StepFailed(
+            f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
+            "this is a mistake in the state"
+        ) from error
+    if not look.view.facts.image:
+        return steps
+    return tuple(part for step in steps if (part := step.in_image) is not None)
 
 
 def after_steps(

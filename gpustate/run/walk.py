@@ -32,7 +32,6 @@ from gpustate.model.encode import plain
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.model.policy import Resolved
 from gpustate.model.state import AnyState
-from gpustate.model.step import Step
 from gpustate.plan import make
 from gpustate.plan.make import Look
 from gpustate.plan.work import planned_steps
@@ -276,7 +275,7 @@ class Walk:
             ops.Block(
                 state.name,
                 tuple(n for n in make.must_hold_first(state, self.states) if n in names),
-                _steps(state, look, results[state.name]),
+                settle.steps(state, look, results[state.name]),
             )
             for state in todo
         )
@@ -393,19 +392,3 @@ class Walk:
             else:
                 settled[state.name] = became
                 self._say("result", became.outcome.value, state.name)
-
-
-def _steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]:
-    """A state's steps; a mistake of its author is told as such."""
-    try:
-        steps = tuple(state.apply(look.seen[state.name], planned.plan))
-    except GpustateError:
-        raise
-    except Exception as error:
-        raise StepFailed(
-            f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
-            "this is a mistake in the state"
-        ) from error
-    if not look.view.facts.image:
-        return steps
-    return tuple(part for step in steps if (part := step.in_image) is not None)

@@ -235,4 +235,6 @@ def install_k3s(node: Node, unit: str) -> None:
     write(
         node, f"/etc/systemd/system/{unit}.service", f"[Service]\nExecStart=/usr/local/bin/{name}\n"
     )
-    node.run(f"systemctl daemon-reload; systemctl start {unit}")
+    generated = f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"
+    wait = f"n=200; until [ -s {generated} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done"
+    node.run(f"systemctl daemon-reload; systemctl start {unit}; {wait}")
