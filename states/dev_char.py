@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.ops.daemons import read_rows
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text.numbers import hexadecimal
 
@@ -95,11 +96,11 @@ class DevCharLinks(State[Observed]):
         rule = node.read_text(RULE_PATH)
         theirs = [node.read_text(path) for path in _ELSEWHERE]
         said = node.shell(_SCRIPT).stdout
-        rows = [line.partition("=")[::2] for line in said.splitlines()]
-        links = dict(row.partition(" ")[::2] for key, row in rows if key == "link")
+        rows = read_rows(said.encode(), "the device nodes", ())
+        links = rows.pairs("link")
         missing: list[str] = []
-        for key, row in rows:
-            if key != "node" or len(row.split()) != 3:
+        for row in rows.keys.get("node", ()):
+            if len(row.split()) != 3:
                 continue
             path, major, minor = row.split()
             number = f"{hexadecimal(major)}:{hexadecimal(minor)}"
@@ -110,7 +111,7 @@ class DevCharLinks(State[Observed]):
             missing=tuple(sorted(missing)) if facts.systemd else (),
             rule_text=rule,
             rule_elsewhere=found[0] if found else "",
-            exposed=tuple(row for key, row in rows if key == "exposed"),
+            exposed=rows.keys.get("exposed", ()),
             image=not facts.systemd,
         )
 
@@ -146,8 +147,6 @@ class DevCharLinks(State[Observed]):
             text = self.desired(seen).rule_text
             if text is None:
                 yield ops.RestoreOriginal(RULE_PATH)
-                yield ops.RemoveFile(RULE_PATH)
-                yield ops.ForgetOriginal(RULE_PATH)
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
         if "missing" in plan.fields:

@@ -83,14 +83,14 @@ class AskK0s(Ask[Observed]):
 
     def parse(self, answer: Answer) -> Observed:
         rows = read_rows(answer.out, "k0s' files", ("file",))
-        units = [row.partition(" ")[::2] for row in rows.keys.get("unit", ())]
+        units = rows.pairs("unit")
         if not units:
             return Observed()
-        running = [unit for unit, state in units if state == "active"]
+        running = [unit for unit, state in units.items() if state == "active"]
         files = rows.blobs["file"]
         root = files.get(ROOT_PATH)
         return Observed(
-            unit=(running or [units[0][0]])[0],
+            unit=(running or list(units))[0],
             active=bool(running),
             managed=root is None or "k0s_managed=true" in "".join(root.splitlines()[:2]),
             text=files.get(DROP_IN_PATH),

@@ -107,7 +107,7 @@ class AskK3s(Ask[Found]):
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))
-        folders = dict(row.partition(" ")[::2] for row in rows.keys.get("folder", ()))
+        folders = rows.pairs("folder")
         lost = {}
         for row in rows.keys.get("template", ()):
             unit, kind, path = ([*row.split(" ", 2), "", ""])[:3]
@@ -126,8 +126,8 @@ class AskK3s(Ask[Found]):
                     lost.get(unit, ""),
                 )
             )
-        pairs = (row.rpartition(" ")[::2] for row in rows.keys.get("program", ()))
-        programs = {path: whole(second) or 0 for path, second in pairs}
+        found = rows.pairs("program")
+        programs = {path: whole(second) or 0 for path, second in found.items()}
         return Found(tuple(services), programs)
 
     def stand_in(self) -> Found:

@@ -90,7 +90,7 @@ class AskPodman(Ask[Found]):
         return Found(
             version=rows.last("version"),
             hooks=rows.blobs["hook"],
-            owners=dict(row.partition(" ")[::2] for row in rows.keys.get("owner", ())),
+            owners=rows.pairs("owner"),
             confs=rows.blobs["conf"],
             originals=rows.originals,
         )

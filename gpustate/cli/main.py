@@ -69,6 +69,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "MIG profiles of GPUs, the smallest change to a layout, mig-parted files.",
     ),
+    "dcgm": (
+        "dcgm",
+        "group",
+        "Alert rules, dashboard and counters file for dcgm-exporter; what GPUs can report of it.",
+    ),
     "matrix": (
         "matrix",
         "group",

@@ -256,6 +256,11 @@ class Rows:
         """The value of the last row of a key; empty where there is none."""
         return self.keys.get(key, ("",))[-1]
 
+    def pairs(self, key: str) -> dict[str, str]:
+        """The rows of a key, their first word to the rest."""
+        split = (row.partition(" ") for row in self.keys.get(key, ()))
+        return {word: rest for word, _, rest in split}
+
     @property
     def originals(self) -> dict[str, str | None]:
         """Path to text as it was before gpustate; ``None`` for a file that was not there."""

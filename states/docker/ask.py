@@ -89,7 +89,6 @@ class AskDocker(Ask[Found]):
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "docker's files", ("file",))
         path = rows.last("config") or CONFIG_PATH
-        pairs = (row.partition(" ") for row in rows.keys.get("runtime", ()))
         says = rows.last("info").split()
         cdi = rows.last("cdi")
         return Found(
@@ -102,7 +101,7 @@ class AskDocker(Ask[Found]):
             ours=tuple(key for key in rows.keys.get("ours", ()) if key),
             original=rows.originals.get(path),
             owed="owed" in rows.keys,
-            runtimes={name: program for name, _, program in pairs},
+            runtimes=rows.pairs("runtime"),
             default_runtime=says[0] if len(says) == 4 else "",
             live_restore=says[1:2] == ["true"],
             containers=whole(says[3]) or 0 if len(says) == 4 else 0,

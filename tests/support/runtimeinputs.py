@@ -35,7 +35,7 @@ DOCKER: Mapping[str, str | None] = {
     "systemd-cgroup": '{\n  "exec-opts": ["native.cgroupdriver=cgroupfs"],\n  "log-driver": "json-file",\n  "log-opts": {"max-size": "100m", "max-file": "3"},\n  "live-restore": true\n}\n',
     "escapes": '{\n  "labels": ["caf\\u00e9=\\/x", "r\\u00e4ck=\\t4"],\n  "debug": false\n}\n',
     "unicode": '{\n  "labels": ["standort=M\u00fcnchen", "\u7bb1=4"]\n}\n',
-    "numbers": '{\n  "mtu": 1500,\n  "shutdown-timeout": 1e1,\n  "max-concurrent-downloads": 10\n}\n',
+    "numbers": '{\n  "mtu": 1500,\n  "shutdown-timeout": 20,\n  "max-concurrent-downloads": 10\n}\n',
     "duplicate-keys": '{\n  "debug": true,\n  "debug": false\n}\n',
     "registries": '{\n  "registry-mirrors": ["https://mirror.example.org"],\n  "insecure-registries": ["10.0.0.0/8"],\n  "default-address-pools": [{"base": "172.80.0.0/16", "size": 24}],\n  "default-ulimits": {"memlock": {"Name": "memlock", "Hard": -1, "Soft": -1}}\n}\n',
 }
@@ -43,6 +43,7 @@ DOCKER: Mapping[str, str | None] = {
 DOCKER_TEXTS: Mapping[str, str] = {
     "empty": "",
     "blank": "\n",
+    "exponent": '{"mtu": 15e2, "x": 1.0, "y": -0}\n',
     "byte-order-mark": '\ufeff{\n  "debug": false\n}\n',
     "default-nvidia": '{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/usr/bin/true", "args": []}}}\n',
     "deep": '{"x": {"runtimes": {"nvidia": 1}}, "y": [[{"runtimes": 2}]]}\n',

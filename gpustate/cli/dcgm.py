@@ -1,0 +1,157 @@
+"""``gpustate dcgm``: alert rules, a dashboard and a counters file; what GPUs and an exporter make of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.model.node import Node
+    from gpustate.text.dcgm import Counter
+
+_OUT = click.option("--out", metavar="FILE", help="Write a file in place of standard output.")
+
+
+@click.group()
+def group() -> None:
+    """Metrics of GPUs through dcgm-exporter: alert rules, a dashboard, the counters file they need."""
+
+
+@group.command()
+@_OUT
+def rules(out: str | None) -> None:
+    """Give out alert rules for Prometheus; they need the counters of "gpustate dcgm counters"."""
+    from gpustate.text.dcgm import shipped
+
+    common.write_out(shipped.rules(), out)
+
+
+@group.command()
+@_OUT
+def dashboard(out: str | None) -> None:
+    """Give out a dashboard for Grafana, as JSON."""
+    import json
+
+    from gpustate.text.dcgm.dashboard import dashboard as made
+
+    common.write_out(json.dumps(made(), indent=2) + "\n", out)
+
+
+@group.command()
+@_OUT
+def counters(out: str | None) -> None:
+    """Give out a counters file for dcgm-exporter (-f, DCGM_EXPORTER_COLLECTORS)."""
+    from gpustate.text.dcgm import shipped
+
+    common.write_out(shipped.counters_file(), out)
+
+
+@group.command()
+@click.argument("file", required=False)
+@click.option(
+    "--scrape",
+    metavar="URL",
+    help="Ask each node's exporter too (http://localhost:9400/metrics): every field of every GPU must be there.",
+)
+@common.inventory_options
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def check(file: str | None, scrape: str | None, output: str, **options: Any) -> None:
+    """Check a counters file (without FILE: gpustate's), and with -i which of it nodes' GPUs cannot report.
+
+    What a GPU cannot report is a note. A field that an exporter does not have though its GPU can report
+    it ends in exit code 3.
+    """
+    from gpustate.run import fleet
+
+    wanted = _wanted(file)
+    place = file or "counters.csv"
+    if options["inventory"] is None:
+        if scrape is not None:
+            raise UsageError("--scrape asks exporters of nodes", fix="name an inventory with -i")
+        common.write_out(f"{place}: {len(wanted)} fields, nothing wrong\n")
+        return
+    inventory = common.load_inventory(options)
+    rows: list[dict[str, Any]] = []
+    codes: list[int] = []
+    ask = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
+    for node, data, error in fleet.question(inventory.nodes, options["forks"], ask):
+        if error is not None or data is None:
+            codes.append(error.exit_code if error else EXIT_ERROR)
+            rows.append({"name": node.name, "error": str(error)})
+            continue
+        if "error" in data:
+            codes.append(EXIT_ERROR)
+        if data.get("missing"):
+            codes.append(EXIT_VALIDATION)
+        rows.append({"name": node.name, **data})
+    if output == "json":
+        common.write_out(common.as_json({"format": "gpustate.dcgm-check/1", "nodes": rows}))
+    else:
+        _page(rows)
+    common.finish(*codes)
+
+
+def _wanted(file: str | None) -> tuple[Counter, ...]:
+    from gpustate.files import TextFiles
+    from gpustate.text import dcgm
+    from gpustate.text.dcgm import shipped
+
+    if file is None:
+        return shipped.counters()
+    return dcgm.read(TextFiles("counters file", UsageError, 1).text(file), file)
+
+
+def _look(
+    node: Node, wanted: tuple[Counter, ...], place: str, scrape: str | None
+) -> dict[str, Any]:
+    from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.text import dcgm
+
+    nvml = node.ask(GpuFacts())
+    answer = node.shell(_scrape(scrape)) if scrape is not None else None
+    if not nvml.works:
+        return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
+    unfit = [one.text(place) for one in dcgm.unfit(wanted, nvml.gpus)]
+    found: dict[str, Any] = {"gpus": len(nvml.gpus), "cannot_report": unfit}
+    if answer is None:
+        return found
+    if answer.status:
+        return {**found, "error": f"{scrape} does not answer; look at nvidia-dcgm-exporter.service"}
+    try:
+        samples = dcgm.parse(answer.stdout, scrape or "")
+    except GpustateError as error:
+        return {**found, "error": str(error)}
+    missing = [one.text for one in dcgm.missing(samples, wanted, nvml.gpus)]
+    return {**found, "samples": len(samples), "missing": missing}
+
+
+def _scrape(url: str) -> str:
+    import shlex
+
+    program = "import sys,urllib.request as r;sys.stdout.buffer.write(r.urlopen(sys.argv[1],timeout=20).read())"
+    there = f"curl -fsS --max-time 20 -- {shlex.quote(url)}"
+    other = f"timeout -k 2 30 python3 -I -c {shlex.quote(program)} {shlex.quote(url)}"
+    return f"if command -v curl >/dev/null; then {there}; else {other}; fi"
+
+
+def _page(rows: list[dict[str, Any]]) -> None:
+    from gpustate.cli.show import show
+    from gpustate.plan.render import Page
+
+    page = Page()
+    for row in rows:
+        told = f"  {row['gpus']} GPUs" if "gpus" in row else ""
+        if "samples" in row and not row["missing"]:
+            told += ", every wanted field of every GPU is in the answer"
+        page.add((row["name"], "bold"), told)
+        for line in row.get("missing", []):
+            page.add("  ", (f"missing: {line}", "red"))
+        for line in row.get("cannot_report", []):
+            page.add("  ", (f"cannot be reported: {line}", "yellow"))
+        if "error" in row:
+            page.add("  ", (row["error"], "red"))
+    show(page)
