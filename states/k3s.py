@@ -231,7 +231,8 @@ class K3sDetection(State[Observed]):
         return tuple(problems)
 
     def desired(self, seen: Observed) -> Observed:
-        if self.absent or not seen.active or self.restart == "none":
+        settled = self.absent or not seen.unit or not seen.active or self.restart == "none"
+        if settled or self.refuse(seen) is not None:
             return seen
         return replace(seen, lacks=(), late=bool(seen.lacks) or seen.late)
 

@@ -191,6 +191,8 @@ class Microk8sHandler(State[Observed]):
         files = dict(seen.found.files)
         if template is not None:
             files[TEMPLATE_PATH] = template
+        if not self._restarts(seen):
+            return replace(seen, template=template, found=replace(seen.found, files=files))
         found = replace(seen.found, files=files, owed=False)
         return replace(seen, template=template, lacks=(), read=True, found=found)
 

@@ -155,6 +155,8 @@ class PodmanCdi(State[Observed]):
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
             return replace(seen, kept=())
+        if not seen.leftovers:
+            return seen
         return replace(seen, leftovers=(), kept=tuple(sorted({*seen.kept, *seen.leftovers})))
 
     def refuse(self, seen: Observed) -> str | None:
@@ -180,17 +182,14 @@ class PodmanCdi(State[Observed]):
         )
         if not seen.version and not seen.leftovers and not self.absent:
             notes += ("podman is not installed here: nothing to do",)
-        plan = diff(
-            seen, self.desired(seen), why={"leftovers": "injects GPUs beside CDI"}, notes=notes
-        )
-        changes = plan.changes if self.absent else [c for c in plan.changes if c.field != "kept"]
-        return Plan(tuple(changes), notes)
+        why = {"leftovers": "injects GPUs beside CDI", "kept": "removal gives it back"}
+        return diff(seen, self.desired(seen), why=why, notes=notes)
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if "leftovers" in plan.fields:
             for path in seen.leftovers:
                 yield ops.RemoveFile(path)
-        if "kept" in plan.fields:
+        if self.absent and "kept" in plan.fields:
             for path in seen.kept:
                 yield ops.RestoreOriginal(path)
 

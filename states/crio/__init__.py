@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -49,6 +49,7 @@ class Observed:
 
     Args:
         digest: of main file, drop-ins and their paths.
+        files: path to text of these.
         lacks: what the handler lacks in what CRI-O makes of its files.
         read: the service has read what is on disk; true where it does not run.
         version: of the crio program; empty where there is none.
@@ -57,6 +58,7 @@ class Observed:
     """
 
     digest: str = ""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
     lacks: tuple[str, ...] = ()
     read: bool = True
     version: str = ""
@@ -120,6 +122,7 @@ class CrioHandler(State[Observed]):
             problem = f"{torn[0]} is not UTF-8, which TOML has to be; repair it first"
         return Observed(
             digest=digest(found.files),
+            files=found.files,
             lacks=lacks,
             read=self._read(found),
             version=found.version,
@@ -170,7 +173,7 @@ class CrioHandler(State[Observed]):
             return seen
         files = {p: t for p, t in {**seen.found.files, **edit.files}.items() if t is not None}
         found = replace(seen.found, files=files, owed=False, newer=())
-        return replace(seen, digest=digest(files), lacks=(), read=True, found=found)
+        return replace(seen, digest=digest(files), files=files, lacks=(), read=True, found=found)
 
     def refuse(self, seen: Observed) -> str | None:
         for path in (seen.found.main_path, seen.found.folder):

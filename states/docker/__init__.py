@@ -218,6 +218,8 @@ class DockerRuntime(State[Observed]):
         """The keys that are ours once the file has this text."""
         if self.absent:
             return ()
+        if text == seen.text:
+            return seen.ours
         path = seen.found.config_path
         before, after = jsonedit.parse(seen.text or "", path), jsonedit.parse(text or "", path)
         keys = (("runtimes", self.handler), docker.DEFAULT, docker.CDI)

@@ -6,6 +6,7 @@ engine, with real files on this machine.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from gpustate.model.encode import fingerprint, plain
 from gpustate.model.outcome import Outcome, StateResult
 from gpustate.model.policy import build
 from gpustate.model.state import AnyState
+from gpustate.ops.daemons import digest as files_digest
 from gpustate.plan.document import state_data
 
 #: Parameters worth trying beside the defaults.
@@ -73,6 +75,15 @@ _WORDS = (
     "version = 2\n",
     "a line\nand another\n",
 )
+_JSON = st.none() | st.sampled_from(
+    (
+        "{}",
+        '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}',
+        '{\n  "features": {"cdi": false, "x": 1},\n  "default-runtime": "nvidia"\n}\n',
+        "not JSON",
+    )
+)
+_HOOKS = st.lists(st.sampled_from(("/etc/a.json", "/usr/share/b.json")), unique=True).map(tuple)
 _CLASS_IDS = ("030200", "030000", "068000")
 _DEVICE_IDS = ("2330", "20b0", "1db6", "2901", "ffff")
 
@@ -84,6 +95,16 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("gpustate.states.cdi", "leftovers"): st.lists(
         st.sampled_from(("/etc/cdi/a.yaml", "/etc/cdi/b.json")), unique=True
     ).map(tuple),
+    # Layouts have a property test of their own, over the simulator: test_mig_simulator.py.
+    ("gpustate.states.mig.observed", "gpus"): st.just(()),
+    ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),
+    ("gpustate.states.docker", "text"): _JSON,
+    ("gpustate.states.docker.ask", "original"): _JSON,
+    ("gpustate.states.docker", "ours"): st.lists(
+        st.sampled_from(("runtimes.nvidia", "default-runtime", "features.cdi")), unique=True
+    ).map(lambda keys: tuple(sorted(keys))),
+    ("gpustate.states.podman", "leftovers"): _HOOKS,
+    ("gpustate.states.podman", "kept"): _HOOKS,
     ("gpustate.states.validator", "state_folder"): st.just("/var/lib/gpustate"),
     ("gpustate.states.validator", "proc"): st.just("/proc"),
     ("gpustate.states.validator", "sys"): st.just("/sys"),
@@ -99,7 +120,14 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
 }
 
 #: Fields that follow from others, which are the ones a plan tells.
-FOLLOWS: dict[str, frozenset[str]] = {"containerd": frozenset({"digest", "trapped", "owed"})}
+FOLLOWS: dict[str, frozenset[str]] = {
+    "containerd": frozenset({"digest", "trapped", "owed"}),
+    "crio": frozenset({"digest", "found"}),
+    "docker": frozenset({"digest", "found"}),
+    "k0s": frozenset({"lacks"}),
+    "k3s": frozenset({"late"}),
+    "microk8s": frozenset({"found"}),
+}
 
 text = st.sampled_from(_WORDS) | st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
@@ -160,6 +188,10 @@ def possible(state: AnyState, seen: Any) -> Any:
         return replace(seen, persistent={})
     if state.name == "fabric-manager" and not (seen.package and seen.version):
         return replace(seen, package=None, version=None, held=False)
+    if state.name in ("crio", "docker", "microk8s"):
+        return possible_runtime(state, seen)
+    if state.name in ("k0s", "k3s") and (state.absent or not seen.unit):
+        return replace(seen, lacks=())
     if state.name == "containerd":
         seen = replace(seen, digest=fingerprint(seen.files))
         if not seen.program or state.absent:
@@ -167,6 +199,28 @@ def possible(state: AnyState, seen: Any) -> Any:
         if not seen.program:
             seen = replace(seen, active="", dump="", read=True, owed=False)
     return seen
+
+
+def possible_runtime(state: AnyState, seen: Any) -> Any:
+    """What a runtime's state says of its files is what was found there."""
+    found = seen.found
+    idle = not getattr(found, "program", found.active)
+    if state.name == "docker":
+        digest = hashlib.sha256((seen.text or "").encode()).hexdigest()[:16]
+        found = replace(found, text=seen.text, ours=seen.ours, version=seen.version)
+        if idle:
+            found = replace(found, runtimes={})
+        seen = replace(seen, digest=digest)
+    elif state.name == "crio":
+        seen = replace(seen, digest=files_digest(found.files), files=found.files)
+    elif seen.template is None:
+        idle = True
+    if idle:
+        found = replace(found, active="", owed=False)
+        seen = replace(seen, read=True)
+        if state.name != "docker":
+            seen = replace(seen, lacks=())
+    return replace(seen, found=found)
 
 
 @st.composite
