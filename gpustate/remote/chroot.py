@@ -115,16 +115,16 @@ def held(root: str) -> Iterator[None]:
                 place=root,
                 fix="use `gpustate apply` with a node of ansible_connection: local",
             )
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockHeld("another bake is at work in this root", place=root) from None
         if pid := _lives_in(folder):
             raise UsageError(
                 f"a machine or program runs in it (process {pid})",
                 place=root,
                 fix="switch it off first, or reach it over SSH with `gpustate apply`",
             )
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockHeld("another bake is at work in this root", place=root) from None
         _try(root)
         yield
     finally:

@@ -193,7 +193,7 @@ class DockerRuntime(State[Observed]):
         text = self._after(seen, edit)
         ours = self._ours(seen, text)
         found = replace(seen.found, text=text, ours=ours, owed=False)
-        if seen.found.runtimes:
+        if seen.found.runtimes and not seen.problem:
             data = jsonedit.parse(text or "", found.config_path)
             found = self._as_said(found, data)
         digest = hashlib.sha256((text or "").encode()).hexdigest()[:16]

@@ -210,7 +210,8 @@ def possible_runtime(state: AnyState, seen: Any) -> Any:
         found = replace(found, text=seen.text, ours=seen.ours, version=seen.version)
         if idle:
             found = replace(found, runtimes={})
-        seen = replace(seen, digest=digest)
+        broken = "it is no JSON" if seen.text == "not JSON" else ""
+        seen = replace(seen, digest=digest, problem=broken)
     elif state.name == "crio":
         seen = replace(seen, digest=files_digest(found.files), files=found.files)
     elif seen.template is None:
