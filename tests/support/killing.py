@@ -14,7 +14,7 @@ import killpoints
 import ledger
 import nodedisk
 from killbench import Bench, Result
-from killjournal import LOOKS, ended_well
+from killjournal import LOOKS, UNTIL_BOOT, ended_well
 from killpoints import CONTROLLER, NODE, SHELL, Point
 from killprocess import Hold, Run, Trouble
 
@@ -203,7 +203,9 @@ class _Before:
             if folder.name not in self.runs
             for step in ended_well(folder, changing=True)
         ]
-        problems = [f"repeated: {what}" for what in killpoints.repeated(self.done, again, LOOKS)]
+        harmless = LOOKS + (UNTIL_BOOT if self.booted else ())
+        found = killpoints.repeated(self.done, again, harmless)
+        problems = [f"repeated: {what}" for what in found]
         for name, (count, _) in bench.installed().items():
             was, complete = self.installed.get(name, (0, False))
             if count > was + (0 if complete else 1):

@@ -29,6 +29,8 @@ LOOKS = (
     "wait until",
     "walk the chain of proofs",
 )
+#: What these make lies in memory: a boot takes it away, and they are done again after one.
+UNTIL_BOOT = ("link NVIDIA's devices below /dev/char",)
 _OWN_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
