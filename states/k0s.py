@@ -26,7 +26,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemons import BLOBS, read_rows, require
+from gpustate.ops.daemons import BLOBS, or_refusal, read_rows, require
 from gpustate.text.containerd import Handler, effective, handler_problems
 from gpustate.text.containerd.marks import DROP_IN
 from gpustate.text.containerd.place import render_table
@@ -232,10 +232,7 @@ class K0sHandler(State[Observed]):
         )
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         """Nothing: k0s reads its drop-ins when the machine starts it."""

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemons import read_rows
+from gpustate.ops.daemons import or_refusal, read_rows
 from gpustate.text.numbers import whole
 from gpustate.text.toml_scan import parse
 
@@ -289,10 +289,7 @@ class K3sDetection(State[Observed]):
         yield ops.RestartUnit(unit, healthy=check, wait_s=120)
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         """Nothing: the service finds the program when the machine starts it."""

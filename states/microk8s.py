@@ -29,6 +29,7 @@ from gpustate.ops.daemons import (
     BLOBS,
     RUNNING,
     Daemon,
+    or_refusal,
     owed,
     read_rows,
     require,
@@ -237,10 +238,7 @@ class Microk8sHandler(State[Observed]):
             yield daemon.settle(present=not self.absent)
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         """Nothing: the template is rendered when the machine starts it."""

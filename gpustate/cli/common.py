@@ -75,6 +75,15 @@ def inventory_options(function: F) -> F:
     return function
 
 
+lock_path_option = click.option(
+    "--lock",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The lock file [default: gpustate.lock beside POLICY].",
+)
+
+
 def lock_options(function: F) -> F:
     """``--lock FILE`` and ``--no-lock``."""
     for option in (

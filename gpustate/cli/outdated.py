@@ -13,13 +13,7 @@ from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 @click.command()
 @click.argument("policy")
 @common.inventory_options
-@click.option(
-    "--lock",
-    "path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="The lock file [default: gpustate.lock beside POLICY].",
-)
+@common.lock_path_option
 @click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something may be taken.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def outdated(

@@ -13,13 +13,7 @@ from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
 @click.command()
 @click.argument("policy")
 @common.inventory_options
-@click.option(
-    "--lock",
-    "path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="The lock file [default: gpustate.lock beside POLICY].",
-)
+@common.lock_path_option
 @click.option("--update", is_flag=True, help="Move to the newest sets; without it, sets stay.")
 @click.option("--check", is_flag=True, help="Write nothing; end with 2 when the lock would change.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)

@@ -15,7 +15,8 @@ from typing import Any
 from gpustate.errors import PolicyError
 from gpustate.text import yaml_events
 
-_RULES = yaml_events.Rules(
+#: Of Kubernetes objects: several in one file, with binary data in Secrets.
+OBJECTS = yaml_events.Rules(
     PolicyError,
     depth=60,
     values=500_000,
@@ -82,7 +83,7 @@ def read(text: str, path: str) -> list[Item]:
 def _items(text: str, path: str) -> list[Item]:
     """Every document as an item; what an alias stands for is one item, however often it is used."""
     found: list[Item] = []
-    for document in yaml_events.documents(text, path, _RULES):
+    for document in yaml_events.documents(text, path, OBJECTS):
         values = _Values(document.lines)
         found.append(Item(values.of(document.data), document.line))
     return found

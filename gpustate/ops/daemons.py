@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
+from gpustate.model.change import Change, Disruption, Plan
 from gpustate.model.step import Step
 from gpustate.ops.steps import (
     ForgetOriginal,
@@ -42,13 +43,7 @@ from gpustate.ops.steps import (
 )
 from gpustate.text.numbers import whole
 
-
-def _q(word: str) -> str:
-    return shlex.quote(word)
-
-
-def _words(words: tuple[str, ...]) -> str:
-    return " ".join(map(_q, words))
+_q, _words = shlex.quote, shlex.join
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +204,13 @@ def require(binary: str, fix: str = "put container-toolkit into the policy") -> 
 
 
 # --- what a probe asks of it ------------------------------------------------------------------
+
+
+def or_refusal(plan: Plan, reason: str | None) -> Plan:
+    """What a look after the steps finds: with nothing left to do, a refusal is what they did not solve."""
+    if reason is None or plan:
+        return plan
+    return Plan((Change("problem", reason, "", Disruption.NONE),))
 
 
 def owed(name: str) -> str:

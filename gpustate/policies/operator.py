@@ -12,6 +12,7 @@ from typing import Any
 
 from gpustate import clusterpolicy, registry
 from gpustate.clusterpolicy import Wanted
+from gpustate.clusterpolicy.documents import OBJECTS
 from gpustate.errors import PolicyError
 from gpustate.model.layers import REMOVED, Path, leaves, value_at
 from gpustate.model.policy import Policy, build, parameters
@@ -81,7 +82,7 @@ def _home(key: str) -> Path:
 def _documents(text: str, path: str) -> list[Tree]:
     """The objects of a file, those of a ``List`` one by one."""
     found: list[Tree] = []
-    for tree in trees.documents(text, path, trees.OBJECTS):
+    for tree in trees.documents(text, path, OBJECTS):
         items = tree.get("items")
         kind = tree.get("kind")
         if (

@@ -19,15 +19,6 @@ Steps = tuple[str | int, ...]
 Path = tuple[str, ...]
 
 RULES = yaml_events.Rules(PolicyError, depth=60, values=500_000, text_keys=True)
-#: Of Kubernetes objects: several in one file, with binary data in Secrets.
-OBJECTS = yaml_events.Rules(
-    PolicyError,
-    depth=60,
-    values=500_000,
-    tags={"tag:yaml.org,2002:binary": str},
-    text_keys=True,
-    many=True,
-)
 
 
 @dataclass(frozen=True, slots=True)

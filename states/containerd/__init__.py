@@ -33,7 +33,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, digest, require, writes
+from gpustate.ops.daemons import RUNNING, digest, or_refusal, require, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import AskContainerd, Found
 from gpustate.text import toml_scan
@@ -314,10 +314,7 @@ class ContainerdHandler(State[Observed]):
             yield self._target(seen).daemon().first_start()
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     def _target(self, seen: Observed) -> scripts.Target:
         try:

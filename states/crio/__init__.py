@@ -30,7 +30,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, digest, require, writes
+from gpustate.ops.daemons import RUNNING, Daemon, digest, or_refusal, require, writes
 from gpustate.states.crio.ask import AskCrio, Found, low_level_function
 from gpustate.text import crio
 from gpustate.text.containerd import Edit, Handler
@@ -242,10 +242,7 @@ class CrioHandler(State[Observed]):
             yield self._daemon(seen).first_start()
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     def _daemon(self, seen: Observed) -> Daemon:
         says = crio.merged(self._files(seen.found).texts) if not seen.problem else {}

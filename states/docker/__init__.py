@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, require, writes
+from gpustate.ops.daemons import RUNNING, Daemon, or_refusal, require, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -312,10 +312,7 @@ class DockerRuntime(State[Observed]):
             yield self._daemon(seen).first_start()
 
     def verify(self, seen: Observed) -> Plan:
-        plan, reason = self.plan(seen), self.refuse(seen)
-        if reason is None or plan:
-            return plan
-        return Plan((Change("problem", reason, "", Disruption.NONE),))
+        return or_refusal(self.plan(seen), self.refuse(seen))
 
     # --- the daemon ------------------------------------------------------------------------
 
