@@ -51,7 +51,6 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     stays mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
     gpustate-firstboot.service when a machine first boots the image.
     """
-    import gpustate.remote  # noqa: F401  patches before anything opens a socket
     from gpustate.remote import chroot
     from gpustate.run.bake import Image
 
