@@ -12,8 +12,9 @@ POLICY ?= docs/examples/clusterpolicy.yaml
 demo: setup
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
 
+# Three processes on two cores, for a test on a node waits half its time.
 test: setup
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
 proof: setup

@@ -124,7 +124,9 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
 
     kept = places(node12)
     node12.reboot()
-    node12.run("until systemctl is-active -q gpustate-mig.service; do sleep 0.2; done")
+    # The CDI specification is written after the GPUs are divided.
+    node12.run("timeout 60 systemctl is-system-running --wait", check=False)
+    assert node12.run("systemctl is-active gpustate-mig.service").stdout == "active\n"
     assert places(node12) == kept
     assert (
         " changed=0 "

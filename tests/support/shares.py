@@ -14,13 +14,15 @@ import os
 import subprocess
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
 
 TAKEN: dict[str, str] = {}
+#: Folders of tests whose files are handed out first.
+LONGEST_FIRST = {"proof": 0, "node": 1}
 _everything = False
 
 
@@ -36,11 +38,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests marked ``proof`` to ``make proof``."""
+    """Leave tests marked ``proof`` to ``make proof``; several processes begin with what takes long."""
     if not _everything:
         later = [item for item in items if item.get_closest_marker("proof")]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST_FIRST.get(item.path.parent.name, len(LONGEST_FIRST)))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several hands over which points it took."""
+    if output := getattr(session.config, "workeroutput", None):
+        output["taken"] = TAKEN
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add which points a process took; what two of them counted is told for each."""
+    for what, text in getattr(node, "workeroutput", {}).get("taken", {}).items():
+        TAKEN[what] = text if TAKEN.get(what, text) == text else f"{TAKEN[what]}; {text}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -313,19 +313,20 @@ static void close_nodes(const struct context *context) {
             close(context->nodes[i]);
 }
 
+/* May this process use the GPU, and if so it does: no other process decides in between. */
 static int add_context(struct context **into, int device) {
     DEVICE(device);
+    int lock = lab_lock_holders();
     int refused = lab_may_use(gpu);
-    if (refused)
-        return refused;
-    struct context *made = calloc(1, sizeof *made);
-    if (!made)
-        return OUT_OF_MEMORY;
-    *made = (struct context){device, 1, 0, {-1, -1, -1, -1, -1}, contexts};
-    open_nodes(made, gpu);
-    contexts = *into = made;
-    tell_holders();
-    return SUCCESS;
+    struct context *made = refused ? NULL : calloc(1, sizeof *made);
+    if (made) {
+        *made = (struct context){device, 1, 0, {-1, -1, -1, -1, -1}, contexts};
+        open_nodes(made, gpu);
+        contexts = *into = made;
+        tell_holders();
+    }
+    lab_unlock_holders(lock);
+    return refused ? refused : made ? SUCCESS : OUT_OF_MEMORY;
 }
 
 static int drop_context(struct context *context) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -317,6 +318,19 @@ void lab_release(void) {
     char full[512], path[96];
     snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
     unlink(lab_path(full, sizeof full, path));
+}
+
+int lab_lock_holders(void) {
+    char full[512];
+    int lock = open(lab_path(full, sizeof full, "/run/gpustate-lab/holders"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (lock >= 0 && flock(lock, LOCK_EX) < 0 && errno == EINTR)
+        ;
+    return lock;
+}
+
+void lab_unlock_holders(int lock) {
+    if (lock >= 0)
+        close(lock);
 }
 
 int lab_fabric_ready(const struct lab_hardware *hardware) {

@@ -65,6 +65,9 @@ int lab_holders(struct lab_holder *into, int room);
 /* Replace what this process holds: lines "kind what bytes". */
 void lab_hold(const char *lines);
 void lab_release(void);
+/* From asking who holds a GPU until one holds it: a lock, or -1 where there is nothing to lock. */
+int lab_lock_holders(void);
+void lab_unlock_holders(int lock);
 /* A fabric manager of the loaded version runs. */
 int lab_fabric_ready(const struct lab_hardware *hardware);
 
