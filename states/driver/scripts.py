@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gpustate import Step, ops
 from gpustate.model.kernels import DKMS_HALF
 from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH
-from gpustate.text import dkms, dpkg, driverset
+from gpustate.text import dkms, dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.
@@ -28,14 +28,11 @@ UNLOAD_ORDER = (
 )
 #: Services that hold a GPU and may be stopped for a reload, in this order; started in reverse.
 SERVICES = (
-    "nvidia-dcgm-exporter.service",
-    "dcgm-exporter.service",
-    "nvidia-dcgm.service",
-    "dcgm.service",
-    "nvsm.service",
+    *gpu_services.MONITORS,
     "nvidia-gridd.service",
     "nvidia-topologyd.service",
     "nvidia-mps.service",
+    mps.UNIT,
     "nvidia-persistenced.service",
     "nvidia-imex.service",
     "nvidia-fabricmanager.service",

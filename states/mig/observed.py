@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpustate.mig.live import Use
 from gpustate.model.asks import Answer, Ask
+from gpustate.text import gpu_services
 from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import Gpu
 
@@ -22,18 +23,7 @@ NO_RESET_PATH = "/run/gpustate/mig-no-reset"
 
 #: Services that keep GPUs or MIG devices open, or list them once at their start. They are stopped for a
 #: change and started again; in this order, back in reverse. The kubelet is none of them, and never will be.
-CLIENTS = (
-    "nvidia-device-plugin.service",
-    "nvidia-dcgm-exporter.service",
-    "dcgm-exporter.service",
-    "nvidia-dcgm.service",
-    "dcgm.service",
-    "nvsm-notifier.service",
-    "nvsm-api-gateway.service",
-    "nvsm-mqtt.service",
-    "nvsm-core.service",
-    "nvsm.service",
-)
+CLIENTS = gpu_services.MONITORS
 #: In the way of a GPU reset only.
 RESET_CLIENTS = ("nvidia-persistenced.service",)
 #: Opens GPUs and is needed for their reset where there are NVSwitches.
