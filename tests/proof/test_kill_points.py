@@ -1,8 +1,9 @@
 """Killed with SIGKILL at every journal entry of a full apply, one more apply converges.
 
 The run is recorded on lab nodes, held at every call that forces something to disk, and its points are
-enumerated (:mod:`killpoints`). Somebody dies at each: the controller, the whole node program, the
-program's shell alone while its step goes on, or the node. Then ``gpustate apply`` is run once more, and
+enumerated (:mod:`killpoints`). Somebody dies there: the controller, the whole node program, the
+program's shell alone while its step goes on, or the node. On Debian 12 controller and node die at every
+entry of the journal; of the other deaths, and of Debian 13, a share is taken that turns with the commit. Then ``gpustate apply`` is run once more, and
 ``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
 others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
 disk may have been done again.
@@ -58,6 +59,8 @@ STEPLESS = {
     "slurm-gres": "no slurmd there, and nothing to configure",
 }
 IMAGES = ("debian12", "debian13")
+#: Where every place that the death of the controller or of the node can leave is carried out.
+WHOLE = "debian12"
 
 
 @dataclass
@@ -70,19 +73,25 @@ class Killed:
 
 
 def points_to_take(image: str, campaign: Campaign) -> list[Point]:
-    """Debian 12: every place with an entry and some within steps. Debian 13: the node's with an entry."""
+    """All of what must be seen whole, and a share of the rest that turns with the commit."""
     if POINT:
         return [p for p in campaign.points if fnmatchcase(f"{image}/{p.name}", POINT)]
-    if image == "debian12":
-        some = killpoints.thinned(campaign.places)
-    else:
-        some = [p for p in killpoints.with_entries(campaign.places) if p.who == NODE]
-    return shares.share(
-        f"kill points, {image}",
-        [place.chosen for place in some],
-        most=8,
-        kind=lambda point: (point.who, point.when),
-    )
+    some = [place.chosen for place in killpoints.thinned(campaign.places)]
+    whole = [point for point in some if image == WHOLE and point.who in (CONTROLLER, NODE)]
+    rest = [point for point in some if point not in whole]
+
+    def share(what: str, points: list[Point], most: int, *, always: bool) -> list[Point]:
+        return shares.share(
+            f"kill points, {image}{what}",
+            points,
+            most=most,
+            kind=lambda point: (point.who, point.when),
+            always=always,
+        )
+
+    if not shares.everything():
+        return share("", some, 8, always=False)
+    return share("", whole, 0, always=False) + share(", the rest", rest, 20, always=True)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +169,7 @@ def test_every_journal_entry_has_its_points_and_each_of_them_a_place(
         if shares.everything() and not POINT:
             carried = set(campaign.results)
             for place in killpoints.with_entries(campaign.places):
-                if place.who == NODE or result.image == "debian12":
+                if place.who in (CONTROLLER, NODE) and result.image == WHOLE:
                     assert place.chosen.name in carried
 
 

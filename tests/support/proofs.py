@@ -1,7 +1,7 @@
 """``make proof``: every file of ``tests/proof`` with ``--proof``, in an hour on two cores.
 
-Two lines of files are walked side by side, for one processor of a virtual machine leaves the other
-idle; what measures goes last and alone. A file that is named nowhere here joins the second line.
+Two files run side by side, for one processor of a virtual machine leaves the other idle; what
+measures goes last and alone. A file that is named nowhere here comes after those that are.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 PROOF = Path(__file__).parents[1] / "proof"
-FIRST = ("test_vm", "test_bake", "test_random_input", "test_random_command_lines")
+SIDE_BY_SIDE = 2
+POINTS = "enumerated points"
+#: The longest come first, so that the last two end together.
+FIRST = ("test_kill_points", "test_vm", "test_package_faults", "test_network_faults", "test_bake")
 ALONE = ("test_bench",)
 
 
@@ -30,50 +33,46 @@ class Done:
     output: Path
 
     def __str__(self) -> str:
-        last = self.output.read_text(errors="replace").strip().splitlines()[-1:]
-        return f"{self.name}: {''.join(last).strip('= ')}"
+        """The last line, and what was enumerated."""
+        lines = self.output.read_text(errors="replace").strip().splitlines()
+        titles = [n for n, line in enumerate(lines) if line.strip("= ").startswith(POINTS)]
+        points = lines[titles[-1] + 1 :] if titles else []
+        told = [f"    {line[:160]}" for line in takewhile(lambda line: line[:1] not in "=", points)]
+        return "\n".join([f"{self.name}: {''.join(lines[-1:]).strip('= ')}", *told])
 
 
-def lines() -> tuple[list[str], list[str], list[str]]:
-    """The two that go side by side, and what goes alone."""
+def files() -> tuple[list[str], list[str]]:
+    """What goes side by side, in this order, and what goes alone."""
     found = sorted(path.stem for path in PROOF.glob("test_*.py"))
-    second = [name for name in found if name not in FIRST + ALONE]
-    return [n for n in FIRST if n in found], second, [n for n in ALONE if n in found]
+    rest = [name for name in found if name not in FIRST + ALONE]
+    return [n for n in FIRST if n in found] + rest, [n for n in ALONE if n in found]
 
 
-def walk(names: Iterable[str], folder: Path, done: list[Done], words: list[str]) -> None:
-    """Run files one after the other."""
-    for name in names:
-        output = folder / f"{name}.log"
-        began = time.monotonic()
-        with output.open("w") as file:
-            code = subprocess.run(
-                [sys.executable, "-m", "pytest", "--proof", str(PROOF / f"{name}.py"), *words],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                check=False,
-            ).returncode
-        one = Done(name, code, time.monotonic() - began, output)
-        done.append(one)
-        print(one, flush=True)
+def prove(name: str, folder: Path, words: list[str]) -> Done:
+    """Run one file."""
+    output = folder / f"{name}.log"
+    began = time.monotonic()
+    with output.open("w") as file:
+        code = subprocess.run(
+            [sys.executable, "-m", "pytest", "--proof", str(PROOF / f"{name}.py"), *words],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    done = Done(name, code, time.monotonic() - began, output)
+    print(done, flush=True)
+    return done
 
 
 def main(words: list[str]) -> int:
     """Run everything; print what failed, then how long it all took."""
-    first, second, alone = lines()
-    done: list[Done] = []
+    together, alone = files()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpustate-proof-") as name:
         folder = Path(name)
-        threads = [
-            threading.Thread(target=walk, args=(names, folder, done, words))
-            for names in (first, second)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        walk(alone, folder, done, words)
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            done = list(pool.map(lambda one: prove(one, folder, words), together))
+        done += [prove(one, folder, words) for one in alone]
         bad = [one for one in done if one.code]
         for one in bad:
             print(f"\n{'#' * 20} {one.name}\n{one.output.read_text(errors='replace')}")

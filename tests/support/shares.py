@@ -92,6 +92,7 @@ def share(
     *,
     most: int,
     kind: Callable[[T], Hashable] = lambda point: None,
+    always: bool = False,
 ) -> list[T]:
     """Take this commit's share of enumerated points, in their own order.
 
@@ -100,8 +101,9 @@ def share(
         points: all of them; two runs of one commit list the same.
         most: how many without ``--proof``; one of each kind is taken in any case.
         kind: points of one kind may stand in for each other.
+        always: with ``--proof`` too.
     """
-    if _everything or len(points) <= most:
+    if (_everything and not always) or len(points) <= most:
         TAKEN[what] = f"all {len(points)}"
         return list(points)
     drawn = sorted(
