@@ -40,6 +40,8 @@ system:
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "gpustate: installing Debian packages:$$missing"; \
+	    case "$$missing " in *" prometheus "*) echo "gpustate: only promtool is wanted: prometheus.service is masked"; \
+	      mkdir -p /etc/systemd/system; ln -s /dev/null /etc/systemd/system/prometheus.service 2>/dev/null || :;; esac; \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	  else echo "gpustate: not root, so these Debian packages are left out, and with them the throw-away nodes:$$missing"; fi; \
 	fi
