@@ -261,7 +261,7 @@ class DriverInstalled(DriverParameters):
                 why = refusals.unsigned(seen, wanted)
                 if why:
                     return why
-        return refusals.parameters(seen, tuple(self.parameters))
+        return refusals.parameters(seen, self.parameters, driverset.branch_of(target.version))
 
     # --- apply ---------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpustate.states.driver.observed import Observed, shown_as
+from gpustate.text import nvreg
 
 
 def image(seen: Observed, version: str | int | None, module_type: str) -> str | None:
@@ -72,12 +72,22 @@ def unlisted(seen: Observed, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if "." not in name and shown_as(name) not in known)
 
 
-def parameters(seen: Observed, names: tuple[str, ...]) -> str | None:
-    """A parameter that looks like a slip of the pen."""
-    for name in unlisted(seen, names):
-        near = difflib.get_close_matches(shown_as(name), seen.known_parameters, 1, 0.9)
+def parameters(seen: Observed, wanted: Mapping[str, int | str], branch: int) -> str | None:
+    """A parameter that the driver has not, or that has a value which keeps the module from loading.
+
+    What the loaded driver lists decides as long as it is of the branch that is wanted.
+    """
+    stays = seen.loaded is not None and seen.loaded.startswith(f"{branch}.")
+    strange = unlisted(seen, tuple(wanted))
+    for name, value in wanted.items():
+        listed = stays and bool(seen.known_parameters) and name not in strange
+        why = nvreg.problem(name, value, branch)
+        if why and not (listed and "no parameter" in why):
+            return why
+        unheard = name in strange and name.removeprefix(nvreg.PREFIX) not in nvreg.PARAMETERS
+        near = nvreg.nearest(shown_as(name), seen.known_parameters) if unheard else None
         if near:
-            return f"driver {seen.loaded} has no parameter {name}; did you mean NVreg_{near[0]}"
+            return f"driver {seen.loaded} has no parameter {name}; did you mean {near}"
     return None
 
 
