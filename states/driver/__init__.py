@@ -53,6 +53,8 @@ class DriverInstalled(DriverParameters):
         load: load nvidia, nvidia-uvm and nvidia-modeset, now and at boot.
         in_use: when a process that is no known service has a GPU open and the modules must be
             unloaded: ``refuse`` the node, or ``reboot`` it.
+        leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
+            that driver with its own nvidia-uninstall once the packages are downloaded.
         precompiled: use Ubuntu's signed modules instead of building them.
         secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
         reboot_timeout_s: how long the node may take to come back, in seconds.
@@ -81,6 +83,7 @@ class DriverInstalled(DriverParameters):
         "parameters",
         "running",
         "default_kernel",
+        "installer",
     )
 
     # --- probe ---------------------------------------------------------------------------
@@ -156,6 +159,7 @@ class DriverInstalled(DriverParameters):
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
             parameters=self._wanted_parameters(seen) if loads else seen.parameters,
             stopped=(),
+            installer=seen.installer and self.leftovers == "refuse",
         )
 
     def _wanted_parameters(self, seen: Observed) -> dict[str, str | None]:
@@ -199,6 +203,7 @@ class DriverInstalled(DriverParameters):
             seen,
             wanted,
             costs={"loaded": cost, "parameters": cost, "packages": swap, "library": swap}
+            | {"installer": Disruption.DRAIN if seen.loaded else Disruption.NONE}
             | ({"modules": cost} if seen.in_use else {}),
             why={
                 "loaded": because,
@@ -206,6 +211,7 @@ class DriverInstalled(DriverParameters):
                 "packages": "libraries change below running programs" if swap else "",
                 "built": "; ".join(errors),
                 "stopped": "a reload was interrupted",
+                "installer": "the driver of NVIDIA's .run installer goes",
             },
             paths=files.PATHS,
         )
@@ -242,8 +248,11 @@ class DriverInstalled(DriverParameters):
         return None
 
     def _refuse_present(self, seen: Observed) -> str | None:
-        if seen.installer:
-            return "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first"
+        if seen.installer and self.leftovers == "refuse":
+            return (
+                "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first, or "
+                "set leftovers = 'uninstall'"
+            )
         if seen.image:
             why = refusals.image(seen, self.version or self.branch, self.module_type)
             if why:
@@ -272,7 +281,8 @@ class DriverInstalled(DriverParameters):
             return
         lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
         headers = tuple((f"linux-headers-{k}", "") for k in lacking if "headers" in plan.fields)
-        installs = bool(plan.fields & {"packages", "library"})
+        # What the installer leaves behind may be what the packages had put there.
+        installs = bool(plan.fields & {"packages", "library", "installer"})
         paths = {field: path for field, path in files.PATHS.items() if field in plan.fields}
         written = tuple(paths.values())
         # Its pin decides what the packages pull in; the other files wait until all is downloaded.
@@ -287,6 +297,8 @@ class DriverInstalled(DriverParameters):
         if installs:
             if self._reloads(seen):
                 yield scripts.note_services()
+            if "installer" in plan.fields:
+                yield scripts.uninstall()
             # The packages may be right and only a file of theirs be wrong.
             again = "packages" not in plan.fields
             yield scripts.install(
@@ -315,7 +327,7 @@ class DriverInstalled(DriverParameters):
         self, seen: Observed, plan: Plan, wanted: Observed, kernels: list[str]
     ) -> Iterator[Step]:
         # A package's own scripts remove the modules of all kernels and build for the running one.
-        again = bool(plan.fields & {"packages", "library", "broken"})
+        again = bool(plan.fields & {"packages", "library", "broken", "installer"})
         for kernel in () if self.precompiled else kernels:
             want = wanted.built[kernel]
             if want is not None and (again or want != seen.built[kernel]):

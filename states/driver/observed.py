@@ -18,6 +18,8 @@ from gpustate.text.numbers import whole
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
+#: NVIDIA's .run installer puts itself here under this name.
+UNINSTALLER = "/usr/bin/nvidia-uninstall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null && echo "nvrm=$t"
 for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
   [ -e "$f" ] || continue; f=$(readlink -f "$f"); echo "library=${f##*/}"; break
 done
-[ -x /usr/bin/nvidia-uninstall ] && echo installer=1
+[ -x @UNINSTALLER@ ] && echo installer=1
 [ -e /run/nvidia/nvidia-driver.pid ] && echo operator=1
 for b in "$SYS"/bus/pci/drivers/nouveau "$SYS"/bus/pci/drivers/nova-core "$SYS"/bus/pci/drivers/nova_core; do
   for d in "$b"/*:*; do [ -e "$d" ] && echo "in_use=${b##*/} drives ${d##*/}"; done
@@ -152,7 +154,7 @@ for f in /var/lib/dkms/nvidia*/*/build/make.log; do
   [ -f "$f" ] || continue; echo log=; grep -m 40 -E 'INTERESTING' "$f" | cut -c 1-400
 done
 :
-""".replace("INTERESTING", dkms.INTERESTING_ERE)
+""".replace("INTERESTING", dkms.INTERESTING_ERE).replace("@UNINSTALLER@", UNINSTALLER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class DriverParameters(State[Observed]):
     parameters: Mapping[str, int | str] = Field(default_factory=dict[str, int | str])
     load: bool = True
     in_use: Literal["refuse", "reboot"] = "refuse"
+    leftovers: Literal["refuse", "uninstall"] = "refuse"
     precompiled: bool = False
     secure_boot: Literal["check", "ignore"] = "check"
     reboot_timeout_s: Annotated[int, Field(ge=30)] = 900

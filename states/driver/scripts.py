@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gpustate import Step, ops
 from gpustate.model.kernels import DKMS_HALF
-from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH
+from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH, UNINSTALLER
 from gpustate.text import dkms, dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
@@ -151,6 +151,24 @@ def install(
         f"set +e\n{rebuild}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
+    )
+
+
+def uninstall() -> Step:
+    """Have NVIDIA's installer take its driver away; what is loaded of it stays loaded.
+
+    Its exit code is 0 whatever became of it, so that is looked at. Sources: NVIDIA/nvidia-installer
+    590.48.01: nvidia-installer.c, backup.c (``uninstall_existing_driver``).
+    """
+    return ops.Run(
+        f"u={UNINSTALLER}\n"
+        '[ -x "$u" ] || { effect same; exit 0; }\n'
+        'timeout -k 10 900 "$u" --silent >"$R/uninstall.log" 2>&1 </dev/null || code=$?\n'
+        '[ ! -e "$u" ] || { tail -n 15 "$R/uninstall.log"; '
+        'fail "$u --silent left itself behind (exit code ${code:-0}); see /var/log/nvidia-uninstall.log on the node"; }\n'
+        "effect uninstalled",
+        "uninstall the driver of NVIDIA's .run installer",
+        timeout=960,
     )
 
 

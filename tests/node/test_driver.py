@@ -199,6 +199,33 @@ def test_a_process_on_a_gpu_is_named_and_nothing_is_touched(on13: Driver) -> Non
     on13.is_whole("580.65.06")
 
 
+#: What NVIDIA's .run installer leaves, with the exit code of the real one: 0 whatever became of it.
+UNINSTALLER = """#!/bin/sh
+[ ! -e /var/lib/nvidia/stuck ] || { echo "Uninstallation failed."; exit 0; }
+rm -rf /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.54.14 /var/lib/nvidia
+rm "$0"
+"""
+
+
+def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
+    on13: Driver,
+) -> None:
+    (on13.node.root / "usr/bin/nvidia-uninstall").write_text(UNINSTALLER)
+    on13.said(
+        "chmod 755 /usr/bin/nvidia-uninstall; mkdir -p /var/lib/nvidia; touch /var/lib/nvidia/stuck; "
+        "cd /usr/lib/x86_64-linux-gnu; echo >libnvidia-ml.so.550.54.14; ln -s libnvidia-ml.so.550.54.14 libnvidia-ml.so.1"
+    )
+    assert "set leftovers = 'uninstall'" in on13.apply("version='580.65.06'", code=5).out
+    asked = "version='580.65.06', leftovers='uninstall'"
+    failed = on13.apply(asked, code=1)
+    assert "left itself behind" in failed.out
+    assert on13.versions() == {}
+    on13.said("rm /var/lib/nvidia/stuck")
+    on13.apply(asked)
+    on13.is_whole("580.65.06")
+    assert on13.apply(asked).document["summary"].split()[2] == "changed=0"
+
+
 def test_parameters_reach_the_loaded_module(on12: Driver) -> None:
     live = "grep RmProfilingAdminOnly /run/gpustate-lab/proc/driver/nvidia/params"
     on12.apply("version='580.65.06'")

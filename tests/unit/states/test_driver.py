@@ -78,6 +78,7 @@ class World(FakeNode):
                 "unload and load": lambda _: self.load(),
                 "unload the nvidia": lambda _: self.unload(),
                 "start the services": lambda _: None,
+                "uninstall the driver of": lambda _: setattr(self, "more", Live()),
             },
         )
         self.kernels = {
@@ -596,6 +597,32 @@ def test_a_driver_of_somebody_else_is_left_alone(
     node = World(gpu(), **facts)
     node.more = live
     assert says in refusal(DriverInstalled(), node)
+
+
+def test_the_driver_of_a_run_file_goes_after_the_download_and_before_the_packages() -> None:
+    node = World(gpu())
+    node.more = Live(installer=True)
+    before, after = node.reach(DriverInstalled(leftovers="uninstall"))
+    assert cost(before, "installer") is Disruption.NONE
+    assert not after
+    done = [label.partition("'s")[0] for label in labels(node)]
+    at = [
+        done.index(f"{what} the driver")
+        if what != "uninstall"
+        else done.index(f"{what} the driver of NVIDIA")
+        for what in ("download", "uninstall", "install")
+    ]
+    assert at == sorted(at)
+    assert node.running == "595.91.07 open"
+
+
+def test_taking_the_state_away_leaves_the_driver_of_a_run_file() -> None:
+    node = World(gpu())
+    node.more = Live(installer=True)
+    gone = DriverInstalled(leftovers="uninstall", ensure="absent")
+    _, after = node.reach(gone)
+    assert not after
+    assert node.more.installer
 
 
 # --- absent ----------------------------------------------------------------------------------
