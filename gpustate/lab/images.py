@@ -1,7 +1,7 @@
 """Cached roots: built once with debootstrap, then only read, as the lower layers of every node.
 
 An image is a stack of layers: the Debian root; for ``debian13-containerd2`` containerd 2 on top, for
-``-runtimes`` docker, podman and crun; always last the simulator's packages. A layer's folder name ends in a digest of everything it was
+``-runtimes`` docker, podman, crun, unattended-upgrades and needrestart; always last the simulator's packages. A layer's folder name ends in a digest of everything it was
 made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
 under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
 mounted or running when it is interrupted.

@@ -21,7 +21,7 @@ PROGRAMS = {
 }
 
 #: What the project's own tests need beside a lab: many light nodes, a virtual machine without KVM, a
-#: reader of alert rules.
+#: reader of alert rules, rpm repositories.
 TEST_PROGRAMS = {
     "sshd": "openssh-server",
     "qemu-system-x86_64": "qemu-system-x86",
@@ -30,6 +30,10 @@ TEST_PROGRAMS = {
     "promtool": "prometheus",
     "chromium": "chromium",
     "dot": "graphviz",
+    "rpm": "rpm",
+    "dnf": "dnf",
+    "createrepo_c": "createrepo-c",
+    "zstd": "zstd",
 }
 
 #: Everything above, and what comes without a program to look for.

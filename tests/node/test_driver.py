@@ -13,18 +13,27 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, Ran, gpustate
+from labnodes import LabFactory
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "driver": ("simulated node", "debian12", "debian13"),
+}
 
 POLICY = """
 from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.persistenced import PersistenceMode
-from gpustate.states.repository import DriverRepository
+from gpustate.states.repository import DriverRepository, ToolkitRepository
 
-policy = Policy(NouveauBlacklisted(), DriverRepository(), DriverInstalled({}), PersistenceMode())
+policy = Policy(
+    NouveauBlacklisted(), DriverRepository(), DriverInstalled({}), PersistenceMode(), ToolkitRepository()
+)
 """
 SET = ("libcuda1", "libnvidia-ml1", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-smi")
 OPEN, PROPRIETARY = "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"
@@ -61,7 +70,9 @@ class Driver:
             "'*nvidia*' 'libcuda*' 'cuda-drivers*' 2>/dev/null || :"
         )
         rows = [line.split() for line in listing.splitlines()]
-        return {row[1]: row[2] for row in rows if row[0] == "installed"}
+        return {
+            row[1]: row[2] for row in rows if row[0] == "installed" and "container" not in row[1]
+        }
 
     def modules(self) -> dict[str, str]:
         """Version of the nvidia module on disk for each kernel in /boot, as modinfo has it."""
@@ -130,6 +141,28 @@ def test_nothing_else_moves_the_set(on13: Driver) -> None:
     refused = on13.node.run("apt-get -y install libcuda1=595.91.07-1", check=False)
     assert refused.returncode != 0
     on13.is_whole("580.65.06")
+
+
+def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone(
+    lab_factory: LabFactory, tmp_path: Path
+) -> None:
+    """The real two of Debian, told to take whatever any repository offers and to restart by themselves."""
+    lab = lab_factory(LabSpec(nodes=1, images=("debian13-runtimes",), gpus=("2xH100",)))
+    on = Driver(lab, lab.nodes[0], tmp_path)
+    on.apply("version='580.65.06'")
+    other = "dpkg-query -W -f '${Version}' nvidia-container-toolkit-base"
+    on.said("apt-get -q -y install nvidia-container-toolkit-base=1.17.8-1")
+    on.said(
+        "printf '%s\\n' 'Unattended-Upgrade::Origins-Pattern { \"origin=*\"; };' "
+        "'Unattended-Upgrade::MinimalSteps \"false\";' >/etc/apt/apt.conf.d/99everything"
+    )
+    pids = "systemctl show -p MainPID nvidia-persistenced containerd docker"
+    before = on.said(pids)
+    said = on.said("NEEDRESTART_MODE=a unattended-upgrade -v 2>&1; needrestart -r a -b 2>&1")
+    assert "nvidia-container-toolkit-base" in said
+    assert on.said(other) == "1.18.2-1"
+    on.is_whole("580.65.06")
+    assert on.said(pids) == before
 
 
 def test_power_loss_inside_dpkg_converges(on13: Driver) -> None:
