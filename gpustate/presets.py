@@ -18,20 +18,28 @@ from gpustate import registry
 from gpustate.errors import PolicyError
 from gpustate.model.policy import Policy, build
 
-_DRIVER = ("preflight", "nouveau", "driver-repository", "driver", "persistenced", "fabric-manager")
+_DRIVER = (
+    *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),
+    *("nvlsm", "fabric-manager"),
+)
 _CONTAINERS = ("toolkit-repository", "container-toolkit")
+#: Each does nothing on a node where its runtime is not.
+_RUNTIMES = ("containerd", "k3s", "k0s", "microk8s", "crio")
+_KUBERNETES = (
+    *(*_DRIVER, *_CONTAINERS, *_RUNTIMES),
+    *("cdi", "dev-char", "gpu-labels", "quarantine", "validator"),
+)
 
 Override = Mapping[str, Any] | None
 
 
 def kubernetes_node(**overrides: Override) -> Policy:
-    """Driver, container toolkit, containerd's handler and CDI, proven by the validator.
+    """Driver, container toolkit, the runtime's handler, CDI and labels, proven by the validator.
 
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    stack = (*_DRIVER, *_CONTAINERS, "containerd", "cdi", "validator")
-    return _policy("kubernetes-node", stack, overrides)
+    return _policy("kubernetes-node", _KUBERNETES, overrides)
 
 
 def slurm_node(**overrides: Override) -> Policy:
@@ -40,7 +48,7 @@ def slurm_node(**overrides: Override) -> Policy:
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    stack = (*_DRIVER, *_CONTAINERS, "cdi", "validator")
+    stack = (*_DRIVER, *_CONTAINERS, "cdi", "quarantine", "validator")
     # Slurm's containers (enroot, Apptainer) need no handler in a runtime.
     return _policy("slurm-node", stack, overrides, {"validator": {"handler": ""}})
 
@@ -54,8 +62,7 @@ def image(**overrides: Override) -> Policy:
     Raises:
         PolicyError: an override of a state the stack does not have, or a wrong parameter.
     """
-    stack = (*_DRIVER, *_CONTAINERS, "containerd", "cdi", "validator")
-    return _policy("image", stack, overrides)
+    return _policy("image", _KUBERNETES, overrides)
 
 
 def _policy(

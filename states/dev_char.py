@@ -87,7 +87,8 @@ class DevCharLinks(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
     # What others do to systemd then finds the links.
     before: ClassVar[tuple[str, ...]] = ("validator",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    # MIG devices bring device nodes of their own.
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = ("missing", "rule_text", "rule_elsewhere")
 

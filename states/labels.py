@@ -60,7 +60,9 @@ class GpuLabels(State[Observed]):
 
     name: ClassVar[str] = "gpu-labels"
     needs: ClassVar[tuple[str, ...]] = ("driver",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig", "device-plugin-config")
+    known_after: ClassVar[tuple[str, ...]] = (
+        *("driver", "mig", "device-plugin-config", "quarantine"),
+    )
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = ("text", "wanted")
 

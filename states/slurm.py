@@ -25,6 +25,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import gpu_slurm
 from gpustate.model.gpu_facts import GpuFacts
+from gpustate.model.quarantine import AskQuarantine, left
 from gpustate.text import slurm
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
@@ -64,7 +65,7 @@ class SlurmGres(State[Observed]):
 
     name: ClassVar[str] = "slurm-gres"
     needs: ClassVar[tuple[str, ...]] = ("driver",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig", "quarantine")
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("gres_text", "node_text", "lines", "node_line")
 
@@ -93,7 +94,7 @@ class SlurmGres(State[Observed]):
         node_text = node.read_text(self.node_path)
         unit = node.units(self.unit).get(self.unit)
         here = node.shell(_HERE)
-        nvml = node.ask(GpuFacts())
+        nvml = left(node.ask(GpuFacts()), node.ask(AskQuarantine()))
         places = node.ask(gpu_slurm.AskPlaces())
         seen = Observed(
             gres_text=gres,

@@ -38,6 +38,7 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
     help="Inventory of the machines that will boot it.",
 )
 @click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables count.")
+@common.lock_options
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
@@ -58,7 +59,7 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     if not root:
         raise UsageError("--root is empty", fix="name the folder of the image's root")
     root = os.path.abspath(root)
-    node = _node(root, name, options)
+    node = _locked(_node(root, name, options), policy, made, options, named=bool(name))
     _check_conditions(made, _checked_gpus(gpus))
     image = Image(root, node, gpus or "")
     if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
@@ -98,6 +99,22 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
     if not nodes:
         raise UsageError(f"the inventory has no node {name!r}", place=str(options["inventory"]))
     return replace(nodes[0], connection=Connection(kind="local"))
+
+
+def _locked(
+    node: InventoryNode, source: str, policy: Policy, options: dict[str, Any], *, named: bool
+) -> InventoryNode:
+    """With the driver set of the lock file: the node's own, or the only one there is."""
+    file = common.lock_file(source, options)
+    if file is None:
+        return node
+    from gpustate.model.inventory import Inventory
+    from gpustate.run import locking
+
+    lock, known = locking.load(file), common.known_states()
+    if named:
+        return locking.onto(Inventory("", (node,)), policy, lock, file, known).nodes[0]
+    return locking.onto_image(node, policy, lock, file, known)
 
 
 def _checked_gpus(gpus: str | None) -> bool:

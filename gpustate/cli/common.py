@@ -99,23 +99,29 @@ def lock_options(function: F) -> F:
     return function
 
 
+def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
+    """The lock file that counts for a policy; ``None`` where there is none, or none is wanted."""
+    path: str | None = options.get("lock")
+    if options.get("no_lock"):
+        if path:
+            raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
+        return None
+    beside = os.path.join(os.path.dirname(source), "gpustate.lock")
+    if not path and os.path.isfile(source) and os.path.lexists(beside):
+        return beside
+    return path or None
+
+
 def locked(
     inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
 ) -> tuple[Inventory, str | None]:
     """The inventory with what the lock file says of its nodes, and that file's text; all as it was without one."""
-    path, beside = options.get("lock"), ""
-    if options.get("no_lock"):
-        if path:
-            raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
+    file = lock_file(source, options)
+    if file is None:
         return inventory, None
-    if not path:
-        beside = os.path.join(os.path.dirname(source), "gpustate.lock")
-        if not os.path.isfile(source) or not os.path.lexists(beside):
-            return inventory, None
     from gpustate.run import locking
     from gpustate.solve.lock import to_text
 
-    file = path or beside
     lock = locking.load(file)
     return locking.onto(inventory, policy, lock, file, known_states()), to_text(lock)
 

@@ -1,15 +1,17 @@
-"""``gpustate explain``: the first broken link between a node and a usable GPU."""
+"""``gpustate explain``: the first broken link between a node and a usable GPU, and its cause."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_VALIDATION
 from gpustate.plan.render import Page
+
+if TYPE_CHECKING:
+    from gpustate.explain.walk import Diagnosis
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
 
@@ -26,25 +28,53 @@ def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
             told = True
 
 
+def _row(found: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as plain data."""
+    from gpustate.model.encode import plain
+
+    cause = found.cause
+    return {
+        "broken": None if found.broken is None else found.broken.name,
+        "cause": found.name or None,
+        "repaired_by": (cause.state or None) if cause else None,
+        "seen_before": list(cause.threads) if cause else [],
+        "checks": plain(found.checks),
+        "not_judged": list(found.open),
+    }
+
+
+def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
+    """The chain up to its break, and what is known of it."""
+    checks_page(page, row["checks"])
+    if found.broken is None:
+        return
+    indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
+    if row["repaired_by"]:
+        page.add(indent, f"repaired by apply: the state {row['repaired_by']}")
+    if row["seen_before"]:
+        page.add(indent, (f"seen before: {', '.join(row['seen_before'])}", "dim"))
+    if found.open:
+        page.add("  ", ("-", "dim"), f" not judged, for they rest on it: {', '.join(found.open)}")
+
+
 @click.command()
 @click.argument("node")
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(node: str, output: str, **options: Any) -> None:
-    """Walk the chain from PCI to CUDA on NODE and name the first broken link, with evidence and remedy.
+    """Walk the chain from PCI to the scheduler on NODE, stop at the first broken link, and say why.
 
     NODE is a name or pattern of the inventory. Nothing is changed, and no kernel is run on the
     GPUs: what CUDA said last is taken from the proof that the validator keeps on the node.
     """
     from gpustate.cli.show import show
-    from gpustate.model import chain
-    from gpustate.model.chain_ask import ask_chain
-    from gpustate.model.encode import plain
+    from gpustate.explain import walk
+    from gpustate.explain.causes import View
     from gpustate.model.node import Node
     from gpustate.run import fleet
 
-    def question(asked: Node) -> tuple[chain.Seen, str]:
-        return ask_chain(asked), asked.facts().first_boot
+    def question(asked: Node) -> tuple[View, str]:
+        return walk.ask(asked), asked.facts().first_boot
 
     options["limit"] = node if not options.get("limit") else f"{options['limit']}:&{node}"
     inventory = common.load_inventory(options)
@@ -57,31 +87,27 @@ def explain(node: str, output: str, **options: Any) -> None:
             rows.append({"name": one.name, "error": str(error)})
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
-        seen, first_boot = answer
-        checks = tuple(
-            # No kernel was run now: say whose word it is, so that nobody takes it for today's.
-            replace(c, evidence=f"{c.evidence} (by the kept proof; prove anew: gpustate validate)")
-            if c.name == "cuda" and seen.cuda is not None
-            else c
-            for c in chain.evaluate(seen)
-        )
-        broken = chain.first_broken(checks)
-        if broken is not None:
+        view, first_boot = answer
+        found = walk.diagnose(view)
+        if found.broken is not None:
             codes.append(EXIT_VALIDATION)
-        rows.append(
-            {
-                "name": one.name,
-                "broken": None if broken is None else broken.name,
-                "checks": plain(checks),
-                **({"first_boot": first_boot} if first_boot else {}),
-            }
+        row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
+        rows.append({**row, **({"first_boot": first_boot} if first_boot else {})})
+        verdict = (
+            ("every link holds", "green")
+            if found.broken is None
+            else (f"broken: {found.broken.name} ({found.name})", "red")
         )
-        page.add(
-            (one.name, "bold"),
-            "  ",
-            ("every link holds", "green") if broken is None else (f"broken: {broken.name}", "red"),
-        )
-        checks_page(page, plain(checks))
+        page.add((one.name, "bold"), "  ", verdict)
+        _page(page, found, row)
+        if view.cut_short:
+            page.add(
+                "  ",
+                (
+                    "the search for traces took too long and was left out: a program hangs, or the node is out of breath",
+                    "yellow",
+                ),
+            )
         if first_boot not in ("", "done"):
             page.add("  ", (f"the first boot of its image: {first_boot}", "yellow"))
     if output == "json":

@@ -19,16 +19,19 @@ def facts(output: str, **options: Any) -> None:
     from gpustate.model.encode import plain
     from gpustate.model.gpu_facts import GpuFacts
     from gpustate.model.node import Node
+    from gpustate.model.quarantine import AskQuarantine
     from gpustate.run import fleet
 
     inventory = common.load_inventory(options)
 
     def question(node: Node) -> dict[str, Any]:
         seen = node.facts()
+        held = node.ask(AskQuarantine())
         return {
             **plain(seen),
             "distribution": seen.distribution,
             "nvml": plain(node.ask(GpuFacts())),
+            "quarantine": [one.text for one in held.active],
         }
 
     rows: list[dict[str, Any]] = []
@@ -56,6 +59,8 @@ def _node(page: Page, name: str, data: dict[str, Any]) -> None:
     if data["first_boot"]:
         style = "green" if data["first_boot"] == "done" else "yellow"
         page.add("  first boot of its image: ", (data["first_boot"], style))
+    for line in data["quarantine"]:
+        page.add("  GPU in quarantine: ", (line, "cyan"))
     gpus = [device for device in data["pci"] if device["class_id"].startswith(("0300", "0302"))]
     page.add(f"  on PCI: {len(gpus)} GPUs, {len(data['pci']) - len(gpus)} other NVIDIA devices")
     if nvml.get("error"):

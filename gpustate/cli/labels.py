@@ -99,9 +99,10 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
 def _slurm(node: Node) -> dict[str, Any]:
     from gpustate.model import gpu_slurm
     from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.model.quarantine import AskQuarantine, left
     from gpustate.text import slurm
 
-    nvml = node.ask(GpuFacts())
+    nvml = left(node.ask(GpuFacts()), node.ask(AskQuarantine()))
     places = node.ask(gpu_slurm.AskPlaces())
     if not nvml.works:
         return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}

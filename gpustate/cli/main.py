@@ -35,7 +35,22 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "explain",
         "Name the first broken link between a node and a usable GPU.",
     ),
+    "health": (
+        "health",
+        "health",
+        "Show how well each GPU is: Xids, remapped rows, links, clocks, and the next move.",
+    ),
+    "quarantine": (
+        "health",
+        "quarantine",
+        "Take one GPU of a node out of use for a while, with a reason, or back.",
+    ),
     "facts": ("facts", "facts", "Show what nodes are: system, kernel, runtimes, GPUs."),
+    "fabric": (
+        "fabric",
+        "fabric",
+        "Show what joins the GPUs of nodes, and what they need for that.",
+    ),
     "labels": (
         "labels",
         "labels",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
+
+if TYPE_CHECKING:
+    from gpustate.model.inventory import Inventory
 
 
 @click.command()
@@ -15,10 +19,17 @@ from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
 @common.inventory_options
 @common.lock_path_option
 @click.option("--update", is_flag=True, help="Move to the newest sets; without it, sets stay.")
+@click.option("--prune", is_flag=True, help="Take nodes out that the inventory has no more.")
 @click.option("--check", is_flag=True, help="Write nothing; end with 2 when the lock would change.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def solve(
-    policy: str, path: str | None, update: bool, check: bool, output: str, **options: Any
+    policy: str,
+    path: str | None,
+    update: bool,
+    prune: bool,
+    check: bool,
+    output: str,
+    **options: Any,
 ) -> None:
     """Find one driver set for each node that its repositories offer and the matrix accepts, and lock it.
 
@@ -38,9 +49,13 @@ def solve(
     old = locking.load_if_there(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
     found = solving.survey(request)
-    solved = solving.settle_all(found, old, update=found.cases if update else ())
+    gone = _gone(old.by_node(), inventory, options)
+    solved = solving.settle_all(
+        found, old, update=found.cases if update else (), gone=gone if prune else ()
+    )
     changed = solved.lock.sets != old.sets
-    if changed and not check and not solved.refused:
+    written = changed and not solved.refused
+    if written and not check:
         locking.save(solved.lock, path)
     troubles = {
         "refused": solved.refused,
@@ -48,10 +63,27 @@ def solve(
         "skipped": found.skipped,
     }
     show = document.solve_data if output == "json" else document.solve_text
-    shown: Any = show(solved.settled, troubles, path=path, changed=changed and not solved.refused)
+    shown: Any = show(
+        solved.settled,
+        troubles,
+        path=path,
+        changed=written,
+        gone=gone,
+        pruned=prune and not solved.refused,
+    )
     common.write_out(common.as_json(shown) if output == "json" else printable_lines(shown))
     common.finish(
         EXIT_REFUSED if solved.refused else 0,
         EXIT_UNREACHABLE if found.unreachable else 0,
         EXIT_PENDING if check and changed else 0,
     )
+
+
+def _gone(locked: Iterable[str], inventory: Inventory, options: dict[str, Any]) -> list[str]:
+    """Nodes of the lock that the whole inventory has no more, whatever nodes were asked for."""
+    from gpustate.inventory import load
+
+    whole = inventory
+    if options.get("limit") or options.get("exclude"):
+        whole = load(options["inventory"])
+    return sorted({*locked} - {node.name for node in whole.nodes})

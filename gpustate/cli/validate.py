@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import UsageError
+from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
 from gpustate.text.words import printable_lines
+
+if TYPE_CHECKING:
+    from gpustate.plan.render import Page
+    from gpustate.run.sitetests import SiteTest
 
 
 @click.command()
@@ -23,7 +30,23 @@ from gpustate.text.words import printable_lines
     default="text",
     show_default=True,
 )
-def validate(policy: str, output: str, **options: Any) -> None:
+@click.option(
+    "--tests",
+    "folder",
+    metavar="DIR",
+    help="Run a site's own testinfra tests on the same nodes too, over the same connections.",
+)
+@click.option(
+    "--tests-limit",
+    type=click.FloatRange(1, 3600),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one of those tests may take.",
+)
+def validate(
+    policy: str, output: str, folder: str | None, tests_limit: float, **options: Any
+) -> None:
     """Prove that the nodes' GPUs can be used, as POLICY's proving states say: exit 3 when they cannot.
 
     The proof is made anew although one is kept: a CUDA kernel runs on every GPU. Nothing else is
@@ -31,10 +54,12 @@ def validate(policy: str, output: str, **options: Any) -> None:
     """
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
+    from gpustate.model.outcome import NodeStatus
     from gpustate.model.policy import build, parameters
     from gpustate.plan import document, render
     from gpustate.run import fleet
 
+    path = _checked(folder)
     whole = common.load_policy(policy, options)
     proofs = [state for state in whole.states if state.proof]
     if not proofs:
@@ -55,15 +80,27 @@ def validate(policy: str, output: str, **options: Any) -> None:
         run=fleet.new_run_id(),
     )
     result = common.run(request, verb="validate", quiet=output != "text")
+    tests: list[SiteTest] = []
+    if path is not None and not result.interrupted:
+        from gpustate.run import sitetests
+
+        away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
+        reached = tuple(node for node in inventory.nodes if node.name not in away)
+        tests = sitetests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
+    exit_code = worst_exit_code(
+        [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
+    )
     made = document.result_document(
         result.nodes,
         run=result.run,
         created=common.now(),
         verb="validate",
         summary=result.summary(),
-        exit_code=result.exit_code,
+        exit_code=exit_code,
         skipped=result.skipped,
     )
+    if path is not None:
+        made["tests"] = [one.data() for one in tests]
     if output == "json":
         common.write_out(common.as_json(made))
     elif output == "junit":
@@ -80,9 +117,40 @@ def validate(policy: str, output: str, **options: Any) -> None:
             if not good and not node.get("checks"):
                 page.add("  ", (node.get("reason", ""), "red"))
             checks_page(page, node.get("checks", []))
+            _tests_page(page, [one for one in tests if one.node == node["name"]])
+        others = [one for one in tests if not one.node]
+        if others:
+            page.add(("tests of no node", "bold"))
+            _tests_page(page, others)
+        if path is not None:
+            counted = Counter(one.outcome for one in tests)
+            words = ("passed", "failed", "error", "not run", "skipped")
+            said = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
+            page.add(f"tests={len(tests)} {said}")
         show(page)
         click.echo(result.summary())
-    common.finish(result.exit_code)
+    common.finish(exit_code)
+
+
+def _checked(folder: str | None) -> Path | None:
+    """The folder of a site's tests, looked at before any node is reached."""
+    if folder is None:
+        return None
+    from gpustate.run import sitetests
+
+    return sitetests.check(folder)
+
+
+def _tests_page(page: Page, tests: list[SiteTest]) -> None:
+    """A line for each test that went wrong, and one for all that did not."""
+    for one in tests:
+        if one.bad:
+            page.add("  ", ("x", "red"), f" {one.test}  {one.outcome}: {one.evidence}")
+    good = sum(one.outcome == "passed" for one in tests)
+    skipped = sum(one.outcome == "skipped" for one in tests)
+    if good or skipped:
+        more = f", {skipped} skipped" if skipped else ""
+        page.add("  ", ("=", "green"), f" tests of this site: {good} passed{more}")
 
 
 def as_junit(document: dict[str, Any]) -> str:
@@ -113,8 +181,27 @@ def as_junit(document: dict[str, Any]) -> str:
         if trouble:
             case = ElementTree.SubElement(suite, "testcase", classname=node["name"], name="node")
             ElementTree.SubElement(case, "error", message=node.get("reason", node["status"]))
+    _test_suites(suites, document.get("tests", []))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _test_suites(suites: ElementTree.Element, tests: list[dict[str, Any]]) -> None:
+    """A site's own tests: a suite a node, a case a test."""
+    for node in dict.fromkeys(one["node"] for one in tests):
+        rows = [one for one in tests if one["node"] == node]
+        counted = Counter(one["outcome"] for one in rows)
+        suite = ElementTree.SubElement(suites, "testsuite", name=f"{node or 'no node'}: tests")
+        suite.set("tests", str(len(rows)))
+        suite.set("failures", str(counted["failed"]))
+        suite.set("skipped", str(counted["skipped"]))
+        suite.set("errors", str(counted["error"] + counted["not run"]))
+        for one in rows:
+            case = ElementTree.SubElement(suite, "testcase", classname=node, name=one["test"])
+            case.set("time", str(one["duration_s"]))
+            tag = {"failed": "failure", "error": "error", "not run": "error", "skipped": "skipped"}
+            if one["outcome"] in tag:
+                ElementTree.SubElement(case, tag[one["outcome"]], message=one["evidence"])
 
 
 def _fit_for_xml(value: Any) -> Any:

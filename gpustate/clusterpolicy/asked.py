@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Setting
 from gpustate.clusterpolicy.companions import CONFIG_MAP, Companion, Shelf
 from gpustate.clusterpolicy.documents import Item
+from gpustate.clusterpolicy.nodelabels import Label
 
 
 @dataclass(slots=True)
@@ -20,17 +21,29 @@ class Wanted:
         state: its name.
         parameters: plain data, for :func:`gpustate.model.policy.build`.
         places: ``file:line`` of each parameter that the file gave.
+        beside: states that make sense only together with it.
     """
 
     state: str
     parameters: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, str] = field(default_factory=dict[str, str])
+    beside: list[Wanted] = field(default_factory=list["Wanted"])
 
     def give(self, parameter: str, value: object, place: str | None = None) -> None:
         """Set a parameter and say where it comes from."""
         self.parameters[parameter] = value
         if place is not None:
             self.places[parameter] = place
+
+
+@dataclass(frozen=True, slots=True)
+class ForNode:
+    """Parameters of a state that hold on one node."""
+
+    node: str
+    state: str
+    parameters: Mapping[str, Any]
+    place: str
 
 
 @dataclass(slots=True)
@@ -44,6 +57,8 @@ class Source:
         shelf: the ConfigMaps and Secrets beside it.
         kind: of the document, as in :data:`gpustate.clusterpolicy.shape.KINDS`, or ``helm``.
         notes: what no state does, filled while reading.
+        told: paths that a note of their own speaks of.
+        for_nodes: parameters for single nodes by state, with their places; filled while reading.
     """
 
     file: str
@@ -52,6 +67,12 @@ class Source:
     shelf: Shelf
     kind: str = "clusterpolicy"
     notes: list[str] = field(default_factory=list[str])
+    told: set[str] = field(default_factory=set[str])
+    for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
+
+    def for_node(self, label: Label, state: str, **parameters: object) -> None:
+        """Give a node's label to a state, on that node alone."""
+        self.for_nodes.append(ForNode(label.node, state, parameters, label.place))
 
     def place(self, item: Item) -> str:
         """``file:line`` of an item."""
@@ -67,7 +88,10 @@ class Source:
         unused = [
             s
             for s in self.settings
-            if s.leaf.fate is Fate.HONOURED and s.path.startswith(prefixes) and s.path not in but
+            if s.leaf.fate is Fate.HONOURED
+            and s.path.startswith(prefixes)
+            and s.path not in but
+            and s.item.value not in ("", False)
         ]
         if unused:
             self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
@@ -102,7 +126,9 @@ _OFF_BY_DEFAULT = ("gds", "gdrcopy", "nodeStatusExporter")
 
 def notes_on(source: Source) -> Iterator[str]:
     """Say what becomes of every setting that no state honours; none is left out."""
-    left = [s for s in source.settings if s.leaf.fate is not Fate.HONOURED]
+    left = [
+        s for s in source.settings if s.leaf.fate is not Fate.HONOURED and s.path not in source.told
+    ]
     sandbox = source.spec.get("sandboxWorkloads", "enabled")
     if sandbox is None or not sandbox.value:
         off = [s for s in left if s.path.partition(".")[0] in _SANDBOX]

@@ -114,11 +114,13 @@ class Shelf:
         file: the policy's path.
         beside: ConfigMaps and Secrets of the same file.
         used: those that were asked for, by kind and name.
+        own_nodes: Nodes of the same file.
     """
 
     file: str
     beside: tuple[Item, ...] = ()
     used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    own_nodes: tuple[Item, ...] = ()
     _folder: list[tuple[str, Item]] | None = None
 
     @property
@@ -126,6 +128,12 @@ class Shelf:
         """Where files beside the policy are looked for."""
         path = Path(self.file)
         return path.with_suffix(".d") if path.suffix in _SUFFIXES else Path(f"{self.file}.d")
+
+    @property
+    def nodes(self) -> tuple[tuple[str, Item], ...]:
+        """Every Node of the file and of the folder, with its file."""
+        there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
+        return (*((self.file, item) for item in self.own_nodes), *there)
 
     def find(self, kind: str, name: str) -> Companion | None:
         """Return the object of a kind and name.
@@ -194,6 +202,11 @@ class Shelf:
         return found
 
 
+def padded(entry: Entry) -> str:
+    """The text with as many empty lines before it as make its lines those of the file."""
+    return "\n" * (entry.line - 1) + entry.text
+
+
 def found_beside(shelf: Shelf, spec: Item, kind: str) -> Iterator[tuple[str, Companion]]:
     """Yield every object that a spec names and that is there, with the path of the key.
 
@@ -201,15 +214,22 @@ def found_beside(shelf: Shelf, spec: Item, kind: str) -> Iterator[tuple[str, Com
         PolicyError: one is there and makes no sense.
     """
     for reference in REFERENCES.get(kind, ()):
-        name = spec.get(*reference.path.split("."))
-        if name is None or not isinstance(name.value, str) or not name.value:
+        item = spec.get(*reference.path.split("."))
+        name = "" if item is None else object_name(item.value, kind)
+        if not name:
             continue
         found = None
         if kind == "helm":
-            found = inline_of(spec, reference, name.value, shelf.file)
-        found = found or shelf.find(reference.kind, name.value)
+            found = inline_of(spec, reference, name, shelf.file)
+        found = found or shelf.find(reference.kind, name)
         if found is not None:
             yield reference.path, found
+
+
+def object_name(value: object, kind: str) -> str:
+    """The name of an object; the chart puts a number in quotes. Empty when it is none."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if isinstance(value, str) or (number and kind == "helm") else ""
 
 
 def inline_of(values: Item, reference: Reference, name: str, file: str) -> Companion | None:

@@ -12,18 +12,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpustate.clusterpolicy import plugin_config
-from gpustate.clusterpolicy.companions import Companion, Entry
+from gpustate.clusterpolicy import documents
+from gpustate.clusterpolicy.companions import Companion, Entry, padded
+from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import MODULES
 from gpustate.errors import PolicyError
 from gpustate.mig import config as mig_config
-from gpustate.text.words import shown
+from gpustate.text import deviceplugin
+from gpustate.text.words import kind_of, shown
 
 _COUNTER_TYPES = ("gauge", "counter", "label", "histogram", "summary")
 _COUNTER = re.compile(r"DCGM_(FI|EXP)_[A-Z0-9_]+|dcgm_[a-z_]+")
 _REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
 _LICENSE = ("gridd.conf", "client_configuration_token.tok")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: The key of ``gpuClientsConfig``, and what a service is called in it.
+CLIENTS_KEY = "clients.yaml"
+_UNIT = re.compile(r"[A-Za-z0-9@_.:-]+\.service")
 _PLACE = re.compile(r"(.*):(\d+)")
 
 
@@ -68,18 +73,56 @@ def check(holds: str, companion: Companion) -> Iterator[Flaw]:
 
 
 def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
-    try:
-        troubles = list(plugin_config.check(_padded(entry), entry.file))
-    except PolicyError as error:
-        yield _of_error(error, key, entry)
-        return
-    for trouble in troubles:
-        yield Flaw(entry.file, trouble.line, key, f"{key}: {trouble.message}", trouble.fix)
+    yield from (
+        _of_error(one, key, entry) for one in deviceplugin.faults(padded(entry), entry.file)
+    )
 
 
 def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
     try:
-        mig_config.read(_padded(entry), entry.file)
+        mig_config.read(padded(entry), entry.file)
+    except PolicyError as error:
+        yield _of_error(error, key, entry)
+
+
+def clients(entry: Entry) -> list[Item]:
+    """The services that a list of GPU clients names.
+
+    Raises:
+        PolicyError: it is no such list.
+    """
+    found = documents.read(padded(entry), entry.file)
+    top = found[0] if found else Item({}, entry.line)
+    units = top.get("systemd-services")
+    place = f"{entry.file}:{top.line}"
+    if not isinstance(top.value, dict) or top.text("version") != "v1":
+        raise PolicyError("the list of GPU clients wants version: v1 at its top", place=place)
+    for key, child in top.value.items():
+        if key not in ("version", "systemd-services"):
+            raise PolicyError(
+                f"unknown key {shown(key)} in the list of GPU clients",
+                place=f"{entry.file}:{child.line}",
+                fix="there are version and systemd-services",
+            )
+    if units is None:
+        return []
+    if not isinstance(units.value, list):
+        raise PolicyError(
+            f"systemd-services is {kind_of(units.value)}, wanted a list",
+            place=f"{entry.file}:{units.line}",
+        )
+    for item in units.value:
+        if not isinstance(item.value, str) or not _UNIT.fullmatch(item.value):
+            raise PolicyError(
+                f"{shown(item.value)} is no service, wanted one such as nvidia-dcgm.service",
+                place=f"{entry.file}:{item.line}",
+            )
+    return list(units.value)
+
+
+def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
+    try:
+        clients(entry)
     except PolicyError as error:
         yield _of_error(error, key, entry)
 
@@ -154,10 +197,15 @@ def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
         yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is no name of a variable")
 
 
-_WANTED_KEY: Mapping[str, str] = {"mig": "config.yaml", "counters": "dcgm-metrics.csv"}
+_WANTED_KEY: Mapping[str, str] = {
+    "mig": "config.yaml",
+    "counters": "dcgm-metrics.csv",
+    "clients": CLIENTS_KEY,
+}
 _CHECKS: Mapping[str, Callable[[str, Entry], Iterator[Flaw]]] = {
     "plugin": _plugin,
     "mig": _mig,
+    "clients": _clients,
     "counters": _counters,
     "modules": _modules,
     "repositories": _repositories,
@@ -165,11 +213,6 @@ _CHECKS: Mapping[str, Callable[[str, Entry], Iterator[Flaw]]] = {
     "license": _license,
     "environment": _environment,
 }
-
-
-def _padded(entry: Entry) -> str:
-    """The text with as many empty lines before it as make its lines those of the file."""
-    return "\n" * (entry.line - 1) + entry.text
 
 
 def _of_error(error: PolicyError, key: str, entry: Entry) -> Flaw:

@@ -69,7 +69,8 @@ def read(text: str, path: str) -> list[Item]:
         PolicyError: with the line at which the text stops making sense.
     """
     found: list[Item] = []
-    for item in _items(text, path):
+    for document in yaml_events.documents(text, path, OBJECTS):
+        item = document.wrapped(Item)
         if item.text("kind") == "List" and item.text("apiVersion") == "v1":
             items = item.get("items")
             if items is not None and isinstance(items.value, list):
@@ -78,36 +79,3 @@ def read(text: str, path: str) -> list[Item]:
         if item.value is not None:
             found.append(item)
     return found
-
-
-def _items(text: str, path: str) -> list[Item]:
-    """Every document as an item; what an alias stands for is one item, however often it is used."""
-    found: list[Item] = []
-    for document in yaml_events.documents(text, path, OBJECTS):
-        values = _Values(document.lines)
-        found.append(Item(values.of(document.data), document.line))
-    return found
-
-
-class _Values:
-    """Puts items into the mappings and lists of one document."""
-
-    def __init__(self, lines: yaml_events.Lines) -> None:
-        self.lines = lines
-        self.made: dict[int, Any] = {}
-
-    def of(self, data: Any) -> Any:
-        if not isinstance(data, dict | list):
-            return data
-        known = self.made.get(id(data))
-        if known is not None:
-            return known
-        made: Any
-        if isinstance(data, dict):
-            of_keys = self.lines.of_keys[id(data)]
-            made = {key: Item(self.of(value), of_keys[key]) for key, value in data.items()}
-        else:
-            of_items = self.lines.of_items[id(data)]
-            made = [Item(self.of(value), line) for value, line in zip(data, of_items, strict=True)]
-        self.made[id(data)] = made
-        return made

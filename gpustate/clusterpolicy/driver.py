@@ -8,6 +8,7 @@ Sources:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.documents import Item
@@ -81,7 +82,25 @@ def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
     if name is not None and name.value:
         parameters = _module_parameters(source, name, f"{prefix}kernelModuleConfig.name")
         driver.give("parameters", parameters, source.place(name))
+    driver.beside.extend(_modules_beside(source, spec))
     return driver
+
+
+def _modules_beside(source: Source, spec: Item) -> Iterator[Wanted]:
+    """GPUDirect: modules that are built for the driver, each only where the file switches it on."""
+    rdma = spec.get("rdma", "enabled")
+    if rdma is not None and rdma.value:
+        yield Wanted("peermem")
+    for section in ("gds", "gdrcopy"):
+        if not source.enabled(section, otherwise=False):
+            source.not_used(f"{section}.enabled is not true", f"{section}.")
+            continue
+        state = Wanted(section)
+        version = source.spec.get(section, "version")
+        if version is not None and version.value:
+            text = software_version(source, version, f"{section}.version")
+            state.give("version", text, source.place(version))
+        yield state
 
 
 def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int | str]:

@@ -2,7 +2,7 @@
 
 Only what the chart does differently stands here; its defaults, those of values.yaml, are in
 :mod:`gpustate.clusterpolicy.history`. Those that are versions change with every release of the chart, and a file of values does not say which it is for,
-so no state takes them: they are told. Keys of the subchart are not looked into.
+so no state takes them: they are told. Values of the subchart are in :mod:`gpustate.clusterpolicy.nfd`.
 
 Sources:
     NVIDIA/gpu-operator v26.7: deployments/gpu-operator/{values.yaml,templates/clusterpolicy.yaml}.
@@ -28,18 +28,17 @@ from gpustate.clusterpolicy.blocks import (
     dead,
     honoured,
     kubernetes,
-    later,
     under,
 )
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.gpucluster import DRA_DRIVER
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY
+from gpustate.clusterpolicy.nfd import NFD
 from gpustate.errors import PolicyError
 
 _DEPLOYMENT = "about the Operator's own Deployment"
 _CHART = "what the chart itself installs"
 _DROPPED = "the chart's template does not pass it on"
-_INLINE = "a ConfigMap the chart creates, for a component that is not set up from values yet"
 
 #: Not in a ClusterPolicy, or not with this meaning.
 _CHART_ONLY: Leaves = {
@@ -63,7 +62,7 @@ _CHART_ONLY: Leaves = {
     "platform.openshift": kubernetes("boolean", _CHART),
     "nfd.enabled": kubernetes("boolean", _CHART),
     "nfd.nodefeaturerules": kubernetes("boolean", _CHART),
-    "node-feature-discovery": kubernetes("any", "values of a chart that this one brings along"),
+    **NFD,
     "clusterPolicy.deployCR": honoured("boolean", "false: no states but those of a GPUCluster"),
     "gpuCluster.deployCR": honoured("boolean", "true: the states of a GPUCluster"),
     **DRA_DRIVER,
@@ -81,11 +80,16 @@ _CHART_ONLY: Leaves = {
         choices=("gpu", "vgpu", "vgpu-host-manager"),
     ),
     "driver.nvidiaDriverCRD.nodeSelector": honoured("map[string]", "refused unless empty"),
-    "dcgmExporter.config.create": later("boolean", _INLINE),
-    "dcgmExporter.config.data": later("string", _INLINE),
+    "dcgmExporter.config.create": honoured("boolean", "the ConfigMap of dcgm-exporter.counters"),
+    "dcgmExporter.config.data": honoured("string", "the ConfigMap of dcgm-exporter.counters"),
     **{
-        f"{section}.config.{key}": later("boolean" if key == "create" else "map[string]", _INLINE)
-        for section in ("devicePlugin", "migManager")
+        f"{section}.config.{key}": honoured(
+            "boolean" if key == "create" else "map[string]", f"the ConfigMap of {parameter}"
+        )
+        for section, parameter in (
+            ("devicePlugin", "device-plugin-config.configs"),
+            ("migManager", "mig.file"),
+        )
         for key in ("create", "data")
     },
 }

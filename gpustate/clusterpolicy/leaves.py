@@ -65,17 +65,21 @@ _UNREAD = "nothing in the Operator reads it"
 _PROXY = "an environment variable of the driver container; a node's own proxy settings hold instead"
 _GDS = under(
     "gds",
-    with_fate(Fate.LATER, "GPUDirect Storage (nvidia-fs) has no state yet", {**IMAGE, **ENV}),
+    IMAGE,
+    ENV,
     {
-        "enabled": later("boolean", "GPUDirect Storage (nvidia-fs) has no state yet"),
+        "enabled": honoured("boolean", "gds, when it is true"),
+        "version": honoured("string", "gds.version"),
         "args": dead("list[string]", _UNREAD),
     },
 )
 _GDRCOPY = under(
     "gdrcopy",
-    with_fate(Fate.LATER, "GDRCopy has no state yet", {**IMAGE, **ENV}),
+    IMAGE,
+    ENV,
     {
-        "enabled": later("boolean", "GDRCopy has no state yet"),
+        "enabled": honoured("boolean", "gdrcopy, when it is true"),
+        "version": honoured("string", "gdrcopy.version"),
         "args": dead("list[string]", _UNREAD),
     },
 )
@@ -100,8 +104,8 @@ _DRIVER: Leaves = {
         instead="kernelModuleType",
         until="v24.9.2",
     ),
-    "rdma.enabled": later("boolean", "GPUDirect RDMA has no state yet"),
-    "rdma.useHostMofed": later("boolean", "GPUDirect RDMA has no state yet"),
+    "rdma.enabled": honoured("boolean", "peermem, when it is true"),
+    "rdma.useHostMofed": no_meaning("boolean", "the network driver that counts is the host's"),
     "certConfig.name": later("string", "no state yet installs certificates"),
     "licensingConfig.secretName": later("string", _LICENSES),
     "licensingConfig.nlsEnabled": later("boolean", _LICENSES),
@@ -131,10 +135,15 @@ def _simple(section: str, detail: str, *, fate: Fate = Fate.LATER) -> dict[str, 
 
 def _validator() -> dict[str, Leaf]:
     leaves: dict[str, Leaf] = dict(under("validator", COMPONENT))
-    for part in ("driver", "toolkit"):
-        leaves.update(
-            under(f"validator.{part}", env(later("string", "the validator has no such setting")))
+    leaves.update(
+        under("validator.toolkit", env(later("string", "the validator has no such setting")))
+    )
+    leaves.update(
+        under(
+            "validator.driver",
+            env(honoured("string", "dev-char, unless DISABLE_DEV_CHAR_SYMLINK_CREATION is true")),
         )
+    )
     leaves.update(
         under("validator.cuda", env(honoured("string", "validator.cuda, from WITH_WORKLOAD")))
     )
@@ -149,16 +158,18 @@ def _validator() -> dict[str, Leaf]:
 _SANDBOX = "GPUs for virtual machines have no state yet"
 _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
-_DCGM = "the DCGM host engine has no state yet"
-_EXPORTER = "the DCGM exporter has no state yet"
-_MIG = "the state mig is not set up from such a file yet"
-_PLUGIN = "the device plugin is a pod; device-plugin-config is not set up from such a file yet"
+_PLUGIN = "the device plugin is a pod; what it is configured with is device-plugin-config"
+_LABELLED = "on nodes whose own label names a configuration"
+_MIG_DEFAULT = (
+    "never: the API server fills it in, so nobody need have meant it, and it would take every MIG "
+    "layout away; the label nvidia.com/mig.config of a Node beside the file is carried out"
+)
 
 CLUSTER_POLICY: Leaves = {
     **under(
         "operator",
         {
-            "runtimeClass": honoured("string", "containerd.handler", default="nvidia"),
+            "runtimeClass": honoured("string", "handler of every runtime", default="nvidia"),
             # Read by nobody after v1.8.2, and required by the schema long after that.
             "defaultRuntime": dead("string", "the runtime is detected", until="v24.9.2"),
             "labels": dead("map[string]", _UNREAD),
@@ -212,9 +223,11 @@ CLUSTER_POLICY: Leaves = {
     **under(
         "toolkit",
         COMPONENT,
-        env(honoured("string", "containerd and container-toolkit, the names they know")),
+        env(honoured("string", "the runtimes and container-toolkit, the names they know")),
         {
-            "enabled": honoured("boolean", "toolkit-repository, container-toolkit and containerd"),
+            "enabled": honoured(
+                "boolean", "toolkit-repository, container-toolkit and the runtimes"
+            ),
             "version": honoured("string", "container-toolkit.version"),
             "args": dead("list[string]", _UNREAD, until="v1.11.1"),
             "installDir": no_meaning(
@@ -226,53 +239,69 @@ CLUSTER_POLICY: Leaves = {
         "cdi",
         {
             "enabled": honoured(
-                "boolean", "cdi, and whether containerd's default changes", default=True
+                "boolean", "cdi, and whether a runtime's default changes", default=True
             ),
             "default": dead("boolean", "cdi.enabled says it all", default=False, instead="enabled"),
             "nriPluginEnabled": later("boolean", "the NRI plugin has no state yet", default=False),
         },
     ),
-    **_simple("devicePlugin", _PLUGIN),
     **under(
         "devicePlugin",
+        COMPONENT,
         {
-            "config.name": later("string", _PLUGIN),
-            "config.default": later("string", _PLUGIN),
-            "mps.root": later(
+            "enabled": kubernetes("boolean", _PLUGIN),
+            "config.name": honoured(
+                "string", "device-plugin-config.configs, from the ConfigMap in the same file"
+            ),
+            "config.default": honoured("string", "device-plugin-config.default"),
+            "mps.root": no_meaning(
                 "string",
-                "the state mps is not set up from such a file yet",
+                "where the device plugin's own MPS daemon, a pod, has its files",
                 default="/run/nvidia/mps",
             ),
         },
     ),
-    **_simple("gfd", "the state gpu-labels is not set up from such a file yet"),
-    "mig.strategy": later("string", _MIG, choices=("none", "single", "mixed")),
-    **_simple("migManager", _MIG),
+    **under("gfd", COMPONENT, {"enabled": honoured("boolean", "gpu-labels")}),
+    "mig.strategy": honoured(
+        "string", "gpu-labels.mig_strategy", choices=("none", "single", "mixed")
+    ),
     **under(
         "migManager",
+        COMPONENT,
+        env(honoured("string", f"mig.in_use, from WITH_REBOOT, {_LABELLED}")),
         {
-            "config.name": later("string", _MIG),
+            "enabled": honoured("boolean", f"mig, {_LABELLED}"),
+            "config.name": honoured("string", f"mig.file, from the ConfigMap, {_LABELLED}"),
             "config.default": later(
-                "string", _MIG, choices=("all-disabled", ""), default="all-disabled"
+                "string", _MIG_DEFAULT, choices=("all-disabled", ""), default="all-disabled"
             ),
-            "gpuClientsConfig.name": later("string", _MIG),
+            "gpuClientsConfig.name": honoured("string", f"mig.clients, {_LABELLED}"),
         },
     ),
-    **_simple("dcgm", _DCGM),
+    **under(
+        "dcgm",
+        COMPONENT,
+        {
+            "enabled": honoured("boolean", "dcgm, when it is true"),
+            "version": honoured("string", "dcgm.version"),
+        },
+    ),
     "dcgm.hostPort": dead("integer", "the port is 5555", until="v24.3.0"),
-    **_simple("dcgmExporter", _EXPORTER),
     **under(
         "dcgmExporter",
+        COMPONENT,
         under("serviceMonitor", SERVICE_MONITOR),
         {
+            "enabled": honoured("boolean", "dcgm-exporter, when it is true"),
+            "version": honoured("string", "dcgm-exporter.version"),
             "annotations": kubernetes("map[string]", POD_WHY),
-            "config.name": later("string", _EXPORTER),
+            "config.name": honoured("string", "dcgm-exporter.counters, from the ConfigMap"),
             "enablePodLabels": kubernetes("boolean", "about labels of pods"),
             "enablePodUID": kubernetes("boolean", "about labels of pods"),
             "podLabelAllowlistRegex": kubernetes("list[string]", "about labels of pods"),
             "hostPID": kubernetes("boolean", POD_WHY),
-            "hpcJobMapping.enabled": later("boolean", _EXPORTER),
-            "hpcJobMapping.directory": later("string", _EXPORTER),
+            "hpcJobMapping.enabled": honoured("boolean", "dcgm-exporter.job_mapping"),
+            "hpcJobMapping.directory": honoured("string", "dcgm-exporter.job_mapping"),
             "service.type": kubernetes("string", "a property of a Service"),
             "service.internalTrafficPolicy": kubernetes("string", "a property of a Service"),
         },

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpustate.clusterpolicy import documents, shape
-from gpustate.clusterpolicy.asked import Source, Wanted, notes_on
+from gpustate.clusterpolicy import documents, nodelabels, shape
+from gpustate.clusterpolicy.asked import ForNode, Source, Wanted, notes_on
 from gpustate.clusterpolicy.blocks import Leaves
 from gpustate.clusterpolicy.check import Checker
 from gpustate.clusterpolicy.companions import Companion, Shelf, found_beside
@@ -27,13 +27,16 @@ from gpustate.clusterpolicy.driver import wanted_driver
 from gpustate.clusterpolicy.gpucluster import GPU_CLUSTER
 from gpustate.clusterpolicy.helm import HELM, chart_notes, check_chart, deploys_dra, is_null
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
-from gpustate.clusterpolicy.runtime import wanted_runtime, wanted_validator
+from gpustate.clusterpolicy.metrics import wanted_metrics
+from gpustate.clusterpolicy.operands import wanted_operands
+from gpustate.clusterpolicy.runtime import wanted_links, wanted_runtime, wanted_validator
 from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
 _VALUES = ("helm", "umbrella", "helmrelease")
-#: On when nothing is said, and without a state yet.
-_ON_BY_DEFAULT = ("devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter")
+#: On when nothing is said, and nothing of a node, or without a state yet.
+_ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
+_OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
 #: Labels that every node with a GPU has; a selector of these selects all.
 _EVERY_NODE = {"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"}
@@ -49,6 +52,7 @@ class Reading:
         wanted: the states.
         notes: everything else the file says, each with its place.
         companions: ConfigMaps and Secrets that were found, by the path of the key that names each.
+        for_nodes: parameters that labels of single nodes give to states, in their order.
     """
 
     kind: str
@@ -56,6 +60,7 @@ class Reading:
     wanted: tuple[Wanted, ...]
     notes: tuple[str, ...]
     companions: tuple[tuple[str, Companion], ...] = ()
+    for_nodes: tuple[ForNode, ...] = ()
 
 
 def read(text: str, file: str, *, strict: bool = True) -> Reading:
@@ -106,10 +111,11 @@ class _Reader:
 
     def __post_init__(self) -> None:
         beside = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
-        self.shelf = Shelf(self.file, beside)
+        self.shelf = Shelf(self.file, beside, own_nodes=tuple(self.by_kind.get("node", ())))
 
     def beside(self) -> Iterator[str]:
         """Note the objects in the file that nothing asked for."""
+        yield from nodelabels.notes(self.shelf.nodes)
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
                 name = item.text("metadata", "name")
@@ -162,7 +168,7 @@ class _Reader:
             section = source.spec.get("driver") or source.spec
             if crd is not None and crd.value:
                 driver = self._nvidia_driver(source, crd)
-                source.not_used("the NVIDIADriver says it", "driver.", but=_SWITCHES)
+                source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
             else:
                 driver = wanted_driver(source, section, "driver.")
         if drivers and (crd is None or not crd.value):
@@ -183,7 +189,8 @@ class _Reader:
                 f"{source.place(item)}: no NVIDIADriver in this file: the driver is somebody else's "
                 "and stays as it is"
             )
-        return self._reading("gpucluster", item, source, _dra_stack(driver), ())
+        wanted = (*_dra_stack(driver), *wanted_metrics(source))
+        return self._reading("gpucluster", item, source, wanted, ())
 
     def _helm(self, item: Item) -> Reading:
         source = self._source(item, HELM, "helm")
@@ -191,7 +198,7 @@ class _Reader:
         driver = None
         if left_to_crd is not None:
             driver = self._nvidia_driver(source, left_to_crd)
-            source.not_used("the NVIDIADriver says it", "driver.", but=_SWITCHES)
+            source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
             driver = wanted_driver(source, section, "driver.")
@@ -200,7 +207,8 @@ class _Reader:
             source.not_used(
                 "a GPUCluster has none of it", "toolkit.", "cdi.", "operator.runtimeClass"
             )
-            return self._reading("helm", item, source, _dra_stack(driver), ())
+            wanted = (*_dra_stack(driver), *wanted_metrics(source))
+            return self._reading("helm", item, source, wanted, ())
         wanted = tuple(_stack(source, driver))
         # dcgm is off in the chart, as long as nobody takes that away with null.
         on = tuple(n for n in _ON_BY_DEFAULT if n != "dcgm" or is_null(item, "dcgm.enabled"))
@@ -284,14 +292,17 @@ class _Reader:
                 f"{', '.join(silent)}"
             )
         notes = (*source.notes, *notes_on(source))
-        return Reading(kind, item.text("metadata", "name"), wanted, notes)
+        name = item.text("metadata", "name")
+        return Reading(kind, name, wanted, notes, for_nodes=tuple(source.for_nodes))
 
 
 def _driver_stack(driver: Wanted) -> Iterator[Wanted]:
     yield Wanted("nouveau")
     yield Wanted("driver-repository")
     yield driver
+    yield from driver.beside
     yield Wanted("persistenced")
+    yield Wanted("nvlsm")
     yield Wanted("fabric-manager")  # the driver container starts it too, where there are NVSwitches
 
 
@@ -319,9 +330,12 @@ def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
             f"{source.place(section)}: driver.enabled is false: the driver is somebody else's and "
             "stays as it is"
         )
-        source.not_used("driver.enabled is false", "driver.", but=_SWITCHES)
+        source.not_used("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)
     runtime = tuple(wanted_runtime(source))
     yield from runtime
+    yield from wanted_links(source)
+    yield from wanted_operands(source)
+    yield from wanted_metrics(source)
     yield wanted_validator(source, runtime)
 
 

@@ -25,6 +25,7 @@ KINDS = {
     ("nvidia.com/v1alpha1", "GPUCluster"): "gpucluster",
     ("v1", "ConfigMap"): "configmap",
     ("v1", "Secret"): "secret",
+    ("v1", "Node"): "node",
 }
 WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
 #: Kinds of others that are taken for the Operator's: what they are, and what to give instead.

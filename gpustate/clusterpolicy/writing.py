@@ -1,10 +1,12 @@
-"""A ClusterPolicy for the states of a policy: as far as one has words for them.
+"""A ClusterPolicy for the states of a policy, with the objects it names: as far as there are words.
 
-What it has no words for is not in it. Whoever writes one reads it again and tells the difference
-(:mod:`gpustate.policies.converting`), so nothing here has to know what gets lost.
+What there are no words for is not in it. Whoever writes one reads it again and tells the difference
+(:mod:`gpustate.policies.converting`), so nothing here has to know what gets lost. States of a driver and
+nothing else become an NVIDIADriver, or a GPUCluster where even the driver is somebody else's.
 
 Surprising: a component whose section is empty is switched on by the Operator. Every component that the
-policy has no state for is therefore written with ``enabled: false``.
+policy has no state for is therefore written with ``enabled: false``, and a MIG manager with an empty
+default, for the Operator's own would take every MIG layout away.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go (required sections, ``IsEnabled``).
@@ -14,36 +16,67 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
+from gpustate.clusterpolicy import nodelabels
 from gpustate.clusterpolicy.driver import MODULES
+from gpustate.clusterpolicy.gpucluster import NAME
+from gpustate.clusterpolicy.history import chart_defaults
+from gpustate.clusterpolicy.runtime import FOUND_OUT, RUNTIMES
+from gpustate.clusterpolicy.writing_objects import (
+    MODULE_PARAMETERS,
+    config_map,
+    counters_text,
+    env,
+    exporter_section,
+    mig_manager,
+    mig_text,
+    objects,
+    plugin_config,
+    plugin_configs,
+)
+
+__all__ = ["Nodes", "Parameters", "counters_text", "mig_text", "plugin_configs", "write"]
 
 Parameters = Mapping[str, Any]
+Nodes = Mapping[str, Mapping[str, Parameters]]
 
-#: Components beside driver and toolkit, and the state that each is.
-_COMPONENTS = {
-    "devicePlugin": "device-plugin",
-    "gfd": "gpu-features",
-    "migManager": "mig",
-    "dcgm": "dcgm",
-    "dcgmExporter": "dcgm-exporter",
-    "nodeStatusExporter": "node-status-exporter",
-}
+#: Components that leave nothing on a node but what their own state does, and that state.
+_COMPONENTS = {"gfd": "gpu-labels", "migManager": "mig", "devicePlugin": "device-plugin-config"}
+#: Components without a state here.
+_OFF = ("nodeStatusExporter",)
+#: Those with a version of their own.
+_VERSIONED = {"dcgm": "dcgm", "dcgmExporter": "dcgm-exporter"}
+#: Modules beside the driver, which are off where nothing is said.
+_MODULES_BESIDE = ("gds", "gdrcopy")
+#: What an NVIDIADriver alone means.
+_DRIVER_ONLY = frozenset(
+    {
+        *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),
+        *("nvlsm", "fabric-manager", "peermem", *_MODULES_BESIDE),
+    }
+)
 #: A driver's version or branch; words for one (``latest``) are not the Operator's.
 _VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){0,2}")
-_CONFIG_MAP = "gpustate-module-parameters"
-#: Parameters of containerd that an environment variable of the toolkit carries.
-_CONTAINERD = {
+#: Where a distribution's containerd answers: the way to say which distribution it is.
+_SOCKETS = {
+    "k3s": "/run/k3s/containerd/containerd.sock",
+    "k0s": "/run/k0s/containerd.sock",
+    "microk8s": "/var/snap/microk8s/common/run/containerd.sock",
+}
+#: Parameters of a runtime that an environment variable of the toolkit carries.
+_RUNTIME = {
     "config_path": "CONTAINERD_CONFIG",
-    "default": "CONTAINERD_SET_AS_DEFAULT",
+    "default": "NVIDIA_RUNTIME_SET_AS_DEFAULT",
     "drop_in_path": "RUNTIME_DROP_IN_CONFIG",
     "socket": "CONTAINERD_SOCKET",
     "restart": "RUNTIME_RESTART_MODE",
     "enable_cdi": "RUNTIME_ENABLE_CDI",
 }
+_OF_CONTAINERD = ("config_path", "drop_in_path", "socket")
 #: Keys of the toolkit's config.toml that one carries.
 _TOOLKIT = {
     "accept-nvidia-visible-devices-envvar-when-unprivileged": (
@@ -71,59 +104,151 @@ def _lines(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _lines)
 
 
-def write(name: str, states: Mapping[str, Parameters]) -> str:
-    """Write a ClusterPolicy, and the ConfigMap that it names.
+def write(name: str, states: Mapping[str, Parameters], nodes: Nodes | None = None) -> str:
+    """Write a ClusterPolicy, and the ConfigMaps and Nodes that go with it.
 
     Args:
         name: of the object.
         states: the parameters given, by the state's name; one that is to be absent is left out.
+        nodes: what single nodes are given.
     """
-    spec: dict[str, Any] = {"operator": {}, "daemonsets": {}}
-    containerd = states.get("containerd", {})
-    if containerd.get("handler"):
-        spec["operator"] = {"runtimeClass": containerd["handler"]}
-    files = _module_files(states.get("driver", {}))
-    spec["driver"] = _driver(states["driver"], files) if "driver" in states else {"enabled": False}
-    spec["toolkit"] = _toolkit(states)
-    spec["cdi"] = {"enabled": "cdi" in states}
-    for section, state in _COMPONENTS.items():
-        spec[section] = {"enabled": state in states}
-    if states.get("validator", {}).get("cuda") is False:
-        workload = {"name": "WITH_WORKLOAD", "value": "false"}
-        spec["validator"] = {"cuda": {"env": [workload]}}
-    policy = {
-        "apiVersion": "nvidia.com/v1",
-        "kind": "ClusterPolicy",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-    documents: list[dict[str, Any]] = [policy]
-    if files:
-        documents.append(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": _CONFIG_MAP},
-                "data": files,
-            }
-        )
+    documents = [*_objects(name, states), *_nodes(nodes or {})]
     text: str = yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=80
     )
     return text
 
 
+def _objects(name: str, states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
+    modules = _module_files(states.get("driver", {}))
+    if set(states) <= {*_DRIVER_ONLY, *_VERSIONED.values(), "validator"} and (
+        states.get("validator", {}).get("containers") == "none"
+    ):
+        yield from _without_containers(name, states, modules)
+    else:
+        yield {
+            "apiVersion": "nvidia.com/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": name},
+            "spec": _spec(states, modules),
+        }
+    if modules:
+        yield config_map(MODULE_PARAMETERS, modules)
+    yield from objects(states)
+
+
+def _without_containers(
+    name: str, states: Mapping[str, Parameters], modules: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """A driver and nothing else: an NVIDIADriver; metrics, or nothing at all: a GPUCluster."""
+    driver = states.get("driver")
+    metrics = {section: state for section, state in _VERSIONED.items() if state in states}
+    if driver is None or metrics:
+        cluster = {section: _switched(section, states[state]) for section, state in metrics.items()}
+        if "dcgmExporter" in cluster:
+            cluster["dcgmExporter"].update(exporter_section(states["dcgm-exporter"]))
+        yield _dra_object("GPUCluster", NAME, cluster)
+    if driver is not None:
+        spec = {"driverType": "gpu", **_driver(driver, modules), **_beside(states)}
+        del spec["enabled"]
+        if "peermem" in states:
+            spec["rdma"] = {"enabled": True}
+        yield _dra_object("NVIDIADriver", name, spec)
+
+
+def _dra_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def _nodes(nodes: Nodes) -> Iterator[dict[str, Any]]:
+    """Nodes with the labels that say what they are given."""
+    for name, body in nodes.items():
+        labels = {
+            nodelabels.MIG: body.get("mig", {}).get("config"),
+            nodelabels.PLUGIN: body.get("device-plugin-config", {}).get("selected"),
+        }
+        given = {label: value for label, value in labels.items() if value}
+        if given:
+            yield {
+                "apiVersion": "v1",
+                "kind": nodelabels.NODE,
+                "metadata": {"name": name, "labels": given},
+            }
+
+
+def _spec(states: Mapping[str, Parameters], modules: Mapping[str, str]) -> dict[str, Any]:
+    spec: dict[str, Any] = {"operator": {}, "daemonsets": {}}
+    handler = _of_runtimes(states, "handler")
+    if handler:
+        spec["operator"] = {"runtimeClass": handler}
+    driver = states.get("driver")
+    off: dict[str, Any] = {"enabled": False}
+    spec["driver"] = off if driver is None else _driver(driver, modules)
+    if driver is not None and "peermem" in states:
+        spec["driver"]["rdma"] = {"enabled": True}
+    spec.update(_beside(states))
+    spec["toolkit"] = _toolkit(states)
+    spec["cdi"] = {"enabled": "cdi" in states}
+    for section, state in _COMPONENTS.items():
+        spec[section] = {"enabled": state in states}
+    for section, state in _VERSIONED.items():
+        spec[section] = _switched(section, states.get(state))
+    spec["dcgmExporter"].update(exporter_section(states.get("dcgm-exporter", {})))
+    spec.update((section, {"enabled": False}) for section in _OFF)
+    strategy = states.get("gpu-labels", {}).get("mig_strategy")
+    if strategy:
+        spec["mig"] = {"strategy": strategy}
+    if "device-plugin-config" in states:
+        spec["devicePlugin"]["config"] = plugin_config(states["device-plugin-config"])
+    if "mig" in states:
+        spec["migManager"].update(mig_manager(states["mig"]))
+    validator: dict[str, Any] = {}
+    if states.get("validator", {}).get("cuda") is False:
+        validator["cuda"] = env({"WITH_WORKLOAD": "false"})
+    if "dev-char" not in states:
+        validator["driver"] = env({"DISABLE_DEV_CHAR_SYMLINK_CREATION": "true"})
+    if validator:
+        spec["validator"] = validator
+    return spec
+
+
+def _switched(section: str, given: Parameters | None) -> dict[str, Any]:
+    """A component on or off, with its version where one is given."""
+    if given is None:
+        return {"enabled": False}
+    version = given.get("version")
+    return {"enabled": True, **(_image(section, str(version)) if version else {})}
+
+
+def _beside(states: Mapping[str, Parameters]) -> dict[str, Any]:
+    return {name: _switched(name, states[name]) for name in _MODULES_BESIDE if name in states}
+
+
+# --- driver, toolkit and runtimes --------------------------------------------------------
+
+
+def _image(section: str, version: str) -> dict[str, str]:
+    """What the Operator wants beside a version: without it, it takes none of the three."""
+    parts = {part: str(chart_defaults()[f"{section}.{part}"]) for part in ("repository", "image")}
+    return {**parts, "version": version}
+
+
 def _driver(given: Parameters, files: Mapping[str, str]) -> dict[str, Any]:
     driver: dict[str, Any] = {"enabled": True}
     version = str(given.get("version") or given.get("branch") or "")
     if _VERSION.fullmatch(version):
-        driver["version"] = version
+        driver.update(_image("driver", version))
     if "module_type" in given:
         driver["kernelModuleType"] = given["module_type"]
     if "precompiled" in given:
         driver["usePrecompiled"] = given["precompiled"]
     if files:
-        driver["kernelModuleConfig"] = {"name": _CONFIG_MAP}
+        driver["kernelModuleConfig"] = {"name": MODULE_PARAMETERS}
     return driver
 
 
@@ -146,17 +271,35 @@ def _toolkit(states: Mapping[str, Parameters]) -> dict[str, Any]:
         return {"enabled": False}
     toolkit: dict[str, Any] = {"enabled": True}
     if given.get("version"):
-        toolkit["version"] = given["version"]
-    env = _toolkit_env(given)
-    containerd = states.get("containerd")
-    if containerd is not None:
-        for parameter, variable in _CONTAINERD.items():
-            value = containerd.get(parameter)
-            if value is not None:
-                env[variable] = _text(value)
-    if env:
-        toolkit["env"] = [{"name": name, "value": value} for name, value in env.items()]
+        toolkit.update(_image("toolkit", f"v{given['version']}"))  # as NVIDIA's tags have it
+    toolkit.update(env({**_runtime_env(states), **_toolkit_env(given)}))
     return toolkit
+
+
+def _of_runtimes(states: Mapping[str, Parameters], parameter: str) -> Any:
+    """What the runtimes are given, containerd's word first."""
+    names = (*FOUND_OUT, *RUNTIMES["docker"])
+    found = (states[name].get(parameter) for name in names if name in states)
+    return next((value for value in found if value is not None), None)
+
+
+def _runtime_env(states: Mapping[str, Parameters]) -> dict[str, str]:
+    """Which runtimes, and what they are given."""
+    env: dict[str, str] = {}
+    there = {name for name in (*FOUND_OUT, *RUNTIMES["docker"]) if name in states}
+    if not there:
+        return {"NO_RUNTIME_CONFIG": "true"}
+    if len(there) == 1 and there <= set(_SOCKETS):
+        env["CONTAINERD_SOCKET"] = _SOCKETS[next(iter(there))]
+    elif there != set(FOUND_OUT):
+        # The one of which most is there; the list of what got lost names the rest.
+        env["RUNTIME"] = max(RUNTIMES, key=lambda name: len(there & set(RUNTIMES[name])))
+    for parameter, variable in _RUNTIME.items():
+        source = states.get("containerd", {}) if parameter in _OF_CONTAINERD else None
+        value = source.get(parameter) if source is not None else _of_runtimes(states, parameter)
+        if value is not None:
+            env[variable] = _text(value)
+    return env
 
 
 def _toolkit_env(given: Parameters) -> dict[str, str]:

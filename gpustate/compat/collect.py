@@ -18,10 +18,15 @@ from gpustate.model.facts import NodeFacts
 from gpustate.model.outcome import StateResult
 from gpustate.model.state import AnyState
 from gpustate.text import driverset, gpu_models
+from gpustate.text.dpkg import upstream_version
 
 _KNOWN = frozenset(model for models in MODELS.values() for model in models)
 #: GPUs whose fabric does not show on PCI.
 _HIDDEN_FABRIC = frozenset(("GH200", "GB200", "GB300", "B200", "B300"))
+#: State to the fact that is its version.
+_FABRIC = {"fabric-manager": "fabric_manager", "nvlsm": "nvlsm", "imex": "imex"}
+#: What joins the GPUs, by the word of the states of the fabric.
+_TOPOLOGIES = {"none": "pcie", "nvswitch": "nvswitch", "nvlink5": "nvlink5", "multi-node": "mnnvl"}
 _OPEN, _PROPRIETARY = driverset.OPEN, driverset.PROPRIETARY
 _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 
@@ -53,6 +58,8 @@ def collect(
             given |= _of_toolkit(state, after)
         elif state.name == "containerd":
             given["containerd"] = after.value("version") or None
+        elif state.name in _FABRIC:
+            given |= _of_fabric(state.name, after)
     return _certain(given)
 
 
@@ -102,6 +109,22 @@ def _of_driver(state: AnyState, after: _After) -> dict[str, object]:
         "module_type": kind,
         "module_source": sources.get(precompiled) if isinstance(precompiled, bool) else None,
     }
+
+
+def _of_fabric(name: str, after: _After) -> dict[str, object]:
+    version = after.value("version")
+    given: dict[str, object] = {
+        _FABRIC[name]: upstream_version(version) if isinstance(version, str) else None,
+    }
+    topology = after.value("topology")
+    if isinstance(topology, str):
+        given["fabric"] = _TOPOLOGIES.get(topology)
+    if name == "nvlsm":
+        loaded = after.value("loaded")
+        given["ib_umad"] = "ib_umad" in loaded if isinstance(loaded, tuple) else None
+    else:
+        given[f"{_FABRIC[name]}_runs"] = after.value("enabled")
+    return given
 
 
 def _kinds(built: Iterable[object]) -> Iterable[str]:

@@ -63,7 +63,7 @@ def of_states(
 
 def _sentence(cls: type[Any]) -> str:
     lines = (inspect.cleandoc(cls.__doc__ or "")).splitlines()
-    return lines[0] if lines else ""
+    return lines[0].replace("``", "") if lines else ""
 
 
 def reasons(graph: Graph, name: str) -> dict[str, list[str]]:

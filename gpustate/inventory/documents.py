@@ -9,13 +9,12 @@ Sources:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.text import yaml_events
-from gpustate.text.words import at, shown
+from gpustate.text import strict_json, yaml_events
+from gpustate.text.words import at
 
 
 class EncryptedText(str):
@@ -77,26 +76,12 @@ def parse(text: str, path: str) -> Document:
 
 def parse_json(text: str, place: str) -> Any:
     """Read JSON; Ansible's markers for unsafe and encrypted text are understood."""
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _json_object(pairs, place))
-    except json.JSONDecodeError as error:
-        raise InventoryError(
-            f"is not JSON: {error.msg} (column {error.colno})", place=at(place, error.lineno)
-        ) from error
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        why = why.partition("; use sys.")[0]  # of too many digits; the rest is for programmers
-        raise InventoryError(f"is not JSON that can be read: {why}", place=place) from error
+    return strict_json.read(text, place, InventoryError, make=_json_object)
 
 
-def _json_object(pairs: list[tuple[str, Any]], place: str) -> Any:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InventoryError(f"{shown(twice)} stands twice in one object", place=place)
+def _json_object(found: dict[str, Any]) -> Any:
     if len(found) == 1:
-        key, value = pairs[0]
+        ((key, value),) = found.items()
         if key == "__ansible_unsafe" and isinstance(value, str):
             return LiteralText(value)
         if key == "__ansible_vault" and isinstance(value, str):

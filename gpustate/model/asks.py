@@ -300,9 +300,16 @@ class Candidates(Ask[dict[str, tuple[dpkg.Candidate, ...]]]):
         return {}
 
 
+_UNIT_FILES = "=unit-files"
+
+
 @dataclass(frozen=True, slots=True)
 class Units(Ask[dict[str, systemd.Unit]]):
-    """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``."""
+    """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``.
+
+    What systemd remembers of a running unit that was enabled without a reload is what it was before; so
+    whether it is enabled is read from the disk, as ``systemctl list-unit-files`` does.
+    """
 
     names: tuple[str, ...]
 
@@ -314,11 +321,13 @@ class Units(Ask[dict[str, systemd.Unit]]):
             f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
             '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
             '  printf \'Id=%s\\nLoadState=%s\\nActiveState=inactive\\nUnitFileState=%s\\n\\n\' "$u" $l "$s"\n'
-            f"done; else timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null; fi || :"
+            f"done; else timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null\n"
+            f"  echo {_UNIT_FILES}; timeout -k 2 10 systemctl list-unit-files --plain --no-legend --no-pager -- {names} 2>/dev/null; fi || :"
         )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
-        return systemd.parse_show(answer.text)
+        shown, _, files = answer.text.partition(f"{_UNIT_FILES}\n")
+        return systemd.as_on_disk(systemd.parse_show(shown), files)
 
     def stand_in(self) -> dict[str, systemd.Unit]:
         return {}

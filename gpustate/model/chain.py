@@ -15,14 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustate.model import chain_remedies as remedies
+from gpustate.model import health
 from gpustate.model.chain_data import PASSTHROUGH, CudaResult, Key, Seen, Wanted, cuda_devices, key
-from gpustate.text.nvml_report import Gpu, error_name
+from gpustate.text.nvml_report import Gpu, NvmlFacts, error_name
 
 OK = "ok"
 FAILED = "failed"
 NOT_APPLICABLE = "not applicable"
 
-LINKS = ("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi", "cuda")
+LINKS = (
+    *("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi"),
+    *("health", "cuda"),
+)
 
 #: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
 NVIDIA_MAJOR = 195
@@ -62,9 +66,11 @@ def _pci(seen: Seen, wanted: Wanted) -> Check:
     aside = f"; {_count(len(held), 'GPU')} held for virtual machines" if held else ""
     if not seen.gpus:
         return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
-    if wanted.gpus is not None and len(seen.gpus) != wanted.gpus:
-        there = ", ".join(one.address for one in seen.gpus)
-        found = f"{_count(len(seen.gpus), 'GPU')} on PCI ({there}), {wanted.gpus} expected{aside}"
+    there = {one.address for one in seen.gpus}
+    out = sum(one.pci not in there for one in seen.quarantine.active)  # pulled, or off the bus
+    if wanted.gpus is not None and not len(seen.gpus) <= wanted.gpus <= len(seen.gpus) + out:
+        names = ", ".join(one.address for one in seen.gpus)
+        found = f"{_count(len(seen.gpus), 'GPU')} on PCI ({names}), {wanted.gpus} expected{aside}"
         return Check("pci", FAILED, found, remedies.GPU_COUNT)
     foreign = [one for one in seen.gpus if one.driver not in ("", "nvidia")]
     if foreign:
@@ -106,9 +112,13 @@ def _gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index}" + (f" ({gpu.pci})" if gpu.pci else "")
 
 
+def _well(nvml: NvmlFacts) -> int:
+    return sum(gpu.error is None for gpu in nvml.gpus)
+
+
 def _libraries(seen: Seen, wanted: Wanted) -> Check:
     nvml = seen.nvml
-    broken = [gpu for gpu in nvml.gpus if gpu.error is not None]
+    broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not seen.held(gpu)]
     if broken:
         found = ", ".join(
             f"{_gpu_name(gpu)}: {error_name(gpu.error or 0)} (NVML {gpu.error})" for gpu in broken
@@ -122,24 +132,17 @@ def _libraries(seen: Seen, wanted: Wanted) -> Check:
         return Check("libraries", FAILED, found, remedies.nvml(nvml.error))
     if seen.cuda_library is None:
         return Check("libraries", FAILED, "libcuda.so.1 is not installed", remedies.NO_LIBCUDA)
-    absent = sorted({one.address for one in seen.gpus} - {gpu.pci for gpu in nvml.gpus})
+    absent = sorted(
+        {one.address for one in seen.gpus if not seen.quarantine.holds("", one.address)}
+        - {gpu.pci for gpu in nvml.gpus}
+    )
     if absent:
         found = (
             f"NVML sees {len(nvml.gpus)} of {_count(len(seen.gpus), 'GPU')}; not {_some(absent)}"
         )
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
-    notes = [
-        f"; {_gpu_name(gpu)}: row remapping failed, have it replaced"
-        for gpu in nvml.gpus
-        if gpu.remap_failed
-    ]
-    notes += [
-        f"; {_gpu_name(gpu)}: row remapping waits for a reset"
-        for gpu in nvml.gpus
-        if gpu.remap_pending
-    ]
-    found = f"NVML {nvml.nvml_version} answers for {_count(len(nvml.gpus), 'GPU')}; CUDA {nvml.cuda_version}"
-    return _ok("libraries", found + "".join(notes))
+    found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
+    return _ok("libraries", found)
 
 
 def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
@@ -243,6 +246,8 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
     have = {device for spec in seen.cdi for device in spec.devices}
     lacking: list[str] = []
     for gpu in seen.nvml.gpus:
+        if seen.held(gpu):
+            continue
         if gpu.mig_current:
             lacking += [
                 f"{gpu.index}:{number}"
@@ -260,6 +265,30 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
     )
 
 
+def _health(seen: Seen, wanted: Wanted) -> Check:
+    if seen.quarantine.problem:
+        return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
+    if not any(gpu.error is None for gpu in seen.nvml.gpus):
+        return Check("health", NOT_APPLICABLE, "no GPU answers")
+    held = {gpu.index for gpu in seen.nvml.gpus if seen.held(gpu)}
+    out = [f"in quarantine: {one.text}" for one in seen.quarantine.active]
+    out += [f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended]
+    found = [
+        one
+        for one in health.judge(seen.nvml, seen.log)
+        if one.what != "no-answer"  # the link libraries has it
+        and one.gpu not in held
+        and not seen.quarantine.holds("", one.pci)
+    ]
+    bad = health.failed(tuple(found))
+    if bad:
+        evidence = "; ".join([*(one.text for one in bad[:4]), *out])
+        return Check("health", FAILED, evidence, bad[0].remedy)
+    well = _well(seen.nvml) - sum(gpu.error is None and gpu.index in held for gpu in seen.nvml.gpus)
+    notes = [f"{one.text} ({one.remedy})" for one in found[:4]]
+    return _ok("health", "; ".join([f"{_count(well, 'GPU')} fit for work", *notes, *out]))
+
+
 def _cuda(seen: Seen, wanted: Wanted) -> Check:
     if not wanted.cuda:
         return Check("cuda", NOT_APPLICABLE, "not asked for")
@@ -272,11 +301,12 @@ def _cuda(seen: Seen, wanted: Wanted) -> Check:
         )
     if not seen.cuda:
         return Check("cuda", FAILED, "no device to run the kernel on", remedies.NO_DEVICE)
-    failed = [one for one in seen.cuda if not one.ok]
+    asked = [one for one in seen.cuda if not seen.quarantine.holds(one.uuid, "")]
+    failed = [one for one in asked if not one.ok]
     if failed:
         first = failed[0]
         number = "" if first.error is None else f" (CUDA {first.error})"
-        found = f"{first.uuid}: {first.text}{number}; {len(seen.cuda) - len(failed)} of {len(seen.cuda)} devices ok"
+        found = f"{first.uuid}: {first.text}{number}; {len(asked) - len(failed)} of {len(asked)} devices ok"
         return Check("cuda", FAILED, found, remedies.cuda(first.error))
     unproven = sorted(set(cuda_devices(seen)) - {one.uuid for one in seen.cuda})
     if unproven:
@@ -293,7 +323,7 @@ def _cuda(seen: Seen, wanted: Wanted) -> Check:
 def evaluate(seen: Seen, wanted: Wanted | None = None) -> tuple[Check, ...]:
     """Judge every link, in order; later ones are judged even when an earlier one is broken."""
     wanted = wanted or seen.wanted
-    links = (_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi, _cuda)
+    links = (_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi, _health, _cuda)
     return tuple(link(seen, wanted) for link in links)
 
 

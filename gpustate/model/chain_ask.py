@@ -9,27 +9,57 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from gpustate.errors import ProbeError
 from gpustate.model import chain, chain_seen
 from gpustate.model.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 from gpustate.model.node import Node
 from gpustate.model.proof import read_proof
 
+#: What timeout(1) ends with when it ended the command, by TERM and by KILL.
+_TIMED_OUT = (124, 137)
 
-def ask_chain(node: Node, wanted: chain.Wanted | None = None) -> chain.Seen:
+
+def ask_chain(
+    node: Node,
+    wanted: chain.Wanted | None = None,
+    *,
+    timeout_s: int = 20,
+    limit_s: int = 0,
+    program_s: int = 15,
+) -> chain.Seen:
     """Observe a node; all asks leave in one exec. Judge with ``chain.evaluate(seen)``.
 
     Args:
         node: any node; it needs no validator.
         wanted: what should hold; as the kept proof was asked for when not given.
+        timeout_s: how long NVML may take.
+        limit_s: how long the rest may take; 0: no limit.
+        program_s: how long any one program of it may take.
+
+    Raises:
+        ProbeError: the limit was reached.
     """
-    nvml = node.ask(GpuFacts())
+    nvml = node.ask(GpuFacts(timeout_s))
     kept = read_proof(node.shell('cat "$G/proof.json"').stdout)
     settings = f"L={shlex.quote(LIBRARY_FOLDERS)}\n"
-    text = node.shell(chain_seen.KEY_SCRIPT + settings + chain_seen.CHAIN_SCRIPT).stdout
+    script = chain_seen.KEY_SCRIPT + settings + chain_seen.CHAIN_SCRIPT
+    if limit_s:
+        script = f"limit={program_s}\n{script}"
+        script = f"timeout -k 1 {limit_s} sh -c {shlex.quote(script)}"
+    answer = node.shell(script)
+    if limit_s and answer.status in _TIMED_OUT:
+        last = answer.stdout.rstrip().rpartition("\n")[2].partition("=")[0]
+        raise ProbeError(
+            f"something hangs: the node did not tell all within {limit_s} s (the last it told was {last or 'nothing'})",
+            fix="look for processes in state D: ps -eo pid,stat,args",
+        )
+    text = answer.stdout
     seen = chain_seen.parse(text, nvml)
     if kept is None:
         return replace(seen, wanted=wanted or seen.wanted)
     seen = replace(seen, wanted=wanted or chain.Wanted.parse(kept.made_for.wanted))
-    now = chain.key(seen.boot_id, seen.loaded, nvml, seen.runtime_digest, seen.wanted)
+    now = chain.key(
+        seen.boot_id, seen.loaded, nvml, seen.runtime_digest, seen.wanted, seen.quarantine
+    )
     stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     return replace(seen, cuda=kept.cuda) if stands and kept.cuda else seen

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpustate.text.nvml_report import NvmlFacts
+from gpustate.model import health
+from gpustate.text.nvml_report import Gpu, NvmlFacts
+from gpustate.text.quarantine import Quarantine
+from gpustate.text.xids import Xid
 
 #: Kernel drivers that hold a GPU for a virtual machine.
 PASSTHROUGH = ("vfio-pci", "nvgrace_gpu_vfio_pci")
@@ -169,12 +172,29 @@ class Seen:
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     runtime_digest: str = ""  # of the files that configure the container side
+    log: tuple[Xid, ...] = ()  # the kernel log's, since the module was loaded
+    quarantine: Quarantine = field(default_factory=Quarantine)
     wanted: Wanted = field(default_factory=Wanted)  # by what it is judged unless told otherwise
 
     @property
     def gpus(self) -> tuple[PciSeen, ...]:
         """GPUs this node itself is to use."""
         return tuple(one for one in self.pci if one.is_gpu and one.driver not in PASSTHROUGH)
+
+    def held(self, gpu: Gpu) -> bool:
+        """A GPU is in quarantine."""
+        return self.quarantine.holds(gpu.uuid, self.address(gpu))
+
+    def address(self, gpu: Gpu) -> str:
+        """PCI address of a GPU; one that is lost has no name, but its place among the others."""
+        pci = gpu.pci
+        if not pci and not gpu.uuid:
+            unnamed = [one.index for one in self.nvml.gpus if not one.pci and not one.uuid]
+            named = {one.pci for one in self.nvml.gpus if one.pci}
+            left = sorted(one.address for one in self.module_gpus if one.address not in named)
+            if len(left) == len(unnamed):
+                pci = left[unnamed.index(gpu.index)]
+        return pci
 
 
 @dataclass(frozen=True)
@@ -187,6 +207,8 @@ class Key:
     mig: tuple[str, ...] = ()
     runtime: str = ""
     wanted: str = ""
+    quarantined: tuple[str, ...] = ()
+    unwell: tuple[str, ...] = ()  # UUID and what it fails by its own word
 
     def moved(self, now: Key) -> str:
         """In words, what is different now; empty when nothing is."""
@@ -206,11 +228,34 @@ class Key:
             return "the MIG layout has changed since"
         if self.runtime != now.runtime:
             return "the container runtime's configuration has changed since"
+        if self.quarantined != now.quarantined:
+            ended, new = set(self.quarantined) - set(now.quarantined), set(now.quarantined)
+            return "; ".join(
+                [f"the quarantine of {one} has ended" for one in sorted(ended)]
+                + [f"{one} is in quarantine" for one in sorted(new - set(self.quarantined))]
+            )
+        if self.unwell != now.unwell:
+            new = set(now.unwell) - set(self.unwell)
+            told = ", ".join(sorted(new)) or "a GPU is well again"
+            return f"the health of GPUs has changed: {told}"
         return "" if self.wanted == now.wanted else "it proved something else than is asked for now"
 
 
-def key(boot_id: str, loaded: str, nvml: NvmlFacts, runtime_digest: str, wanted: Wanted) -> Key:
+def key(
+    boot_id: str,
+    loaded: str,
+    nvml: NvmlFacts,
+    runtime_digest: str,
+    wanted: Wanted,
+    quarantine: Quarantine | None = None,
+) -> Key:
     """The key of a proof made now."""
+    names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
+    unwell = {
+        f"{names.get(one.gpu if one.gpu is not None else -1, '')} {one.what}"
+        for one in health.failed(health.judge(nvml))
+        if one.what != "no-answer"
+    }
     answering = [gpu for gpu in nvml.gpus if gpu.error is None and gpu.uuid]
     mig = [
         f"{gpu.uuid} {'on' if gpu.mig_current else 'off'} "
@@ -225,6 +270,10 @@ def key(boot_id: str, loaded: str, nvml: NvmlFacts, runtime_digest: str, wanted:
         mig=tuple(sorted(one.strip() for one in mig)),
         runtime=runtime_digest,
         wanted=wanted.text,
+        quarantined=tuple(sorted(one.uuid or one.pci for one in quarantine.active))
+        if quarantine is not None
+        else (),
+        unwell=tuple(sorted(unwell)),
     )
 
 
@@ -235,12 +284,18 @@ def cuda_devices(seen: Seen) -> tuple[str, ...]:
     """
     devices: list[str] = []
     for gpu in seen.nvml.gpus:
+        if seen.held(gpu):
+            continue
         if gpu.mig_current:
             devices += [mig.uuid for mig in gpu.mig_devices]
         elif gpu.uuid:
             devices.append(gpu.uuid)
     described = {gpu.pci for gpu in seen.nvml.gpus if gpu.uuid}
     devices += [
-        one.uuid for one in seen.module_gpus if one.address not in described and "?" not in one.uuid
+        one.uuid
+        for one in seen.module_gpus
+        if one.address not in described
+        and "?" not in one.uuid
+        and not seen.quarantine.holds(one.uuid, one.address)
     ]
     return tuple(uuid for uuid in devices if uuid)

@@ -40,6 +40,9 @@ CDI = "generate it: gpustate apply with the state cdi, or systemctl restart nvid
 CDI_STALE = (
     "generate it anew: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
 )
+QUARANTINE_FILE = (
+    "write it anew: gpustate quarantine NODE --gpu GPU --for 1d --reason WHY, or --end"
+)
 EARLIER = "mend the links before this one, if one is broken, then run gpustate validate"
 NO_DEVICE = "with MIG mode on, create MIG devices; otherwise mend the links before this one"
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 import re
 
 from gpustate.model import chain_data as chain
+from gpustate.text import quarantine, xids
 from gpustate.text.nvml_report import NvmlFacts
 
-KEY_SCRIPT = r"""
+KEY_SCRIPT = (
+    r"""
 b=; read -r b </proc/sys/kernel/random/boot_id; printf 'boot_id=%s\n' "$b"
 v=; [ -r "$PROC/driver/nvidia/version" ] && read -r v <"$PROC/driver/nvidia/version"
 printf 'version=%s\n' "$v"
@@ -30,9 +32,12 @@ done
 d=none; [ $# = 0 ] || { d=$(sha256sum "$@" | sha256sum); d=${d%% *}; }
 printf 'runtime_digest=%s\n' "$d"
 """
+    + quarantine.SCRIPT
+)
 
-#: ``L`` are the folders to look for libraries in.
-CHAIN_SCRIPT = r"""
+#: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
+CHAIN_SCRIPT = (
+    r"""
 nl='
 '
 printf 'kernel=%s\n' "$(uname -r)"
@@ -51,7 +56,7 @@ for d in "$PROC"/driver/nvidia/gpus/*; do
   done <"$d/information"
   printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
 done
-m=$(timeout -k 2 10 modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
+m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
 for n in libnvidia-ml.so.1 libcuda.so.1; do
   for d in $L; do
     [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; break; }
@@ -67,10 +72,11 @@ while read -r a n; do
   [ "$a $n" = "Block devices:" ] && break
   case $n in nvidia*) printf 'major=%s|%s\n' "$n" "$a";; esac
 done <"$PROC/devices"
-for f in /dev/nvidia*; do [ -d "$f" ] || [ ! -e "$f" ] || stat -L -c 'node=%n|%F|%t|%T' "$f"; done
+set --; for f in /dev/nvidia*; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+[ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
 version() { # key program
   p=$(command -v "$2") || return 0
-  o=$(timeout -k 2 15 "$2" --version 2>&1); r=$?
+  o=$(timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
   printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
 }
 version ctk nvidia-ctk
@@ -80,7 +86,7 @@ if p=$(command -v containerd); then
   a=0
   if [ -d /run/systemd/system ]; then systemctl is-active --quiet containerd && a=1
   elif [ -S /run/containerd/containerd.sock ]; then a=1; fi
-  o=$(timeout -k 2 15 containerd config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
+  o=$(timeout -k 2 ${limit:-15} containerd config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
   printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
   [ $r != 0 ] || printf '%s\n' "$o" | awk '
     /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
@@ -99,8 +105,10 @@ for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
   sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' "$f" | sort -u |
     while read -r p; do [ -e "$p" ] || printf 'missing=%s\n' "$p"; done
 done
-:
 """
+    + xids.SCRIPT
+    + ":\n"
+)
 
 _VERSION = re.compile(r"\b(\d+\.\d+(?:\.\d+)*)\b")
 
@@ -135,6 +143,13 @@ def pairs(text: str) -> list[tuple[str, str]]:
         if equals:
             found.append((key, value))
     return found
+
+
+def quarantine_of(text: str) -> quarantine.Quarantine:
+    """Read what ``KEY_SCRIPT`` printed of GPUs that are out of use."""
+    fields = dict(reversed(pairs(text)))
+    now = fields.get("now", "")
+    return quarantine.read(fields.get("quarantine", ""), int(now) if now.isdigit() else 0)
 
 
 def key_fields(text: str) -> dict[str, str]:
@@ -229,4 +244,6 @@ def parse(
         cdi=lines.cdi(),
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),
+        log=xids.parse([value for name, value in lines.pairs if name == "xid"]),
+        quarantine=quarantine_of(text),
     )

@@ -67,11 +67,13 @@ class Plan:
         changes: in the order they are shown.
         notes: things a person should know that change nothing.
         refusal: why this state must not be applied here, with the next move; ``None`` when it may.
+        warnings: as notes, but shown of the node, and also where there is nothing to do.
     """
 
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
     refusal: str | None = None
+    warnings: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.changes)

@@ -22,6 +22,7 @@ from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
 
 PYNVML = ShippedFile("pynvml.py", "pynvml")
 NVML_FACTS = ShippedFile("nvml_facts.py", "gpustate.nodeside", "nvml_facts.py")
+NVML_HEALTH = ShippedFile("nvml_health.py", "gpustate.nodeside", "nvml_health.py")
 
 #: Where distributions and NVIDIA's installer put libraries; sh, one word each.
 LIBRARY_FOLDERS = (
@@ -36,7 +37,7 @@ printf 'loaded=%s\\nlibrary=%s\\n' "$v" "$l"
 [ -n "$v" ] || { [ -n "$l" ] && echo error=9 || echo error=12; exit 0; }
 p=$(command -v python3)
 if [ -n "$p" ] && [ -r "@FACTS@" ] && [ -r "@PYNVML@" ]; then
-  o=$(timeout -k 2 @LIMIT@ "$p" -I -S "@FACTS@" "@PYNVML@" @TIMEOUT@) && { printf 'nvml=%s\\n' "$o"; exit 0; }
+  o=$(timeout -k 2 @LIMIT@ "$p" -I -S "@FACTS@" "@PYNVML@" @TIMEOUT@ "@HEALTH@") && { printf 'nvml=%s\\n' "$o"; exit 0; }
 fi
 if command -v nvidia-smi >/dev/null; then
 @SMI@
@@ -56,14 +57,15 @@ class GpuFacts(Ask[NvmlFacts]):
 
     @property
     def ships(self) -> tuple[ShippedFile, ...]:
-        """The binding and the program that uses it."""
-        return (PYNVML, NVML_FACTS)
+        """The binding, the program that uses it and its second half."""
+        return (PYNVML, NVML_FACTS, NVML_HEALTH)
 
     def script(self) -> str:
         words = {
             "@FOLDERS@": LIBRARY_FOLDERS,
             "@FACTS@": NVML_FACTS.path,
             "@PYNVML@": PYNVML.path,
+            "@HEALTH@": NVML_HEALTH.path,
             "@LIMIT@": str(self.timeout_s + 10),
             "@TIMEOUT@": str(self.timeout_s),
             "@SMI@": nvsmi.SCRIPT,

@@ -14,6 +14,7 @@ from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.node import Node
+from gpustate.model.quarantine import AskQuarantine, left
 from gpustate.text import labels
 from gpustate.text.labels import VGpu
 
@@ -70,8 +71,9 @@ def look(node: Node) -> labels.Seen:
     facts = node.facts()
     nvml = node.ask(GpuFacts())
     machine = node.ask(AskMachine())
+    held = node.ask(AskQuarantine())
     classes = {gpu.address: gpu.class_id for gpu in facts.gpus}
-    return labels.Seen(nvml, classes, machine.product, machine.vgpus)
+    return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
 __all__ = ["AskMachine", "Machine", "look"]

@@ -1,6 +1,6 @@
 """Ask NVML about this node's GPUs and print one JSON object.
 
-    python3 -I -S nvml_facts.py PATH_OF_PYNVML [TIMEOUT_S]
+    python3 -I -S nvml_facts.py PATH_OF_PYNVML [TIMEOUT_S [PATH_OF_NVML_HEALTH]]
 
 A GPU that hangs takes its caller along, and a caller stuck in the driver cannot even be killed.
 So a child asks, writes a line for each GPU into a pipe, and the parent leaves on time with what
@@ -78,9 +78,12 @@ def _cuda_version(number: int) -> str:
 class _Asker:
     """One NVML session. ``tell`` gets every finding as soon as it is there."""
 
-    def __init__(self, nvml: Any, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, nvml: Any, tell: Callable[[dict[str, Any]], None], health: Any = None
+    ) -> None:
         self.nvml = nvml
         self.tell = tell
+        self.health = health  # the module beside this one; None: it is not there
         self.profiles: dict[Any, list[dict[str, Any]]] = {}  # of each model asked so far
 
     def try_(self, function: str, *arguments: object) -> Any:
@@ -269,6 +272,8 @@ class _Asker:
         if rows is not None:
             gpu["remap_pending"], gpu["remap_failed"] = bool(rows[2]), bool(rows[3])
         gpu.update(self.fabric(handle))
+        if self.health is not None:
+            gpu["health"] = self.health.ask(self.nvml, self.try_, handle)
 
     def run(self) -> None:
         cuda = self.try_("nvmlSystemGetCudaDriverVersion")
@@ -292,12 +297,17 @@ class _Asker:
             self.tell({"gpu": gpu})
 
 
-def ask(pynvml_path: str, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Ask NVML in this very process."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(pynvml_path)))
+def ask(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
+    """Ask NVML in this very process; ``health_path``: nvml_health.py, beside this file if not given."""
+    for path in (health_path or __file__, pynvml_path):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     import importlib
 
     pynvml: Any = importlib.import_module("pynvml")
+    try:
+        health: Any = importlib.import_module("nvml_health")
+    except ImportError:
+        health = None
 
     try:
         pynvml.nvmlInit()
@@ -305,13 +315,13 @@ def ask(pynvml_path: str, tell: Callable[[dict[str, Any]], None]) -> None:
         tell({"error": error.value, "error_text": str(error)})
         return
     try:
-        _Asker(pynvml, tell).run()
+        _Asker(pynvml, tell, health).run()
     except pynvml.NVMLError as error:
         tell({"error": error.value, "error_text": str(error)})
     # No nvmlShutdown: the process ends here, and a wedged GPU may hang in it.
 
 
-def _child(pynvml_path: str, pipe: int) -> None:
+def _child(pynvml_path: str, pipe: int, health_path: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)  # or a stuck child would keep the caller's output open
@@ -320,7 +330,7 @@ def _child(pynvml_path: str, pipe: int) -> None:
         os.write(pipe, json.dumps(finding).encode() + b"\n")
 
     try:
-        ask(pynvml_path, tell)
+        ask(pynvml_path, tell, health_path)
         tell({"done": True})
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
         tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
@@ -345,13 +355,13 @@ def _collect(pipe: int, deadline: float) -> tuple[list[dict[str, Any]], str]:
             return findings, "done"
 
 
-def collect(pynvml_path: str, timeout_s: float = 20.0) -> dict[str, Any]:
+def collect(pynvml_path: str, timeout_s: float = 20.0, health_path: str = "") -> dict[str, Any]:
     """Ask NVML in a child process, for at most ``timeout_s`` seconds; never raises for a bad GPU."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _child(pynvml_path, writing)
+        _child(pynvml_path, writing, health_path)
     os.close(writing)
     findings, end = _collect(reading, time.monotonic() + timeout_s)
     os.close(reading)
@@ -379,7 +389,8 @@ def collect(pynvml_path: str, timeout_s: float = 20.0) -> dict[str, Any]:
 
 def main() -> None:
     timeout_s = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
-    sys.stdout.write(json.dumps(collect(sys.argv[1], timeout_s)) + "\n")
+    health_path = sys.argv[3] if len(sys.argv) > 3 else ""
+    sys.stdout.write(json.dumps(collect(sys.argv[1], timeout_s, health_path)) + "\n")
     sys.stdout.flush()
     os._exit(0)
 

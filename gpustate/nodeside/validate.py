@@ -46,7 +46,8 @@ DRIVER_ROOT_CTR_PATH=/host
 NVIDIA_DEV_ROOT=/
 DEV_ROOT_CTR_PATH=/host
 """
-#: Status file, its content, and the links it stands for.
+#: Status file, its content, and the links it stands for. A GPU that is unwell keeps workloads away, not
+#: the driver's other clients, so ``health`` counts with the last.
 STATUS_FILES = (
     ("driver-ready", DRIVER_READY, ("pci", "driver", "libraries", "device-nodes")),
     ("toolkit-ready", "", ("toolkit", "runtime", "cdi")),
@@ -110,7 +111,8 @@ class StatusFiles:
         written: list[str] = []
         marks: list[str] = []
         for name, text, links in STATUS_FILES:
-            if any(outcomes[link] == chain.FAILED for link in links):
+            also = ("health",) if name == "cuda-ready" else ()
+            if any(outcomes[link] == chain.FAILED for link in (*links, *also)):
                 break
             if all(outcomes[link] == chain.NOT_APPLICABLE for link in links):
                 continue
@@ -137,6 +139,8 @@ class Validator:
             PROC=config["proc"],
             SYS=config["sys"],
             L=config["libraries"],
+            limit="15",
+            G=str(self.state),
         )
 
     def sh(self, script: str) -> str:
@@ -167,7 +171,8 @@ class Validator:
         nvml = self.nvml()
         results: list[dict[str, Any]] | None = None
         if self.wanted.cuda and nvml.error is None:
-            results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml)))
+            held = chain_seen.quarantine_of(self.sh(chain_seen.KEY_SCRIPT))
+            results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml, quarantine=held)))
         seen = chain_seen.parse(self.sh(chain_seen.KEY_SCRIPT + chain_seen.CHAIN_SCRIPT), nvml)
         if results is None:
             return seen
@@ -181,10 +186,16 @@ class Validator:
 
     def key_now(self) -> chain.Key:
         """What a proof would be made for now."""
-        fields = chain_seen.key_fields(self.sh(chain_seen.KEY_SCRIPT))
+        text = self.sh(chain_seen.KEY_SCRIPT)
+        fields = chain_seen.key_fields(text)
         loaded = chain_seen.loaded_version(fields["version"])
         return chain.key(
-            fields["boot_id"], loaded, self.nvml(), fields["runtime_digest"], self.wanted
+            fields["boot_id"],
+            loaded,
+            self.nvml(),
+            fields["runtime_digest"],
+            self.wanted,
+            chain_seen.quarantine_of(text),
         )
 
     def stands(self) -> bool:
@@ -205,7 +216,14 @@ class Validator:
         checks = chain.evaluate(seen, self.wanted)
         written = self.status.finish(checks)
         # NVML may have loaded the module just now, so the key is taken afterwards.
-        key = chain.key(seen.boot_id, seen.loaded, seen.nvml, seen.runtime_digest, self.wanted)
+        key = chain.key(
+            seen.boot_id,
+            seen.loaded,
+            seen.nvml,
+            seen.runtime_digest,
+            self.wanted,
+            seen.quarantine,
+        )
         proof = {
             "format": FORMAT,
             "ok": chain.first_broken(checks) is None,

@@ -125,9 +125,11 @@ def _cards(view: Overview) -> str:
     time = _timed(view)
     if time is not None:
         cards.append(_card("Time, likely", duration(time["likely_s"]), _span(time)))
-        at_most = time["reboots_at_most"]
-        more = f"at most {at_most:,}" if at_most > time["reboots"] else "as far as can be known"
-        cards.append(_card("Nodes that reboot", f"{time['reboots']:,}", f"{more}; {pace(time)}"))
+        sure, at_most = time["reboots"], time["reboots_at_most"]
+        told = f"{sure:,} to {at_most:,}" if sure else f"up to {at_most:,}"
+        cards.append(
+            _card("Nodes that reboot", told if at_most > sure else f"{sure:,}", pace(time))
+        )
     return f'<div class="cards">{"".join(cards)}</div>'
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.model.change import Disruption
 from gpustate.plan.groups import Group, counts, group, totals
+from gpustate.plan.ranges import natural
 
 #: What a value of a change is shortened to on one line.
 WIDE = 72
@@ -55,12 +57,24 @@ class Overview:
 
 
 def overview(document: Mapping[str, Any]) -> Overview:
-    """Look at a plan as a whole; groups are made anew, the estimate is the plan's own."""
-    groups = group(document["nodes"])
+    """Look at a plan as a whole; groups are made anew, the estimate is the plan's own.
+
+    Groups come in the order of a reader, whatever order the inventory has.
+    """
+    found = group(document["nodes"])
     fleet: Mapping[str, Any] = document.get("fleet") or {}
-    saved = fleet.get("groups") or [{}] * len(groups)
-    each = [row.get("estimate") for row in saved]
+    saved = fleet.get("groups") or [{}] * len(found)
+    takes = [row.get("estimate") for row in saved]
+    rows = sorted(zip(found, takes, strict=True), key=lambda row: _place(row[0]))
+    groups, each = [one for one, _ in rows], [estimate for _, estimate in rows]
     return Overview(document, groups, counts(groups), totals(groups), fleet.get("estimate"), each)
+
+
+def _place(one: Group) -> tuple[int, int, Any]:
+    """What costs most first, then what could not be planned, then what is as it should be."""
+    if one.pending:
+        return 0, -Disruption.parse(one.worst[0]), natural(one.names[0])
+    return (2 if one.quiet else 1), 0, natural(one.names[0])
 
 
 def sentence(view: Overview) -> str:

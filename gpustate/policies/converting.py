@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,11 @@ from gpustate import registry
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.model.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.model.policy import Policy, every_parameter, parameters
+from gpustate.model.state import AnyState
 from gpustate.policies import document, python, writing
 from gpustate.text.words import shown
+
+Parameters = Callable[[AnyState], dict[str, Any]]
 
 SHAPES = ("yaml", "python", "clusterpolicy")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -56,7 +59,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         again = _read(text, to)
     except GpustateError as error:
         raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
-    lost.extend(differences(kept, again))
+    lost.extend(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
     lost.extend(f"of the file itself: {note}" for note in policy.notes)
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
@@ -78,7 +81,7 @@ def _written(policy: Policy, to: str) -> str:
         name = (
             re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
         )
-    return operator.write(name, states)
+    return operator.write(name, states, policy.nodes)
 
 
 def _read(text: str, to: str) -> Policy:
@@ -102,8 +105,32 @@ def _importable(cls: type) -> bool:
     return cls.__module__ != "gpustate_policy"
 
 
-def differences(wanted: Policy, got: Policy) -> Iterator[str]:
-    """Say in what two policies differ, defaults included: what is not there, and what is there too."""
+def _meant(state: AnyState) -> dict[str, Any]:
+    """The parameters as a file of the Operator can say them: it has names of its own for files."""
+    from gpustate.clusterpolicy import writing as operator
+
+    found = dict(every_parameter(state))
+    if state.name == "mig":
+        text = operator.mig_text(found)
+        found |= {"file": None, "contents": {"file": text} if text else {}}
+    if state.name == "dcgm-exporter":
+        text = operator.counters_text(found)
+        found |= {"counters": None, "contents": {"counters": text} if text else {}}
+    if state.name == "device-plugin-config":
+        configs, chosen = operator.plugin_configs(found)
+        found |= {"config": None, "configs": configs, "selected": "", "default": chosen}
+    return found
+
+
+def differences(
+    wanted: Policy, got: Policy, parameters_of: Parameters = every_parameter
+) -> Iterator[str]:
+    """Say in what two policies differ, defaults included: what is not there, and what is there too.
+
+    Args:
+        wanted, got: the policies.
+        parameters_of: what of a state is compared.
+    """
     theirs = {state.name: state for state in got.states}
     for state in wanted.states:
         other = theirs.pop(state.name, None)
@@ -113,7 +140,7 @@ def differences(wanted: Policy, got: Policy) -> Iterator[str]:
             else:
                 yield f"{state.name}: ensure absent: nothing takes it away"
             continue
-        yield from _values(every_parameter(state), every_parameter(other), (state.name,))
+        yield from _values(parameters_of(state), parameters_of(other), (state.name,))
     for name in theirs:
         yield f"{name}: the state is there too, although the policy does not have it"
     for section in ("groups", "nodes"):

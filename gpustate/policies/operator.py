@@ -72,7 +72,12 @@ def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Po
         places = {key: rewritten.place(place) for key, place in places.items()}
         notes = tuple(map(rewritten.note, notes))
     places[("states",)] = path
-    return Policy(*states, name=reading.name or None, notes=notes, places=places)
+    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    for one in reading.for_nodes:
+        nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
+        place = rewritten.place(one.place) if rewritten is not None else one.place
+        places[("nodes", one.node, one.state)] = place
+    return Policy(*states, name=reading.name or None, notes=notes, nodes=nodes, places=places)
 
 
 def _home(key: str) -> Path:
@@ -127,8 +132,12 @@ def _state(wanted: Wanted, path: str) -> AnyState:
     cls = registry.get(wanted.state)
     try:
         return build(cls, wanted.parameters, place=path)
-    except PolicyError:
+    except PolicyError as error:
         # Once more, one by one: the error is to name the line its parameter stands on.
         for name, place in wanted.places.items():
-            build(cls, {name: wanted.parameters[name]}, place=place)
+            try:
+                build(cls, {name: wanted.parameters[name]}, place=place)
+            except PolicyError as alone:
+                if alone.message == error.message:
+                    raise
         raise

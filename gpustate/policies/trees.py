@@ -5,14 +5,13 @@ Trees are never changed: a change makes a new one that shares what stayed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.text import yaml_events
-from gpustate.text.words import at, shown
+from gpustate.text import strict_json, yaml_events
+from gpustate.text.words import at
 
 #: Keys of mappings, and indices of lists.
 Steps = tuple[str | int, ...]
@@ -76,38 +75,11 @@ def documents(text: str, path: str, rules: yaml_events.Rules = RULES) -> list[Tr
     Raises:
         PolicyError: with the line at which the text stops making sense.
     """
-    found: list[Tree] = []
-    for document in yaml_events.documents(text, path, rules):
-        found.append(_Planter(path, document.lines).tree(document.data, document.line))
-    return found
 
+    def tree(value: Any, line: int) -> Tree:
+        return Tree(value, at(path, line))
 
-class _Planter:
-    """Makes trees of one document; what an alias stands for is one tree, however often it is used."""
-
-    def __init__(self, path: str, lines: yaml_events.Lines) -> None:
-        self.path = path
-        self.lines = lines
-        self.made: dict[int, Any] = {}
-
-    def tree(self, data: Any, line: int) -> Tree:
-        return Tree(self.value(data), at(self.path, line))
-
-    def value(self, data: Any) -> Any:
-        if not isinstance(data, dict | list):
-            return data
-        known = self.made.get(id(data))
-        if known is not None:
-            return known
-        made: Any
-        if isinstance(data, dict):
-            lines = self.lines.of_keys[id(data)]
-            made = {key: self.tree(value, lines[key]) for key, value in data.items()}
-        else:
-            numbers = self.lines.of_items[id(data)]
-            made = [self.tree(value, n) for value, n in zip(data, numbers, strict=True)]
-        self.made[id(data)] = made
-        return made
+    return [one.wrapped(tree) for one in yaml_events.documents(text, path, rules)]
 
 
 def from_json(text: str, place: str) -> Any:
@@ -117,26 +89,7 @@ def from_json(text: str, place: str) -> Any:
         PolicyError: it is not JSON, at ``place``.
     """
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(found)
-        if len(made) != len(found):
-            keys = [key for key, _ in found]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise PolicyError(f"the key {shown(twice)} stands twice", place=place)
-        return made
-
-    def constant(name: str) -> NoReturn:
-        raise PolicyError(f"{name} is no number of JSON", place=place)
-
-    try:
-        found = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        raise PolicyError(
-            f"is not JSON: {error.msg} (column {error.colno})", place=place
-        ) from error
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise PolicyError(f"is not JSON that can be read: {why}", place=place) from error
+    found = strict_json.read(text, place, PolicyError, lined=False)
     _check_depth(found, place)
     return found
 

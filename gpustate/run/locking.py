@@ -79,9 +79,8 @@ def onto(
     layers: dict[LockedSet, VarsLayer] = {}
     nodes: list[InventoryNode] = []
     for node in inventory.nodes:
-        states = resolve(policy, node, known).states
-        driver: Any = next((state for state in states if state.name == "driver"), None)
-        if driver is None or driver.absent:
+        driver = _driver(policy, node, known)
+        if driver is None:
             nodes.append(node)
             continue
         one = by_node.get(node.name)
@@ -94,6 +93,49 @@ def onto(
         layer = layers.setdefault(one, _layer(one, path))
         nodes.append(replace(node, layers=(*_own_layers(node), layer)))
     return replace(inventory, nodes=tuple(nodes))
+
+
+def onto_image(
+    node: InventoryNode, policy: Policy, lock: Lock, path: str, known: Collection[str] = ()
+) -> InventoryNode:
+    """An image that is no node's in particular, with the one set that the lock has for its policy.
+
+    Args:
+        node: stands for the machines that will boot the image.
+        policy, lock, path, known: as for :func:`onto`.
+
+    Raises:
+        PolicyError: the lock has no set for the policy, or several.
+    """
+    driver = _driver(policy, node, known)
+    if driver is None:
+        return node
+    wanted = wanted_of(driver)
+    fitting = {
+        (one.driver, one.module_type, *sorted(one.versions.items())): one
+        for one in lock.sets
+        if one.serves(wanted)
+    }
+    if len(fitting) > 1:
+        told = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
+        raise PolicyError(
+            f"has {len(fitting)} sets for {wanted.text} ({told}), and an image gets one",
+            place=path,
+            fix="say whose: -i INVENTORY --as NODE",
+        )
+    for one in fitting.values():
+        return replace(node, layers=(*_own_layers(node), _layer(one, path)))
+    if driver.only is None:
+        raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
+    return node
+
+
+def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
+    """The state of the driver as a node has it; ``None`` where it is not to be there."""
+    for state in resolve(policy, node, known).states:
+        if state.name == "driver":
+            return None if state.absent else state
+    return None
 
 
 def _own_layers(node: InventoryNode) -> tuple[VarsLayer, ...]:

@@ -24,6 +24,8 @@ from gpustate.remote.session import Session
 from gpustate.run import fleet
 from gpustate.run.indexes import AskDriver, AskLists, AskOthers, with_pins
 from gpustate.run.looking import look_at
+from gpustate.run.rpmindexes import AskRpmDriver, AskRpmOthers, with_others
+from gpustate.run.rpmrepositories import AskRepositories, Repositories
 from gpustate.solve import branches, keeping
 from gpustate.solve.keeping import Outdated, Settled
 from gpustate.solve.lock import Lock, Situation, gathered
@@ -48,6 +50,7 @@ class Case:
         facts: of the matrix, without the driver.
         allow: rules to go on in spite of.
         lists: digest of its package indexes.
+        repositories: of rpm packages; ``None`` on a node with apt.
     """
 
     wanted: Wanted
@@ -59,6 +62,7 @@ class Case:
     facts: frozenset[tuple[str, Value]]
     allow: frozenset[tuple[str, str]]
     lists: str
+    repositories: Repositories | None = field(default=None, compare=False)
 
     @property
     def index(self) -> tuple[str, tuple[str, ...]]:
@@ -146,8 +150,8 @@ def _failed(found: Survey, name: str, error: GpustateError) -> None:
 
 def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> Case | str:
     """What decides for one node, or why it gets no driver."""
-    ask = AskLists()
-    look, facts, known = look_at(resolved.node, states, session.answer, (ask,))
+    apt, dnf = AskLists(), AskRepositories()
+    look, facts, known = look_at(resolved.node, states, session.answer, (apt, dnf))
     if "driver" in look.errors:
         raise RefusedError(look.errors["driver"])
     seen: Any = look.seen.get("driver")
@@ -156,11 +160,16 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     driver: Any = by_name["driver"]
     if results["driver"].outcome is Outcome.NOT_APPLICABLE or driver.absent:
         return results["driver"].reason or "the policy takes the driver away here"
-    lists = ask.parse(known[ask])
-    if not lists.digest:
-        raise RefusedError("this node has no apt", fix="leave the driver out for it with only=")
-    repository = results.get("driver-repository")
-    if repository is not None and repository.plan.changes:
+    digest, repositories = apt.parse(known[apt]).digest, None
+    if not digest:
+        repositories = dnf.parse(known[dnf]).checked()
+        digest = repositories.digest
+    if not digest:
+        raise RefusedError(
+            "this node has neither apt nor dnf", fix="leave the driver out for it with only="
+        )
+    source = results.get("driver-repository")
+    if source is not None and source.plan.changes:
         raise RefusedError(
             "the policy's driver-repository is not in place here, so what it offers is not known",
             fix="apply driver-repository first",
@@ -172,7 +181,9 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     return Case(
         wanted=wanted_of(
             driver,
-            fabric_manager=manager in applied and not _absent(manager) and facts.has_nvswitch,
+            fabric_manager=manager in applied
+            and not _absent(manager)
+            and bool(getattr(look.seen.get("fabric-manager"), "needed", facts.has_nvswitch)),
         ),
         situation=Situation(
             facts.distribution,
@@ -186,7 +197,8 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
         scheme=complete[0].name if complete else "",
         facts=frozenset((k, v) for k, v in matrix.items() if k not in _OF_DRIVER),
         allow=frozenset(resolved.allow.items()),
-        lists=lists.digest,
+        lists=digest,
+        repositories=repositories,
     )
 
 
@@ -218,7 +230,10 @@ def _read_indexes(found: Survey, request: fleet.Request) -> None:
         nodes = [rows[0] for rows in waiting.values()]
 
         def asked(node: Node) -> tuple[Package, ...]:
-            return _offers(node, found.cases[node.name].index[1])
+            case = found.cases[node.name]
+            if case.repositories is not None:
+                return _offers_of_rpms(node, case.repositories)
+            return _offers(node, case.index[1])
 
         for node, packages, error in fleet.question(nodes, request.forks, asked):
             index = found.cases[node.name].index
@@ -241,6 +256,14 @@ def _offers(node: Node, kernels: tuple[str, ...]) -> tuple[Package, ...]:
     return with_pins(mine, node.ask(AskOthers(outside_names(mine), names)))
 
 
+def _offers_of_rpms(node: Node, repositories: Repositories) -> tuple[Package, ...]:
+    mine = node.ask(AskRpmDriver(repositories))
+    if not mine:
+        return ()
+    others: tuple[Package, ...] = node.ask(AskRpmOthers(repositories, outside_names(mine)))
+    return with_others(mine, others)
+
+
 @dataclass(slots=True)
 class Solved:
     """What became of all nodes.
@@ -256,13 +279,16 @@ class Solved:
     refused: dict[str, str]
 
 
-def settle_all(found: Survey, old: Lock, *, update: Iterable[str] = ()) -> Solved:
+def settle_all(
+    found: Survey, old: Lock, *, update: Iterable[str] = (), gone: Iterable[str] = ()
+) -> Solved:
     """Settle every node; nodes that are alike once. Nodes that were not asked keep what they have.
 
     Args:
         found: what the nodes said.
         old: the lock as it is.
         update: nodes that are asked to move.
+        gone: nodes that are to leave the lock.
     """
     moving = frozenset(update)
     had = old.by_node()
@@ -280,7 +306,8 @@ def settle_all(found: Survey, old: Lock, *, update: Iterable[str] = ()) -> Solve
             settled[node] = answer
             if answer.set is None and answer.unsolved is not None:
                 refused[node] = explain(answer.unsolved)
-    sets = {n: s for n, s in had.items() if n not in found.skipped}
+    leaving = {*found.skipped, *gone}
+    sets = {node: one for node, one in had.items() if node not in leaving}
     sets |= {node: one.set for node, one in settled.items() if one.set is not None}
     return Solved(settled, gathered(sets, compat.load().digest), refused)
 

@@ -132,6 +132,8 @@ class Walk:
         if look.view.facts.first_boot not in ("", "done"):
             self.result.notes.append(f"the first boot of its image: {look.view.facts.first_boot}")
         results = make.make(self.states, look)
+        told = (line for result in results.values() for line in result.plan.warnings)
+        self.result.notes += dict.fromkeys(told)
         self._keep(look, results)
         self._end(*settle.node_status(results.values()))
         if self.result.status is NodeStatus.REFUSED:

@@ -199,6 +199,6 @@ class Closure:
         if version and version != self.version:
             yield Apart(name, f"is no part of driver {self.version}")
         if package.forbidden:
-            yield Apart(name, "is forbidden by a pin of apt")
+            yield Apart(name, f"is forbidden by {package.bar}")
         if self.origin and origin != self.origin and not package.leaf and (exact or version):
             yield Apart(name, f"comes from {origin}, not from {self.origin}")

@@ -27,6 +27,8 @@ def solve_data(
     *,
     path: str,
     changed: bool,
+    gone: Sequence[str] = (),
+    pruned: bool = False,
 ) -> dict[str, Any]:
     """What became of all nodes.
 
@@ -35,6 +37,8 @@ def solve_data(
         troubles: by kind (``refused``, ``unreachable``, ``skipped``), by node, why.
         path: of the lock file.
         changed: the lock is another one than before.
+        gone: nodes of the lock that the inventory has no more.
+        pruned: they were taken out of the lock.
     """
     rows: list[dict[str, Any]] = []
     for one, how, nodes in _groups(settled):
@@ -55,6 +59,8 @@ def solve_data(
         "sets": rows,
         "conflicts": conflicts,
         **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
+        "gone": list(gone),
+        "pruned": pruned,
         "summary": counts(settled, troubles),
     }
 
@@ -106,6 +112,8 @@ def solve_text(
     *,
     path: str,
     changed: bool,
+    gone: Sequence[str] = (),
+    pruned: bool = False,
 ) -> str:
     """The same for a person; the last line is for grep."""
     lines: list[str] = []
@@ -125,6 +133,9 @@ def solve_text(
         for node in sorted(rows):
             if node not in conflicting:
                 lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
+    if gone:
+        what = "left the lock" if pruned else "still in the lock; take them out with --prune"
+        lines += _wrapped(f"not in the inventory, {what}: {few(gone, 8)}", "")
     lines.append(f"{path} {'has changed' if changed else 'stays as it is'}")
     words = counts(settled, troubles).items()
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"

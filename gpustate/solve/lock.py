@@ -20,12 +20,12 @@ from gpustate.errors import PolicyError
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.problem import Wanted
 from gpustate.solve.solver import Solution
-from gpustate.text import driverset
+from gpustate.text import driverset, strict_json
 from gpustate.text.words import kind_of, named, shown
 
 FORMAT = "gpustate.lock/1"
 NAME = "gpustate.lock"
-_WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~_-]*")
+_WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def policy_part(wanted: Wanted) -> Wanted:
 def locked(solution: Solution, wanted: Wanted, situation: Situation) -> LockedSet:
     """A solution as it is locked: the driver's own packages only."""
     mine = tuple(
-        replace(one, depends=(), conflicts=(), provides=())
+        replace(one, depends=(), conflicts=(), provides=(), rpm=False)
         for one in solution.packages
         if driverset.is_member(one.name, one.version)
     )
@@ -196,7 +196,9 @@ def from_text(text: str, place: str) -> Lock:
     Raises:
         PolicyError: it is none, with the key that is wrong.
     """
-    data = _Part(_json(text, place), place)
+    data = _Part(
+        strict_json.read(text, place, PolicyError, said="is no lock file", fix="solve again"), place
+    )
     found = data.get("format", str)
     if found != FORMAT:
         raise PolicyError(
@@ -215,29 +217,6 @@ def from_text(text: str, place: str) -> Lock:
                 )
             seen[node] = number
     return Lock(sets, data.get("matrix", str))
-
-
-def _json(text: str, place: str) -> Any:
-    def pairs(rows: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(rows)
-        if len(found) != len(rows):
-            keys = [key for key, _ in rows]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise PolicyError(f"the key {named(twice)} is there twice", place=place)
-        return found
-
-    def constant(word: str) -> Any:
-        raise PolicyError(f"{word} is no number of JSON", place=place)
-
-    try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        raise PolicyError(
-            f"is no lock file: {error.msg}", place=f"{place}:{error.lineno}", fix="solve again"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else "a number is too long"
-        raise PolicyError(f"is no lock file: {why}", place=place, fix="solve again") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Packages of repositories' indexes, and who of them meets what. Pure.
 
+Debian's indexes are read here; those of rpm repositories by :mod:`~gpustate.solve.repodata`.
+
 Sources:
     deb822(5); Debian wiki, RepositoryFormat: fields of Packages and Release files.
 """
@@ -9,14 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from gpustate.solve import relations
+from gpustate.solve import relations, rpmversion
 from gpustate.solve.relations import Clause, Relation
 from gpustate.text import driverset
 from gpustate.text.dpkg import upstream_version, version_key
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
+#: What forbids packages on nodes with apt.
+PIN = "a pin of apt"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,7 +58,9 @@ class Package:
         sha256: hash of the file; empty when the index has none.
         size: of the file in bytes.
         leaf: a package outside of the driver: what it needs in turn is apt's business.
-        forbidden: a pin of apt forbids it.
+        forbidden: something on the node forbids it.
+        bar: what does.
+        rpm: versions compare as rpm's do.
     """
 
     name: str
@@ -67,9 +74,16 @@ class Package:
     size: int = 0
     leaf: bool = False
     forbidden: bool = False
+    bar: str = PIN
+    rpm: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+    @property
+    def order(self) -> Any:
+        """Sorts builds of one kind, the oldest first."""
+        return rpmversion.version_key(self.version) if self.rpm else version_key(self.version)
 
     @property
     def driver(self) -> str:
@@ -82,13 +96,7 @@ class Package:
 
     def meets(self, relation: Relation) -> bool:
         """It is, or stands in for, what a relation names."""
-        if self.name == relation.name and relation.admits(self.version):
-            return True
-        for name, version in self.provides:
-            named = name == relation.name and not relation.arch
-            if named and (not relation.op or (version and relation.admits(version))):
-                return True
-        return False
+        return relation.met_by(self.name, self.version, self.provides)
 
     def clashes(self, other: Package) -> bool:
         """The two cannot be installed together. A package never clashes with itself."""
@@ -162,7 +170,7 @@ class Universe:
         ordered = {
             name: tuple(
                 sorted(
-                    sorted(rows.values(), key=lambda p: version_key(p.version), reverse=True),
+                    sorted(rows.values(), key=lambda p: p.order, reverse=True),
                     key=lambda p: p.name != name,
                 )
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from gpustate.solve import branches
+from gpustate.solve import branches, schemes
 from gpustate.solve.packages import Universe
 from gpustate.text import driverset
 from gpustate.text.dpkg import version_key
@@ -100,14 +100,14 @@ class Problem:
     def candidates(self) -> list[Candidate]:
         """Every driver that might be meant, whole or not: the newest first, then names that are there."""
         found = list(self._candidates())
-        order = {scheme.name: number for number, scheme in enumerate(driverset.SCHEMES)}
+        order = {scheme.name: number for number, scheme in enumerate(schemes.of(self.os_id))}
         found.sort(key=lambda c: (c.scheme.name != self.scheme, order[c.scheme.name], c.origin))
         found.sort(key=lambda c: version_key(c.version), reverse=True)
         return found
 
     def _candidates(self) -> Iterator[Candidate]:
-        for scheme in driverset.SCHEMES:
-            if scheme.os_id != self.os_id or (self.wanted.precompiled and not scheme.prebuilt):
+        for scheme in schemes.of(self.os_id):
+            if self.wanted.precompiled and not scheme.prebuilt:
                 continue
             known = sorted(driverset.branches_in(p.name for p in self.universe.packages))
             for branch in known if scheme.by_branch else (0,):
@@ -130,9 +130,10 @@ class Problem:
     def _fabric_manager(self, origin: str, version: str) -> tuple[str, ...]:
         if not self.wanted.fabric_manager:
             return ()
-        plain = "nvidia-fabricmanager"
-        suffixed = f"{plain}-{driverset.branch_of(version)}"
-        return (suffixed if self.universe.of(suffixed, origin) else plain,)
+        names = schemes.fabric_managers(driverset.branch_of(version))
+        offered = (name for name in names if version in self.universe.versions(name, origin))
+        there = (name for name in names if self.universe.of(name, origin))
+        return (next(offered, next(there, names[-1])),)
 
     def extras(self, candidate: Candidate) -> Iterator[str]:
         """Names to take along where they are offered in the driver's version."""

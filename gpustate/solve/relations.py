@@ -12,6 +12,7 @@ Sources:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpustate.text.dpkg import compare_versions
@@ -57,6 +58,17 @@ class Relation:
         if self.arch:
             return False
         return not self.op or compare_versions(version, self.version) in _SIGNS[self.op]
+
+    def met_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
+        """A package is, or stands in for, what the relation names."""
+        if name == self.name and self.admits(version):
+            return True
+        if self.arch:
+            return False
+        return any(
+            provided == self.name and (not self.op or (bound != "" and self.admits(bound)))
+            for provided, bound in provides
+        )
 
 
 Clause = tuple[Relation, ...]

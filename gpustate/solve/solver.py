@@ -13,7 +13,7 @@ from functools import cache
 
 from gpustate.solve import core
 from gpustate.solve.closure import Closure
-from gpustate.solve.packages import Package
+from gpustate.solve.packages import PIN, Package
 from gpustate.solve.problem import Candidate, Problem
 from gpustate.text import driverset
 
@@ -168,8 +168,10 @@ class Reasons:
             builds = universe.of(name, origin)
             fitting = [p for p in builds if driverset.at_version((p.version,), candidate.version)]
             if fitting and all(p.forbidden for p in fitting):
+                bar = fitting[0].bar
+                kind = "pin" if bar == PIN else bar
                 yield Reason(
-                    f"offer:{origin}:pin", f"a pin of apt forbids the driver's packages of {origin}"
+                    f"offer:{origin}:{kind}", f"{bar} forbids the driver's packages of {origin}"
                 )
             elif not fitting:
                 versions = universe.versions(name, origin)

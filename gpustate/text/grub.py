@@ -106,3 +106,66 @@ def _find(entries: list[Entry], part: str) -> Entry:
         if part in (entry.title, entry.id):
             return entry
     return entries[0]
+
+
+# --- the kernel's arguments ----------------------------------------------------------------------
+
+#: Drop-ins that Debian's and Ubuntu's grub-mkconfig reads after /etc/default/grub.
+DROP_INS = "/etc/default/grub.d"
+_ARGUMENTS = re.compile(r"\s*linux(?:16|efi)?\s+\S*/vmlinu[xz]-(\S+)\s*(.*)$")
+#: Arguments that may be given several times, each time with a list.
+_LISTS = ("modprobe.blacklist", "module_blacklist")
+
+
+def drop_in_path(owner: str) -> str:
+    """Where one owner's arguments are kept."""
+    return f"{DROP_INS}/gpustate-{owner}.cfg"
+
+
+def drop_in_text(owner: str, words: Iterable[str]) -> str:
+    """A drop-in that adds each argument unless it is there already.
+
+    The words are put into sh: they must be :func:`is_argument`.
+    """
+    lines = [f"# Written by gpustate (state {owner}); changes are undone by the next apply."]
+    for word in words:
+        lines += [
+            f'case " $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT " in *" {word} "*) ;;',
+            f'*) GRUB_CMDLINE_LINUX="${{GRUB_CMDLINE_LINUX:+$GRUB_CMDLINE_LINUX }}{word}" ;; esac',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def is_argument(text: str) -> bool:
+    """The text can be a kernel argument, without quoting anywhere on its way."""
+    return re.fullmatch(r"[A-Za-z0-9_.]+(=[A-Za-z0-9_.,:+-]*)?", text) is not None
+
+
+def menu_arguments(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Release and arguments of every entry of a menu, in order."""
+    found = (_ARGUMENTS.match(line) for line in lines)
+    return tuple((match[1], tuple(match[2].split())) for match in found if match)
+
+
+def lacking(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Those of the wanted arguments that a command line does not have."""
+    there = tuple(words)
+    return tuple(word for word in wanted if not _has(there, word))
+
+
+def against(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Arguments of a command line that say something else than a wanted one: ``intel_iommu=off``."""
+    keys = {word.partition("=")[0]: word for word in wanted if "=" in word}
+    return tuple(
+        word
+        for word in words
+        if (key := word.partition("=")[0]) in keys and key not in _LISTS and word != keys[key]
+    )
+
+
+def _has(words: tuple[str, ...], wanted: str) -> bool:
+    key, _, value = wanted.partition("=")
+    if key not in _LISTS:
+        return wanted in words
+    given = (word.partition("=") for word in words)
+    return any(name == key and value in text.split(",") for name, _, text in given)

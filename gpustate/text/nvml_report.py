@@ -13,7 +13,7 @@ Sources:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 DRIVER_NOT_LOADED = 9
@@ -107,6 +107,28 @@ class MigProfile:
 
 
 @dataclass(frozen=True)
+class GpuHealth:
+    """How well a GPU says it is; ``None`` for what it does not say. Parts of it move by the second."""
+
+    recovery_action: int | None = None  # nvmlDeviceGpuRecoveryAction_t; 0: nothing to be done
+    remapped_correctable: int | None = None
+    remapped_uncorrectable: int | None = None
+    retired_pages: int | None = None  # before Ampere
+    retirement_pending: bool | None = None
+    ecc_uncorrectable: int | None = None  # since the driver was loaded
+    pcie_generation: int | None = None
+    pcie_generation_most: int | None = None  # that GPU and slot can have together
+    pcie_width: int | None = None
+    pcie_width_most: int | None = None
+    clock_reasons: int | None = None  # bits of nvmlClocksEventReason...
+    nvlinks: int | None = None  # links it has
+    nvlinks_down: tuple[int, ...] = ()
+    nvlink_replays: int | None = None
+    nvlink_recoveries: int | None = None
+    nvlink_crc_errors: int | None = None
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU as NVML sees it; ``None`` or an empty string for what it does not say.
 
@@ -137,6 +159,7 @@ class Gpu:
     fabric_status: str = ""  # what NVML says once completed: success, or an error
     fabric_cluster: str = ""  # UUID of the NVLink domain; empty when not known or all zero
     fabric_clique: int | None = None  # which part of the domain it is in
+    health: GpuHealth | None = None  # None: not asked (nvidia-smi answered in place of NVML)
     error: int | None = None
 
 
@@ -181,7 +204,9 @@ def to_json(facts: NvmlFacts) -> dict[str, Any]:
 
     def gpu(one: Gpu) -> dict[str, Any]:
         parts = ("mig_devices", "mig_instances", "mig_profiles")
-        return {**one.__dict__, **{k: [dict(p.__dict__) for p in getattr(one, k)] for k in parts}}
+        rows = {k: [dict(p.__dict__) for p in getattr(one, k)] for k in parts}
+        health = None if one.health is None else dict(one.health.__dict__)
+        return {**one.__dict__, **rows, "health": health}
 
     return {**facts.__dict__, "gpus": [gpu(one) for one in facts.gpus]}
 
@@ -238,7 +263,10 @@ def from_json(data: object) -> NvmlFacts:
                 "mig_instances": _parts(MigInstance, one.get("mig_instances", [])),
                 "mig_profiles": _parts(MigProfile, one.get("mig_profiles", [])),
             }
-            gpus.append(typed(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci}))
+            gpu = typed(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci, "health": None})
+            if one.get("health") is not None:
+                gpu = replace(gpu, health=_parts(GpuHealth, [one["health"]])[0])
+            gpus.append(gpu)
         found: NvmlFacts = typed(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the NVML report has an unknown shape ({error})") from None

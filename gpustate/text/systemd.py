@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from gpustate.text.numbers import whole
 
@@ -84,3 +85,13 @@ def parse_show(text: str) -> dict[str, Unit]:
             result=keys.get("Result", ""),
         )
     return units
+
+
+def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
+    """Units with the state of their files as ``systemctl list-unit-files --plain`` has it, where it lists them."""
+    found = dict(units)
+    for line in listed.splitlines():
+        name, state, *_ = (*line.split(), "", "")
+        if name in found and state not in ("", "alias"):
+            found[name] = replace(found[name], unit_file_state=state)
+    return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
@@ -23,6 +23,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from gpustate.errors import GpustateError
 from gpustate.text.words import at, named, shown
 
+T = TypeVar("T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
@@ -65,6 +66,29 @@ class Document:
     data: Any
     line: int
     lines: Lines
+
+    def wrapped(self, wrap: Callable[[Any, int], T]) -> T:
+        """Every value with its line, by ``wrap``; what is in a mapping or list is wrapped in its turn.
+
+        What an alias stands for is made once, however often it is used.
+        """
+        made: dict[int, Any] = {}
+
+        def below(data: Any) -> Any:
+            if not isinstance(data, dict | list):
+                return data
+            if id(data) not in made:
+                if isinstance(data, dict):
+                    of_keys = self.lines.of_keys[id(data)]
+                    rows = {key: wrap(below(one), of_keys[key]) for key, one in data.items()}
+                    made[id(data)] = rows
+                else:
+                    lines = self.lines.of_items[id(data)]
+                    pairs = zip(data, lines, strict=True)
+                    made[id(data)] = [wrap(below(one), line) for one, line in pairs]
+            return made[id(data)]
+
+        return wrap(below(self.data), self.line)
 
 
 def documents(text: str, path: str, rules: Rules) -> list[Document]:

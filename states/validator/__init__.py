@@ -40,6 +40,7 @@ from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
 from gpustate.model.inventory import PLAIN_PATH
 from gpustate.model.proof import Proof, read_proof
+from gpustate.text.quarantine import Quarantine
 
 UNIT = "gpustate-validate.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -54,11 +55,15 @@ PROGRAM = (
     ("gpustate.nodeside", "validate.py"),
     ("gpustate.nodeside", "cuda_proof.py"),
     ("gpustate.nodeside", "nvml_facts.py"),
+    ("gpustate.nodeside", "nvml_health.py"),
     ("gpustate.model", "chain.py"),
     ("gpustate.model", "chain_data.py"),
     ("gpustate.model", "chain_remedies.py"),
     ("gpustate.model", "chain_seen.py"),
+    ("gpustate.model", "health.py"),
     ("gpustate.text", "nvml_report.py"),
+    ("gpustate.text", "quarantine.py"),
+    ("gpustate.text", "xids.py"),
 )
 
 _WRAPPER = """#!/bin/sh
@@ -135,6 +140,7 @@ class Observed:
     proc: str = "/proc"
     sys: str = "/sys"
     state_folder: str = "/var/lib/gpustate"
+    quarantine: Quarantine = field(default_factory=Quarantine)
     image: bool = False  # a root to be baked: nothing can be proven there
 
 
@@ -181,6 +187,7 @@ class Validated(State[Observed]):
         "containerd",
         "mig",
         "cdi",
+        "quarantine",
     )
     stable: ClassVar[tuple[str, ...] | None] = (
         "proof",
@@ -216,7 +223,10 @@ class Validated(State[Observed]):
         one = dict(reversed(pairs))
         fields = chain_seen.key_fields(answer.stdout)
         loaded = chain_seen.loaded_version(fields["version"])
-        key = chain.key(fields["boot_id"], loaded, nvml, fields["runtime_digest"], self.wanted)
+        held = chain_seen.quarantine_of(answer.stdout)
+        key = chain.key(
+            fields["boot_id"], loaded, nvml, fields["runtime_digest"], self.wanted, held
+        )
         kept = read_proof(one.get("proof", ""))
         there = {value for name, value in pairs if name == "status"}
         return Observed(
@@ -232,6 +242,7 @@ class Validated(State[Observed]):
             checks=kept.checks if kept else (),
             proc=_folder(one.get("proc", "/proc")),
             sys=_folder(one.get("sys", "/sys")),
+            quarantine=held,
             state_folder=_folder(one.get("state", "/var/lib/gpustate")),
             image=not facts.systemd,
         )
@@ -255,7 +266,9 @@ class Validated(State[Observed]):
         wanted = self.desired(seen)
         if self.force and not self.absent and seen.proof == HOLDS:
             seen = replace(seen, proof="asked for again")
-        return diff(
+        out = (f"GPU in quarantine: {one.text}" for one in seen.quarantine.active)
+        over = (f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended)
+        plan = diff(
             seen,
             wanted,
             paths={"unit": UNIT_PATH},
@@ -266,6 +279,7 @@ class Validated(State[Observed]):
                 "status_missing": "the GPU Operator's pods wait for them",
             },
         )
+        return replace(plan, warnings=(*out, *over))
 
     def verify(self, seen: Observed) -> Plan:
         return self.model_copy(update={"force": False}).plan(seen)

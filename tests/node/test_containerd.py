@@ -18,6 +18,11 @@ import pytest
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "containerd": ("real node", "debian12", "debian13"),
+}
+
 CONFIG = "/etc/containerd/config.toml"
 BINARY = "/usr/bin/true"
 POLICY = f"""

@@ -16,6 +16,14 @@ from commands import gpustate
 from gpustate.lab.api import Lab
 from gpustate.lab.spec import LabSpec
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "device-plugin-config": ("simulated node", "debian12"),
+    "gpu-labels": ("simulated node", "debian12"),
+    "mps": ("simulated node", "debian12"),
+    "slurm-gres": ("simulated node", "debian12"),
+}
+
 pytestmark = pytest.mark.node
 
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"

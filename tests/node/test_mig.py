@@ -15,6 +15,11 @@ from typing import Any
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "mig": ("simulated node", "debian12"),
+}
+
 POLICY = """
 from gpustate import Policy
 from gpustate.registry import get

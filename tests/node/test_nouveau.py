@@ -14,6 +14,11 @@ from typing import Any
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "nouveau": ("simulated node", "debian12", "debian13"),
+}
+
 FILES = ("/etc/modprobe.d/gpustate-nouveau.conf", "/etc/initramfs-tools/hooks/gpustate-nouveau")
 POLICY = """
 from gpustate import Policy

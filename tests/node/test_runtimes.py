@@ -20,6 +20,17 @@ from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "docker": ("real node", "debian13"),
+    "podman": ("real node", "debian13"),
+    "crio": ("simulated node", "debian13"),
+    "k3s": ("simulated node", "debian13"),
+    "microk8s": ("simulated node", "debian13"),
+    "k0s": ("simulated node", "debian13"),
+    "dev-char": ("simulated node", "debian13"),
+}
+
 BINARY = "/usr/bin/nvidia-container-runtime"
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 HOOK_TEXT = {"version": "1.0.0", "hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}

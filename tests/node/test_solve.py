@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import pytest
 from commands import gpustate
 from solveworld import H100, V100, outside_names, problem
 
+from gpustate.lab import host, setup
 from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
 from gpustate.model.asks import Answer, Ask
 from gpustate.run.indexes import AskDriver, AskOthers, with_pins
 from gpustate.solve.packages import Package, Repository, Universe
@@ -120,6 +124,23 @@ policy = Policy(NouveauBlacklisted(), DriverRepository(), DriverInstalled({}), F
 """
 
 
+def lock_of(path: Path) -> list[str]:
+    """Nodes of a lock file."""
+    return [node for one in json.loads(path.read_text())["sets"] for node in one["nodes"]]
+
+
+@contextmanager
+def image_of(node: Node, folder: Path) -> Iterator[Path]:
+    """The root of a node's image as it was before it ever ran, to bake in."""
+    root = folder / "image/root"
+    host.mount_overlay(root, node.layers, folder / "image/upper", folder / "image/work")
+    try:
+        setup._replace_sources(root, node.sources)
+        yield root
+    finally:
+        host.unmount_all(root)
+
+
 def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_path: Path) -> None:
     """The repositories are the lab's: names and relations of NVIDIA's packages, no software of theirs."""
     path, lock = tmp_path / "policy.py", tmp_path / "gpustate.lock"
@@ -166,13 +187,30 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     again = gpustate("apply", str(path), *rest, "--yes", "-o", "json", code=0)
     assert again.document["summary"].split()[2] == "changed=0"
 
+    with image_of(fresh_lab.nodes[0], tmp_path) as root:
+        mine = (*rest, "--as", fresh_lab.nodes[0].name, "--root", str(root), "--gpu", "8xH100")
+        gpustate("bake", str(repositories), *mine, "--no-lock", "--yes", code=0)
+        baked = json.dumps(gpustate("bake", str(path), *mine, "--dry-run", "-o", "json").document)
+        newest = gpustate("bake", str(path), *mine, "--dry-run", "--no-lock", "-o", "json").document
+    assert ("580.65.06-1" in baked, "580.178.04-1" in baked) == (True, False)
+    assert "580.178.04-1" in json.dumps(newest)
+
     newer = gpustate("outdated", str(path), *rest, "--detailed-exitcode", "-o", "json", code=2)
     for row in newer.document["sets"]:
         assert row["update"] == "580.178.04"
         told = {one["version"]: [why["text"] for why in one["because"]] for one in row["newer"]}
         assert told["595.91.07"][0] == "the policy wants branch 580"
-    gpustate("solve", str(path), *rest, code=0)
-    assert "580.178.04" not in lock.read_text()
+    limit = ["-l", fresh_lab.nodes[0].name]
+    gpustate("solve", str(path), *rest, *limit, "--prune", "--check", code=0)
+    data = json.loads(lock.read_text())
+    data["sets"][0]["nodes"].append("gone1")
+    lock.write_text(json.dumps(data))
+    stays = gpustate("solve", str(path), *rest, code=0)
+    assert "still in the lock; take them out with --prune: gone1" in stays.out
+    assert "gone1" in lock.read_text()
+    gpustate("solve", str(path), *rest, *limit, "--prune", code=0)
+    assert [name for name in ("gone1", "580.178.04") if name in lock.read_text()] == []
+    assert {*lock_of(lock)} == {node.name for node in fresh_lab.nodes}
     gpustate("solve", str(path), *rest, "--update", code=0)
     assert "580.65.06" not in lock.read_text()
 

@@ -20,6 +20,21 @@ from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "preflight": ("real node", "debian12", "debian13"),
+    "nouveau": ("simulated node", "debian12", "debian13"),
+    "driver-repository": ("simulated node", "debian12", "debian13"),
+    "driver": ("simulated node", "debian12", "debian13"),
+    "fabric-manager": ("simulated node", "debian12", "debian13"),
+    "persistenced": ("simulated node", "debian12", "debian13"),
+    "toolkit-repository": ("simulated node", "debian12", "debian13"),
+    "container-toolkit": ("simulated node", "debian12", "debian13"),
+    "containerd": ("real node", "debian12", "debian13"),
+    "cdi": ("simulated node", "debian12", "debian13"),
+    "validator": ("simulated node", "debian12", "debian13"),
+}
+
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "docs/examples/clusterpolicy.yaml"
 UPSTREAM = ROOT.parent / "shared/upstream/gpu-operator/v1_clusterpolicy.yaml"

@@ -14,6 +14,12 @@ from typing import Any
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "container-toolkit": ("simulated node", "debian12", "debian13"),
+    "cdi": ("simulated node", "debian12", "debian13"),
+}
+
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 SPEC = "/var/run/cdi/nvidia.yaml"
 PACKAGES = {

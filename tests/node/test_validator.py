@@ -18,6 +18,11 @@ import pytest
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "validator": ("simulated node", "debian12"),
+}
+
 STATUS = "/run/nvidia/validations"
 UNIT = "gpustate-validate.service"
 POLICY = """

@@ -49,14 +49,23 @@ policy = Policy(*preset.states, *(registry.get(name)() for name in sorted(others
 #: States that are in the run and have no step there, each with its reason.
 STEPLESS = {
     "crio": "CRI-O is not on these nodes",
+    "cuda-toolkit": "its default names no version",
     "docker": "docker is not on these nodes",
+    "imex": "no rack joins these GPUs across nodes",
     "k0s": "k0s is not on these nodes",
     "k3s": "k3s and RKE2 are not on these nodes",
+    "kata": "its default names no runtime",
     "microk8s": "MicroK8s is not on these nodes",
     "mig": "its default, all-disabled, is what these GPUs are",
+    "nvlsm": "their NVSwitches are on PCI, and need no subnet manager",
+    "ofed": "its default installs nothing, and there is no OFED",
+    "peermem": "no network card of NVIDIA there, and DMA-BUF would need nothing",
     "podman": "podman and its hooks are not on these nodes",
     "preflight": "it only looks and refuses",
+    "quarantine": "no GPU is out of use there",
     "slurm-gres": "no slurmd there, and nothing to configure",
+    "vfio": "its default names no device",
+    "vgpu-guest": "its default names neither token nor server",
 }
 IMAGES = ("debian12", "debian13")
 #: Where every place that the death of the controller or of the node can leave is carried out.

@@ -186,8 +186,10 @@ def possible(state: AnyState, seen: Any) -> Any:
         return replace(seen, hook_executable=False)
     if state.name == "persistenced" and not seen.has_gpus:
         return replace(seen, persistent={})
-    if state.name == "fabric-manager" and not (seen.package and seen.version):
+    if state.name in ("fabric-manager", "imex") and not (seen.package and seen.version):
         return replace(seen, package=None, version=None, held=False)
+    if state.name == "nvlsm" and not seen.version:
+        return replace(seen, version=None, held=False)
     if state.name in ("crio", "docker", "microk8s"):
         return possible_runtime(state, seen)
     if state.name in ("k0s", "k3s") and (state.absent or not seen.unit):

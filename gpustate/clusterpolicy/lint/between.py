@@ -11,10 +11,19 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpustate.clusterpolicy import contents, gpucluster
-from gpustate.clusterpolicy.companions import REFERENCES, Companion, Reference, Shelf, inline_of
+from gpustate.clusterpolicy.companions import (
+    REFERENCES,
+    Companion,
+    Reference,
+    Shelf,
+    inline_of,
+    object_name,
+    padded,
+)
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding
 from gpustate.errors import PolicyError
+from gpustate.text import deviceplugin
 from gpustate.text.words import shown
 
 #: What the schema of ClusterPolicy requires; an empty mapping is enough.
@@ -114,8 +123,8 @@ def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
 def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
     """ConfigMaps and Secrets: found or not, and what stands in them."""
     for reference in REFERENCES.get(context.kind, ()):
-        name = context.given(reference.path)
-        if not isinstance(name, str) or not name:
+        name = object_name(context.given(reference.path), context.kind)
+        if not name:
             continue
         try:
             found = (
@@ -147,10 +156,31 @@ def _content(context: Context, reference: Reference, found: Companion) -> Iterat
         )
     if reference.path == "devicePlugin.config.name":
         default = context.given("devicePlugin.config.default")
-        if default and default not in found.entries:
+        if default and str(default) not in found.entries:
             yield context.find(
                 "contradiction",
                 "devicePlugin.config.default",
                 f"devicePlugin.config.default is {shown(default)}, and the ConfigMap {shown(found.name)} "
                 f"has {', '.join(sorted(found.entries))}",
             )
+        elif context.value("mig.strategy") == "mixed":
+            yield from _not_with_mixed(context, found, str(default or ""))
+
+
+def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterator[Finding]:
+    """The Operator hands ``mig.strategy`` to the plugin, which refuses mixed together with MPS."""
+    entry = found.entries.get(default)
+    if entry is None:
+        return
+    try:
+        config = deviceplugin.read(padded(entry), entry.file)
+    except PolicyError:
+        return  # told already
+    if config.sharing.strategy == "mps":
+        yield context.find(
+            "contradiction",
+            "mig.strategy",
+            f"mig.strategy is mixed, and {default} of the ConfigMap {shown(found.name)} shares GPUs with "
+            "MPS: the device plugin refuses both together",
+            "use single or none, or sharing.timeSlicing",
+        )

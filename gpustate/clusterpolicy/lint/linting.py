@@ -58,7 +58,7 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
                 raise
             findings.append(_of_error("kind", error, file, item))
             continue
-        if kind in ("configmap", "secret"):
+        if kind in ("configmap", "secret", "node"):
             beside.append(item)
         elif kind != "other":
             context, more = _document(item, kind, file, against)
@@ -69,7 +69,9 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
         raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
     findings.extend(_together(contexts, Shelf(file, tuple(beside))))
     if not any(one.level == "error" for one in findings):
-        findings.extend(_refused(text, file))
+        # An object that is not beside the file is told already; the cluster may well have it.
+        lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
+        findings.extend(one for one in _refused(text, file) if (one.file, one.line) not in lacking)
     uses = tuple(use for context in contexts for use in _uses(context))
     return Report(file, against, tuple(sorted(findings, key=_order)), uses)
 

@@ -4,6 +4,7 @@ Sources:
     NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
     deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer.
     NVIDIA/gpu-operator issues 219, 270, 861, 1200; ibm-mas/ansible-devops issue 1651.
+    kubernetes-sigs/node-feature-discovery v0.19, worker and master configuration reference.
 """
 
 from __future__ import annotations
@@ -231,4 +232,28 @@ def _of_control_plane(given: Any) -> bool:
     return all(str(key).startswith("node-role.kubernetes.io/") for key in keys)
 
 
-CHECKS = (variables, images, tags, configurations, tolerations)
+def labels(context: Context) -> Iterator[Finding]:
+    """Labels of GPUs reach a node through node feature discovery, if that lets them."""
+    nfd = "node-feature-discovery"
+    if context.kind != "helm" or not context.value("nfd.enabled") or not context.on("gfd"):
+        return
+    if context.given(f"{nfd}.worker.enable") is False:
+        yield _lost(context, f"{nfd}.worker.enable", "is false: nothing reads the labels of GPUs")
+    path = f"{nfd}.worker.config.core.labelSources"
+    sources = context.given(path)
+    if isinstance(sources, list) and not {"all", "local"} & set(map(str, sources)):
+        what = "lacks local, the source that the labels of GPUs come from"
+        yield _lost(context, path, what)
+    for path in (f"{nfd}.master.denyLabelNs", f"{nfd}.master.config.denyLabelNs"):
+        denied = context.given(path)
+        if isinstance(denied, list) and {"*", "nvidia.com"} & set(map(str, denied)):
+            allowed = context.given(path.replace("deny", "extra"))
+            if not isinstance(allowed, list) or "nvidia.com" not in allowed:
+                yield _lost(context, path, "keeps the labels of nvidia.com off the nodes")
+
+
+def _lost(context: Context, path: str, what: str) -> Finding:
+    return context.find("without-effect", path, f"{path} {what}", "gfd.enabled is true")
+
+
+CHECKS = (variables, images, tags, configurations, tolerations, labels)

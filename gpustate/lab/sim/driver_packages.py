@@ -297,7 +297,8 @@ class DriverSet:
             f"nvidia-imex{suffix}",
             "NVIDIA IMEX daemon",
             files={
-                "usr/bin/nvidia-imex": Program(self._text("nvidia-imex")),
+                "usr/bin/nvidia-imex": self._program("nvidia_imex.py"),
+                "usr/bin/nvidia-imex-ctl": self._program("nvidia_imex_ctl.py"),
                 "etc/nvidia-imex/config.cfg": self._text("imex.cfg"),
                 f"{UNIT_DIRECTORY}/nvidia-imex.service": self._text("nvidia-imex.service"),
             },
@@ -342,7 +343,7 @@ def pinning(versions: list[str]) -> list[Package]:
 
 def subnet_manager() -> Package:
     """Return nvlsm, which has a version of its own."""
-    text = "#!/bin/sh\n# Simulated nvlsm: stays until it is ended.\nexec sleep infinity\n"
+    text = (PAYLOAD / "driver" / "nvlsm.py").read_text(encoding="utf-8")
     return Package(
         name="nvlsm",
         version=NVLSM_VERSION,

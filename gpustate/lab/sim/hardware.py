@@ -40,8 +40,16 @@ FAULTS: dict[str, str] = {
     "gpu-off-bus:<index>": "the GPU has fallen off the bus: NVML answers 15 for it, CUDA does not list it",
     "cuda-802": "cuInit answers 802, system not ready",
     "fabric-stuck": "the fabric stays in progress though the fabric manager runs",
+    "imex-waiting": "the IMEX daemon waits for nodes that had imported memory, and is not ready",
     "remap-pending:<index>": "a row remapping waits for a reset of the GPU",
     "remap-failure:<index>": "a row remapping has failed on the GPU",
+    "reset-needed:<index>": "the driver asks for a reset of the GPU (gpu_recovery_action)",
+    "nvlink-down:<index>": "one NVLink of the GPU is down and recovers again and again",
+    "pcie-width:<index>": "the PCIe link of the GPU came up with 8 of 16 lanes",
+    "clocks-hot:<index>": "the GPU's clocks are low because it is hot",
+    "xid-13:<index>": "the kernel log has an Xid 13 of the GPU: a program of a user was at fault",
+    "xid-95:<index>": "the kernel log has an Xid 95 of the GPU: uncontained memory error",
+    "xid-119:<index>": "the kernel log has an Xid 119 of the GPU: its GSP does not answer",
     "rm-init-failed": "the nvidia module finds no GPU it can bring up: No such device",
     "library-mismatch": "the driver's libraries are of another version than the loaded module",
     "containerd": "containerd does not start with NVIDIA's runtime in its configuration",
@@ -66,6 +74,12 @@ _BUSES = (
     0xB4,
     0xBC,
 )
+# What manages the switches of a B200 board, and an ordinary card of the same kind beside it.
+_BRIDGE_FUNCTIONS = ("0000:05:00.0", "0000:05:00.1", "0000:05:00.2", "0000:05:00.3")
+_CARD = "0000:18:00.0"
+_CONNECTX7 = {"vendor": 0x15B3, "device_id": "1021", "subsystem_id": "0041", "pci_class": "020700"}
+#: All nodes with a tray's GPUs are trays of one rack.
+_RACK_CLIQUE = 32766
 _SWITCH_BUSES = (0x05, 0x06, 0x07, 0x08, 0x09, 0x0A)
 # Minor numbers follow the order in which the module probes, not PCI order: on DGX A100 they differ.
 _A100_BOARD_MINORS = (2, 3, 0, 1, 6, 7, 4, 5)
@@ -138,8 +152,25 @@ def describe(node_name: str, gpus: list[GpuModel], faults: set[str]) -> dict[str
             }
             for index in switches
         ],
+        "bridges": _bridges(board.bridges if board else 0),
+        "rack": _rack() if board and board.multi_node else None,
         "faults": sorted(faults),
     }
+
+
+def _bridges(count: int) -> list[dict[str, Any]]:
+    if not count:
+        return []
+    # Its vital product data is all that tells a bridge from a network card.
+    bridges = [
+        {**_CONNECTX7, "pci_address": address, "vpd": "SMDL=SW_MNG"}
+        for address in _BRIDGE_FUNCTIONS[:count]
+    ]
+    return [*bridges, {**_CONNECTX7, "pci_address": _CARD, "vpd": "SMDL=MFDT"}]
+
+
+def _rack() -> dict[str, Any]:
+    return {"cluster_uuid": str(uuid.uuid5(_NAMESPACE, "rack")), "clique": _RACK_CLIQUE}
 
 
 def check_fault(fault: str, gpu_count: int) -> None:

@@ -3,7 +3,8 @@
 The values stand in ``models.json``, each group with its source. A board is what makes an NVSwitch
 fabric: eight GPUs of one SXM model on one node are taken to be an HGX board, fewer are not, because
 no HGX board carries fewer in this generation of machines. An HGX B200 has switches too, but they
-are not on PCI, which is exactly what makes it a case worth having.
+are not on PCI, which is exactly what makes it a case worth having. Four GB200 are a compute tray of an
+NVL72 rack.
 
 Everything made from these values is simulated.
 """
@@ -27,12 +28,19 @@ _ITEM = re.compile(r"(?:(?P<count>[0-9]{1,3})[xX*])?(?P<model>[A-Za-z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A baseboard with an NVLink fabric: how many GPUs it carries and its switches on PCI."""
+    """A baseboard with an NVLink fabric: how many GPUs it carries, and how its switches show on PCI.
+
+    Args:
+        bridges: functions of ConnectX cards that manage switches which are not on PCI themselves.
+        multi_node: a tray of a rack whose switches are in other trays and manage themselves.
+    """
 
     name: str
     gpus: int
     nvswitches: int
     nvswitch_device_id: str | None
+    bridges: int = 0
+    multi_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

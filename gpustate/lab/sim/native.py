@@ -78,7 +78,7 @@ class Builder:
             "-Wl,-soname,libnvidia-ml.so.1",
             "-o",
             str(nvml),
-            *self._objects("nvml", "nvml_state", "nvml_mig", "nvml_mig_device"),
+            *self._objects("nvml", "nvml_state", "nvml_health", "nvml_mig", "nvml_mig_device"),
             *common,
         )
         self._gcc(

@@ -22,6 +22,13 @@ from gpustate.lab.sim.native import PAYLOAD, Builder
 #: Older than any kernel that a lab runs on, newer than what the open modules need (4.15).
 OLDER_KERNEL = "5.10.0-28-lab"
 PROGRAMS = "usr/lib/gpustate-lab"
+#: Modules that a kernel brings itself.
+MODULES = (
+    "kernel/drivers/gpu/drm/nouveau/nouveau.ko",
+    "kernel/drivers/infiniband/core/ib_umad.ko",
+    "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko",
+    "kernel/drivers/vfio/pci/vfio-pci.ko",
+)
 TOOLS = ("modprobe", "rmmod", "insmod", "lsmod")
 
 _RELEASE = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
@@ -41,6 +48,7 @@ def node_package(builder: Builder) -> Package:
     files |= {f"{PROGRAMS}/tools/{tool}": Link("../kmodtool.py") for tool in TOOLS}
     files |= {
         f"{PROGRAMS}/hardware": Link("boot.py"),
+        "usr/local/bin/dmesg": Link("../../lib/gpustate-lab/dmesg.py"),
         "usr/bin/gpustate-lab-workload": Program(builder.workload()),
         f"{units}/{unit}": folder / unit,
         f"{units}/sysinit.target.wants/{unit}": Link(f"../{unit}"),
@@ -73,11 +81,13 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
         target = include / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    nouveau = scratch / f"nouveau-{release}.ko"
-    builder.module(PAYLOAD / "kernel" / "nouveau.c", nouveau, include)
+    built: dict[str, Entry] = {}
+    for path in MODULES:
+        name = Path(path).stem
+        target = scratch / f"{name}-{release}.ko"
+        built[path] = builder.module(PAYLOAD / "kernel" / f"{name}.c", target, include)
     config = _text("config", release) + f'CONFIG_LOCALVERSION=""\n# {release}\n'
     tree = f"usr/lib/modules/{release}"
-    module = "kernel/drivers/gpu/drm/nouveau/nouveau.ko"
     image = Package(
         name=image_package(release),
         version="1.0-1",
@@ -91,8 +101,8 @@ def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Packa
             f"boot/System.map-{release}": "simulated\n",
             f"{tree}/modules.builtin": "",
             f"{tree}/modules.builtin.modinfo": "",
-            f"{tree}/modules.order": f"{module}\n",
-            f"{tree}/{module}": nouveau,
+            f"{tree}/modules.order": "".join(f"{path}\n" for path in built),
+            **{f"{tree}/{path}": module for path, module in built.items()},
         },
         scripts={name: _text(f"image.{name}", release) for name in ("postinst", "prerm", "postrm")},
     )

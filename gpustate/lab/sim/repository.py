@@ -32,9 +32,12 @@ from pathlib import Path
 
 from gpustate.errors import LabError
 from gpustate.lab.sim import (
+    cuda_packages,
+    dcgm_packages,
     deb,
     distribution_packages,
     driver_packages,
+    gpudirect_packages,
     node_packages,
     toolkit_packages,
 )
@@ -160,6 +163,9 @@ def _fill(
     vendor += [
         *driver_packages.pinning(list(driver_packages.DRIVERS)),
         driver_packages.subnet_manager(),
+        *dcgm_packages.packages(),
+        *gpudirect_packages.packages(builder),
+        *cuda_packages.packages(),
     ]
     lab = [node_packages.node_package(builder)]
     for release in kernels:

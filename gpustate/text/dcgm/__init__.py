@@ -12,7 +12,7 @@ Sources:
 from gpustate.text.dcgm.counters import Counter, as_text, read
 from gpustate.text.dcgm.exposition import Sample, parse
 from gpustate.text.dcgm.fields import Field, find
-from gpustate.text.dcgm.proof import Missing, missing
+from gpustate.text.dcgm.proof import Missing, missing, summed_up
 from gpustate.text.dcgm.reportable import Unfit, unfit
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "missing",
     "parse",
     "read",
+    "summed_up",
     "unfit",
 ]

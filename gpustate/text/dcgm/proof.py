@@ -75,6 +75,17 @@ def missing(
     return tuple(found)
 
 
+def summed_up(found: Iterable[Missing]) -> tuple[str, ...]:
+    """One line a field, with its first GPU: one for each GPU too would be a book."""
+    lines: dict[str, list[Missing]] = {}
+    for one in found:
+        lines.setdefault(one.counter.field.name, []).append(one)
+    return tuple(
+        rows[0].text + (f" (and on {len(rows) - 1} more)" if len(rows) > 1 else "")
+        for rows in lines.values()
+    )
+
+
 def _instances(gpu: Gpu) -> list[int | None]:
     if not gpu.mig_current:
         return [None]

@@ -11,7 +11,7 @@ Sources:
 
 from gpustate.text.deviceplugin.choose import choose, read_all
 from gpustate.text.deviceplugin.model import NO_SHARING, PluginConfig, Shared, Sharing
-from gpustate.text.deviceplugin.read import as_text, read, read_data
+from gpustate.text.deviceplugin.read import as_text, faults, read, read_data
 
 __all__ = [
     "NO_SHARING",
@@ -20,6 +20,7 @@ __all__ = [
     "Sharing",
     "as_text",
     "choose",
+    "faults",
     "read",
     "read_all",
     "read_data",

@@ -1,4 +1,7 @@
-"""Reads one configuration of the device plugin, strictly, and writes it again."""
+"""Reads one configuration of the device plugin, strictly, and writes it again.
+
+:func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,22 @@ def read(text: str, path: str) -> PluginConfig:
     return read_data(found[0].data, path, found[0].lines)
 
 
+def faults(text: str, path: str) -> list[PolicyError]:
+    """Everything that is wrong with the text of a file, in its order."""
+    try:
+        found = yaml_events.documents(text, path, RULES)
+    except PolicyError as error:
+        return [error]
+    if not found or found[0].data is None:
+        return [PolicyError("the configuration of the device plugin is empty", place=path)]
+    reader = _Reader(path, found[0].lines)
+    try:
+        reader.config(found[0].data)
+    except PolicyError as error:
+        return [*reader.faults, *(one for one in (error,) if one not in reader.faults)]
+    return reader.faults
+
+
 def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> PluginConfig:
     """Check plain data; ``path`` says where it stands.
 
@@ -66,6 +85,8 @@ class _Reader:
     def __init__(self, path: str, lines: yaml_events.Lines) -> None:
         self.path = path
         self.lines = lines
+        #: Of keys and values by themselves; what they say together is judged once they are right.
+        self.faults: list[PolicyError] = []
 
     def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
         what = f"{where}: {said}" if where else said
@@ -78,6 +99,8 @@ class _Reader:
         if not isinstance(data, Mapping):
             self.fail("", f"wanted a configuration of the device plugin, is {kind_of(data)}")
         self.mapping(data, SCHEMA, "")
+        if self.faults:
+            raise self.faults[0]
         sharing = self.sharing(data)
         flags = data.get("flags") or {}
         strategy = flags.get("migStrategy", "")
@@ -86,18 +109,24 @@ class _Reader:
 
     def mapping(self, data: Any, branch: Branch, path: str) -> None:
         for key, value in data.items():
-            below = f"{path}.{key}" if path else str(key)
-            line = self.line(data, key)
-            kind = branch.keys.get(key)
-            if kind is None:
-                self.unknown(key, branch, path, line)
-            elif isinstance(kind, Branch):
-                self.branch(value, kind, below, line)
-            elif value is not None or kind.kind in ("resource", "count", "ignored"):
-                self.leaf(value, kind, below, line)
+            try:
+                self.key(data, key, value, branch, path)
+            except PolicyError as error:
+                self.faults.append(error)
         missing = [key for key in branch.required if key not in data]
         if missing:
             self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
+
+    def key(self, data: Any, key: object, value: Any, branch: Branch, path: str) -> None:
+        below = f"{path}.{key}" if path else str(key)
+        line = self.line(data, str(key))
+        kind = branch.keys.get(str(key))
+        if kind is None:
+            self.unknown(key, branch, path, line)
+        elif isinstance(kind, Branch):
+            self.branch(value, kind, below, line)
+        elif value is not None or kind.kind in ("resource", "count", "ignored"):
+            self.leaf(value, kind, below, line)
 
     def first_line(self, data: Any) -> int | None:
         known = self.lines.of_keys.get(id(data), {})

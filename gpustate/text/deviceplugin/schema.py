@@ -76,7 +76,7 @@ SCHEMA = Branch(
                 "gdsEnabled": _BOOLEAN,
                 "mofedEnabled": _BOOLEAN,
                 "useNodeFeatureAPI": _BOOLEAN,
-                "deviceDiscoveryStrategy": Leaf("choice", ("auto", "nvml", "tegra", "vfio")),
+                "deviceDiscoveryStrategy": Leaf("choice", ("auto", "nvml", "tegra")),
                 "plugin": Branch(
                     {
                         "passDeviceSpecs": _BOOLEAN,

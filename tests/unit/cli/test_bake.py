@@ -54,3 +54,26 @@ def test_a_node_that_the_inventory_lacks_is_named(tmp_path: Path) -> None:
 
 def test_without_a_terminal_yes_has_to_be_said() -> None:
     assert "--dry-run" in said("nouveau", "--root", "/nowhere")
+
+
+LOCK = """{"format": "gpustate.lock/1", "matrix": "", "sets": []}"""
+
+
+def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path: Path) -> None:
+    file = tmp_path / "policy.py"
+    file.write_text(
+        "from gpustate import Policy\nfrom gpustate.states.driver import DriverInstalled\n"
+        "policy = Policy(DriverInstalled(branch=580))\n"
+    )
+    lock = tmp_path / "gpustate.lock"
+    lock.write_text(LOCK)
+    words = (str(file), "--root", "/nowhere", "--dry-run")
+    assert said(*words).startswith(f"{lock}: has no set for branch 580")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a\n")
+    told = said(*words, "-i", str(hosts), "--as", "a")
+    assert told.startswith(f"{lock}: has no set for node a")
+    assert "/nowhere" in said(*words, "--no-lock")
+    lock.write_text("{")
+    assert "is no lock file" in said(*words)
+    assert "/nowhere: " in said(*words, "--lock", "/nowhere")

@@ -30,6 +30,10 @@ MISTAKES: list[dict[str, Any]] = yaml.safe_load(
 )
 HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: d}\nspec:\n"
+MPS = (
+    "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  a: |\n    version: v1\n"
+    "    sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
+)
 
 
 def found(text: str, **options: Any) -> list[tuple[str, int, str]]:
@@ -76,12 +80,49 @@ def test_a_good_file_is_not_accused(file: Path) -> None:
     assert report.uses
 
 
+#: What helped people in public, in our own smallest form of each.
+HELPED = {
+    "NVIDIA/gpu-operator#374": (
+        "toolkit: {env: [{name: CONTAINERD_CONFIG, value: /var/lib/rancher/k3s/agent/etc/containerd/config.toml},"
+        " {name: CONTAINERD_SOCKET, value: /run/k3s/containerd/containerd.sock},"
+        " {name: CONTAINERD_RUNTIME_CLASS, value: nvidia}, {name: CONTAINERD_SET_AS_DEFAULT, value: 'true'}]}\n"
+    ),
+    "NVIDIA/nvidia-container-toolkit pull request 1029": (
+        "toolkit: {env: [{name: RUNTIME_CONFIG, value: /etc/k0s/containerd.d/nvidia.toml},"
+        " {name: RUNTIME_SOCKET, value: /run/k0s/containerd.sock}, {name: NVIDIA_RUNTIME_NAME, value: nvidia},"
+        " {name: RUNTIME_EXECUTABLE_PATH, value: /var/lib/k0s/bin/containerd}]}\n"
+    ),
+    "NVIDIA/gpu-operator#249": (
+        "migManager: {enabled: true, env: [{name: WITH_REBOOT, value: 'false'}], config: {name: own}}\n"
+    ),
+    "NVIDIA/gpu-operator pull request 1273": (
+        "mig: {strategy: mixed}\nmigManager:\n  config:\n    create: true\n    name: custom-mig-config\n    data:\n"
+        "      config.yaml: |-\n        version: v1\n        mig-configs:\n          all-disabled:\n"
+        "          - {devices: all, mig-enabled: false}\n"
+    ),
+    "NVIDIA/k8s-device-plugin#461": (
+        "devicePlugin:\n  config:\n    create: true\n    name: c\n    default: any\n    data:\n      any: |-\n"
+        "        version: v1\n        flags:\n          migStrategy: none\n          failOnInitError: true\n"
+        "          nvidiaDriverRoot: /\n          plugin: {passDeviceSpecs: false, deviceListStrategy: envvar,"
+        " deviceIDStrategy: uuid}\n        sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu,"
+        " replicas: 4}]}}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("thread", HELPED)
+def test_what_helped_somebody_is_not_accused(thread: str) -> None:
+    assert found(HELPED[thread]) == []
+
+
 #: What upstream itself has wrong in the files of a release, held against that release.
 UPSTREAMS_OWN = {
     ("ccManager.env[].name", "newer-key"),  # values of v23.6.0 to v25.10.0, schema from v25.10.1 on
     ("ccManager.env[].value", "newer-key"),
     ("driver.rollingUpdate", "removed-key"),  # samples of v22.9.1 to v23.6.2
     ("gfd.podSecurityContext", "removed-key"),  # values of v1.8.0 to v1.10.1
+    # Values of v1.10, which bring the chart 0.10.1.
+    ("node-feature-discovery.serviceAccount", "ignored-key"),
     ("operator.deployGFD", "removed-key"),  # samples of 1.5
     ("operator.defaultGPUMode", "ignored-key"),  # samples of 1.5
 }
@@ -147,6 +188,14 @@ def test_samples_and_values_of_all_releases_parse_and_only_known_slips_are_found
         ("driver: {upgradePolicy: {podDeletion: {force: true}}}\n", ("misnamed-key", 1, "driver.upgradePolicy.podDeletion")),
         ("driver: {useNvidiaDriverCRD: true}\n", ("misnamed-key", 1, "driver.useNvidiaDriverCRD")),
         ("driver: {version: 580.10}\n", ("wrong-type", 1, "driver.version")),
+        ("node-feature-discovery: {worker: {enable: false}}\n", ("without-effect", 1, "node-feature-discovery.worker.enable")),
+        ("node-feature-discovery: {worker: {config: {core: {labelSources: [pci]}}}}\n", ("without-effect", 1, "node-feature-discovery.worker.config.core.labelSources")),
+        ("node-feature-discovery: {master: {denyLabelNs: ['*']}}\n", ("without-effect", 1, "node-feature-discovery.master.denyLabelNs")),
+        ("node-feature-discovery: {worker: {toleration: []}}\n", ("unknown-key", 1, "node-feature-discovery.worker.toleration")),
+        ("node-feature-discovery: {enableNodeFeatureApi: true}\n", ("ignored-key", 1, "node-feature-discovery.enableNodeFeatureApi")),
+        ("node-feature-discovery: {gc: {replicaCount: two}}\n", ("wrong-type", 1, "node-feature-discovery.gc.replicaCount")),
+        (HEAD + "  mig: {strategy: mixed}\n  devicePlugin: {config: {name: c, default: a}}\n" + MPS, ("contradiction", 5, "mig.strategy")),
+        ("migManager: {gpuClientsConfig: {name: c}}\n" + MPS.replace("a: |", "clients.yaml: |"), ("companion", 9, "migManager.gpuClientsConfig.name")),
     ],
 )  # fmt: skip
 def test_a_setting_that_does_not_do_what_it_says_is_found(
@@ -217,6 +266,20 @@ def test_a_file_that_is_none_is_one_error(text: str, said: str) -> None:
         lint(text, "f.yaml")
     assert str(caught.value).startswith(said) or said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_of_gpus_may_pass_where_nvidias_are_let_through() -> None:
+    text = "node-feature-discovery: {master: {denyLabelNs: ['*'], extraLabelNs: [nvidia.com]}}\n"
+    assert found(text) == []
+    assert found("nfd: {enabled: false}\nnode-feature-discovery: {worker: {enable: false}}\n") == []
+
+
+def test_an_earlier_chart_of_node_feature_discovery_had_keys_of_its_own() -> None:
+    text = "node-feature-discovery: {enableNodeFeatureApi: true, tls: {enable: true}}\n"
+    assert found(text, release="v24.6.0") == []
+    assert [path for _, _, path in found(text, release="v25.3.0")] == [
+        "node-feature-discovery.tls.enable"
+    ]
 
 
 def test_a_release_decides_what_is_known() -> None:

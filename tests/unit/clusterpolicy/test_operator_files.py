@@ -76,11 +76,20 @@ def test_the_upstream_sample_means_the_whole_stack() -> None:
         "driver-repository",
         "driver",
         "persistenced",
+        "nvlsm",
         "fabric-manager",
         "toolkit-repository",
         "container-toolkit",
         "containerd",
+        "k3s",
+        "k0s",
+        "microk8s",
+        "crio",
         "cdi",
+        "dev-char",
+        "gpu-labels",
+        "dcgm",
+        "dcgm-exporter",
         "validator",
     ]
     assert policy.name == "gpu-cluster-policy"
@@ -233,12 +242,12 @@ def test_helm_values_that_ask_for_more_are_refused(values: str, said: str) -> No
         clusterpolicy.read(values, "values.yaml")
 
 
-def test_a_gpucluster_leaves_a_node_its_driver_and_nothing_else() -> None:
+def test_a_gpucluster_leaves_a_node_its_driver_and_metrics_and_nothing_else() -> None:
     head = "apiVersion: nvidia.com/v1alpha1\nkind: {}\nmetadata: {{name: gpu-cluster}}\nspec: {}\n"
     cluster = head.format("GPUCluster", "{dcgm: {enabled: true}}")
     alone = clusterpolicy.read(cluster, "gc.yaml")
     assert alone.kind == "gpucluster"
-    assert list(states(alone)) == ["preflight", "validator"]
+    assert list(states(alone)) == ["preflight", "validator", "dcgm"]
     assert any("the driver is somebody else's" in note for note in alone.notes)
     both = clusterpolicy.read(
         cluster + "---\n" + head.format("NVIDIADriver", "{version: '580'}"), "gc"
@@ -347,9 +356,15 @@ def test_a_wrong_parameter_names_the_line_it_stands_on(tmp_path: Path) -> None:
 
 def test_every_key_of_a_file_is_honoured_or_in_a_note() -> None:
     notes = " ".join(
-        read("  gfd: {enabled: true}\n  psa: {enabled: true}\n  dcgm: {hostPort: 1}\n").notes
+        read(
+            "  nodeStatusExporter: {enabled: true}\n  psa: {enabled: true}\n  dcgm: {hostPort: 1}\n"
+        ).notes
     )
-    for key in ("gfd.enabled (line 5)", "psa.enabled (line 6)", "dcgm.hostPort (line 7)"):
+    for key in (
+        "nodeStatusExporter.enabled (line 5)",
+        "psa.enabled (line 6)",
+        "dcgm.hostPort (line 7)",
+    ):
         assert key in notes
 
 

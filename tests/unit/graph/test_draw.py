@@ -5,8 +5,9 @@ from __future__ import annotations
 from textwrap import dedent
 
 from gpustate.graph import draw
-from gpustate.graph.about import About
+from gpustate.graph.about import About, of_states
 from gpustate.graph.build import Edge, Graph
+from gpustate.states.nouveau import NouveauBlacklisted
 
 GRAPH = Graph(
     ["validator", "driver", "nouveau", "container-toolkit"],
@@ -95,3 +96,8 @@ def test_in_mermaid_proofs_are_round_and_two_reasons_make_one_line() -> None:
 def test_nothing_is_drawn_of_nothing() -> None:
     assert draw.as_text(Graph()) == "\n"
     assert draw.as_mermaid(Graph()) == "flowchart LR\n"
+
+
+def test_what_a_state_is_for_is_told_without_marks_of_its_documentation() -> None:
+    told = of_states([NouveauBlacklisted()])["nouveau"].what
+    assert told.startswith("nouveau and nova_core are not loaded")

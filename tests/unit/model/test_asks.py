@@ -41,6 +41,20 @@ def test_a_time_of_a_unit_that_is_none_is_zero() -> None:
     assert found["a"].active_since_us == 0
 
 
+def test_whether_a_unit_is_enabled_is_what_the_disk_says_not_what_systemd_remembers() -> None:
+    text = (
+        "Id=a.service\nUnitFileState=disabled\n\nId=b@1.service\nUnitFileState=enabled\n\n"
+        "Id=c.service\nUnitFileState=enabled\n"
+        "=unit-files\na.service enabled enabled\nc.service alias -\nd.service disabled enabled\n"
+    )
+    found = Units(("a.service", "b@1.service", "c.service")).parse(Answer(0, text.encode()))
+    assert {name: unit.unit_file_state for name, unit in found.items()} == {
+        "a.service": "enabled",
+        "b@1.service": "enabled",
+        "c.service": "enabled",
+    }
+
+
 @pytest.mark.parametrize("at", [10**30, -(10**30), 2**62])
 def test_a_lock_until_a_time_that_is_none_is_told(at: int) -> None:
     told = Lock("r", "me@here", "apply", at, at).told()

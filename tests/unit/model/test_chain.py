@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.model import chain, chain_data, chain_remedies, chain_seen
+from gpustate.model import chain, chain_data, chain_remedies, chain_seen, health
 from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
+from gpustate.text.quarantine import Entry, Quarantine
 
 DATA = Path(__file__).parents[2] / "data/nvidia"
 V = "580.65.06"
@@ -239,7 +240,64 @@ CASES = [
         "did not run on GPU-b",
         chain_remedies.EARLIER,
     ),
+    (
+        {"nvml": replace(NVML, gpus=(replace(NVML.gpus[0], remap_failed=True), *NVML.gpus[1:]))},
+        "health",
+        "GPU 0 (0000:1b:00.0): row remapping failed",
+        health.REPLACE,
+    ),
+    (
+        {"quarantine": Quarantine(problem="quarantine.json cannot be read (x)")},
+        "health",
+        "quarantine.json cannot be read",
+        chain_remedies.QUARANTINE_FILE,
+    ),
 ]
+
+
+def out_of_use(seen: chain.Seen, index: int, *, until: int = 200) -> chain.Seen:
+    """The same, with one GPU in quarantine at the node's time 100."""
+    gpu = GOOD.nvml.gpus[index]
+    entry = Entry(gpu.uuid, gpu.pci, "RMA 4711", until, 50, "somebody")
+    return replace(seen, quarantine=Quarantine((entry,), 100))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))},
+        {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},
+        {"cuda": (chain.CudaResult("GPU-a", True, 0.4),)},
+    ],
+    ids=["remap", "lost", "not run"],
+)
+def test_a_gpu_in_quarantine_breaks_nothing_until_its_end(change: dict[str, object]) -> None:
+    bad = replace(GOOD, **change)  # type: ignore[arg-type]
+    assert chain.first_broken(chain.evaluate(bad)) is not None
+    held = out_of_use(bad, 1)
+    assert chain.first_broken(chain.evaluate(held)) is None
+    told = next(check for check in chain.evaluate(held) if check.name == "health")
+    assert told.evidence.startswith(
+        "1 GPU fit for work; in quarantine: GPU-b until 1970-01-01T00:03Z"
+    )
+    assert "GPU-b" not in chain.cuda_devices(held)
+    assert chain.first_broken(chain.evaluate(out_of_use(bad, 1, until=99))) is not None
+    others = out_of_use(bad, 0)
+    assert chain.first_broken(chain.evaluate(others)) is not None
+
+
+def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:
+    def key(seen: chain.Seen) -> chain.Key:
+        return chain.key("boot", "580", seen.nvml, "", seen.wanted, seen.quarantine)
+
+    plain, held = key(GOOD), key(out_of_use(GOOD, 1))
+    assert plain.moved(held) == "GPU-b is in quarantine"
+    assert held.moved(plain) == "the quarantine of GPU-b has ended"
+    bad = replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))
+    assert (
+        plain.moved(key(replace(GOOD, nvml=bad)))
+        == "the health of GPUs has changed: GPU-b row-remap"
+    )
 
 
 @pytest.mark.parametrize(("change", "link", "evidence", "remedy"), CASES)

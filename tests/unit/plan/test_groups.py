@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate.plan.groups import counts, group, totals
+from gpustate.plan.overview import overview
 
 
 def change(cost: str = "none", **more: Any) -> dict[str, Any]:
@@ -73,3 +74,18 @@ def test_a_node_counts_once_at_its_worst_and_possible_costs_are_told_apart() -> 
         {"disruption": "restart", "nodes": 0, "possible": 0, "changes": 1},
         {"disruption": "none", "nodes": 0, "possible": 0, "changes": 1},
     ]
+
+
+def test_a_reader_sees_first_what_costs_most_and_last_what_is_as_it_should_be() -> None:
+    nodes = [
+        node("fine", {"state": "a", "outcome": "unchanged"}),
+        node("far", status="unreachable"),
+        node("gpu10", pending("a", "reload")),
+        node("gpu9", pending("a", "reload", field="other")),
+        node("gpu20", pending("a", "reboot")),
+    ]
+    view = overview(
+        {"nodes": nodes, "fleet": {"groups": [{"estimate": {"s": n}} for n in range(5)]}}
+    )
+    assert [one.names[0] for one in view.groups] == ["gpu20", "gpu9", "gpu10", "far", "fine"]
+    assert [takes and takes["s"] for takes in view.each] == [4, 3, 2, 1, 0]

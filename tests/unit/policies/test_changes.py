@@ -396,9 +396,9 @@ def test_a_change_of_an_operator_file_leaves_the_lines_of_the_rest_alone() -> No
         policy.places["states", "containerd", "default"]
         == before.places["states", "containerd", "default"]
     )
-    notes = [note for note in before.notes if "gfd" in note]
+    notes = [note for note in before.notes if "MIG layouts" in note]
     assert notes
-    assert [note for note in policy.notes if "gfd" in note] == notes
+    assert [note for note in policy.notes if "MIG layouts" in note] == notes
     assert ("states", "driver", "branch") in policy.last
     assert policy.replaced["states", "driver", "branch"] == (580, "cp.yaml:7")
 

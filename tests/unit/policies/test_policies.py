@@ -215,7 +215,8 @@ def test_what_a_shell_hands_over_as_a_pipe_can_be_read() -> None:
         policy = policies.load(f"/dev/fd/{reading}")
     finally:
         os.close(reading)
-    assert [s.name for s in policy.states] == ["preflight", "validator"]
+    names = [state.name for state in policy.states]
+    assert names == ["preflight", "dev-char", "gpu-labels", "validator"]
 
 
 def test_states_of_the_user_s_own_are_found_above_the_policy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gpustate.errors import PolicyError, RefusedError
 from gpustate.model.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.model.policy import Policy, resolve
 from gpustate.run import locking
+from gpustate.run.solving import Survey, settle_all
 from gpustate.solve import document, keeping, lock
 from gpustate.solve.lock import Lock, LockedSet, Situation, from_text, gathered, to_text
 from gpustate.solve.problem import Wanted
@@ -262,3 +264,58 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
         resolve(policy, node)
     assert len(made.sets) == 20
     assert time.process_time() - before < 1.0
+
+
+# --- images and nodes that left --------------------------------------------------------------
+
+
+def image_driver(made: Lock, **parameters: Any) -> Any:
+    policy = Policy(DriverInstalled(**parameters))
+    node = locking.onto_image(InventoryNode("/mnt"), policy, made, "gpustate.lock")
+    (state,) = resolve(policy, node).states
+    return state
+
+
+def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:
+    elsewhere = replace(one_set(), wanted=Wanted(branch=570))
+    made = Lock((*a_lock().sets, elsewhere), "digest")
+    driver = image_driver(made, branch=580)
+    assert (driver.version, driver.locked) == ("580.65.06", one_set().versions)
+
+
+def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
+    with pytest.raises(PolicyError, match="has no set for branch 595"):
+        image_driver(a_lock(), branch=595)
+    other = keeping.settle(problem(BRANCH, NEW, H100), HERE, None).set
+    assert other is not None
+    both = gathered({"gpu1": one_set(), "gpu2": other})
+    with pytest.raises(PolicyError, match="has 2 sets for branch 580") as error:
+        image_driver(both, branch=580)
+    assert "580.178.04 open, 580.65.06 open" in str(error.value)
+    assert "--as NODE" in str(error.value)
+
+
+def test_one_set_for_two_kinds_of_nodes_is_one_set_for_an_image() -> None:
+    other = replace(one_set(), situation=replace(HERE, gpus=("2331",)))
+    assert image_driver(gathered({"a": one_set(), "b": other}), branch=580).version == "580.65.06"
+
+
+def test_an_image_without_a_driver_needs_no_set() -> None:
+    assert image_driver(Lock(), ensure="absent").locked == {}
+
+
+def test_nodes_leave_the_lock_only_when_they_are_said_to() -> None:
+    had = a_lock("gpu1", "gpu2", "gpu3")
+    assert settle_all(Survey(), had).lock.sets == had.sets
+    pruned = settle_all(Survey(), had, gone=["gpu1", "gpu3"]).lock
+    assert [one.nodes for one in pruned.sets] == [("gpu2",)]
+    assert settle_all(Survey(), had, gone=had.by_node()).lock.sets == ()
+
+
+def test_nodes_that_left_the_inventory_are_told() -> None:
+    troubles: dict[str, dict[str, str]] = {"refused": {}, "unreachable": {}, "skipped": {}}
+    data = document.solve_data({}, troubles, path="x", changed=True, gone=["gpu7"], pruned=True)
+    jsonschema.validate(data, schema("solve"))
+    assert (data["gone"], data["pruned"]) == (["gpu7"], True)
+    stay = document.solve_text({}, troubles, path="x", changed=False, gone=["gpu7"])
+    assert "not in the inventory, still in the lock; take them out with --prune: gpu7" in stay

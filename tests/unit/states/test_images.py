@@ -16,6 +16,7 @@ from gpustate.states.fabric_manager import UNIT, FabricManagerRunning
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.persistenced import PersistenceMode
 from gpustate.testing import FakeNode, converge
+from gpustate.text.nvml_report import NvmlFacts
 
 IMAGE = NodeFacts(os_id="debian", os_version="12", package_manager="apt", image=True)
 OFFERED = {"nvidia-fabricmanager": [("580.65.06-1", "vendor")]}
@@ -25,7 +26,8 @@ def fabric(gpus: str = "", **more: object) -> FakeNode:
     settings: dict[str, object] = {
         "facts": replace(IMAGE, pci=meant_for(gpus)),
         "candidates": OFFERED,
-        "shell": {"libnvidia-ml.so.1": (0, "580.65.06\n")},
+        "shell": {"libnvidia-ml.so.1": (0, "580.65.06\n"), "nvlsm": (0, "")},
+        "answers": {"AskBridges": 0, "GpuFacts": NvmlFacts(error=12)},
     }
     return FakeNode(**{**settings, **more})  # type: ignore[arg-type]
 

@@ -6,6 +6,6 @@ import proofs
 
 
 def test_every_file_of_proofs_is_walked_once() -> None:
-    walked = [name for line in proofs.lines() for name in line]
+    walked = [name for some in proofs.files() for name in some]
     assert sorted(walked) == sorted(path.stem for path in proofs.PROOF.glob("test_*.py"))
     assert {*proofs.FIRST, *proofs.ALONE} <= set(walked)

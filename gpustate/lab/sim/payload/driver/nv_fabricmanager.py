@@ -1,8 +1,9 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated nv-fabricmanager: the fabric is complete while it runs in the version of the module.
 
-On a node without NVSwitches it ends with 1, as the real one: nothing to do. A board of the B200
-kind has no switch on PCI and wants the subnet manager (package nvlsm) beside it.
+On a node without NVSwitches it ends with 1, as the real one: nothing to do; so it does on a tray of a
+rack, whose switches are not the node's. A board of the B200 kind has no switch on PCI and wants the
+subnet manager to run before it.
 """
 
 # The modules of the node lie beside this one there, not here.
@@ -16,11 +17,10 @@ sys.path.insert(0, "/usr/lib/gpustate-lab")
 
 import modules
 from daemon import detach
-from labnode import hardware, hold
+from labnode import hardware, hold, holders
 
 PID_FILE = Path("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
 LOG = Path("/var/log/fabricmanager.log")
-NVLSM = Path("/opt/nvidia/nvlsm/sbin/nvlsm")
 
 
 def trouble() -> str | None:
@@ -28,12 +28,12 @@ def trouble() -> str | None:
     loaded = modules.loaded().get("nvidia")
     if loaded is None:
         return "request to query NVSwitch device information from NVSwitch driver failed: the driver is not loaded"
-    if board is None:
+    if board is None or hardware().get("rack"):
         return "NV_WARN_NOTHING_TO_DO: no NVIDIA NVSwitch devices were detected"
     if loaded["version"] != "@VERSION@":
         return f"fabric manager NVIDIA GPU driver interface version @VERSION@ don't match with driver version {loaded['version']}"
-    if not hardware()["nvswitches"] and not NVLSM.exists():
-        return f"the subnet manager of an NVLink5 board is missing ({NVLSM})"
+    if hardware().get("bridges") and "nvlsm" not in {kind for _, kind in holders()}:
+        return "the NVLink subnet manager does not run"
     return None
 
 

@@ -201,6 +201,25 @@ static void read_gpu(const char *object, struct lab_gpu *gpu) {
     gpu->has_nvlink_fabric = true_member(object, "has_nvlink_fabric");
 }
 
+static void read_fabric(const char *text, struct lab_hardware *into) {
+    const char *bridges = lab_member(text, "bridges"), *rack = lab_member(text, "rack");
+    char uuid[64];
+    into->needs_nvlsm = bridges && lab_element(bridges, NULL) != NULL;
+    into->in_rack = rack && *rack == '{';
+    if (!into->in_rack)
+        return;
+    into->clique = (unsigned)lab_number_member(rack, "clique", 10);
+    text_member(rack, "cluster_uuid", uuid, sizeof uuid);
+    int digits = 0;
+    for (const char *at = uuid; *at && digits < 32; at++) {
+        if (!isxdigit((unsigned char)*at))
+            continue;
+        char one[2] = {*at, 0};
+        into->cluster[digits / 2] = (unsigned char)(into->cluster[digits / 2] << 4 | lab_number(one, 16));
+        digits++;
+    }
+}
+
 int lab_hardware(struct lab_hardware *into) {
     static char text[65536];
     memset(into, 0, sizeof *into);
@@ -208,6 +227,7 @@ int lab_hardware(struct lab_hardware *into) {
         return -1;
     const char *gpus = lab_member(text, "gpus"), *board = lab_member(text, "board");
     into->has_board = board && *board == '"';
+    read_fabric(text, into);
     for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at; at = lab_element(gpus, at)) {
         if (into->gpu_count == LAB_MAX_GPUS)
             break;
@@ -338,9 +358,12 @@ int lab_fabric_ready(const struct lab_hardware *hardware) {
     char loaded[64];
     if (lab_fault(hardware, "fabric-stuck") || lab_loaded_version(loaded, sizeof loaded) < 0)
         return 0;
-    int count = lab_holders(holders, LAB_MAX_HOLDERS);
-    for (int i = 0; i < count; i++)
-        if (strcmp(holders[i].kind, "fabric") == 0 && strcmp(holders[i].what, loaded) == 0)
-            return 1;
-    return 0;
+    if (hardware->in_rack)
+        return 1;
+    int count = lab_holders(holders, LAB_MAX_HOLDERS), managed = 0, subnet = !hardware->needs_nvlsm;
+    for (int i = 0; i < count; i++) {
+        managed |= strcmp(holders[i].kind, "fabric") == 0 && strcmp(holders[i].what, loaded) == 0;
+        subnet |= strcmp(holders[i].kind, "nvlsm") == 0;
+    }
+    return managed && subnet;
 }

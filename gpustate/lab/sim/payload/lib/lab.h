@@ -28,13 +28,17 @@ struct lab_hardware {
     int gpu_count; /* those whose device node can be seen, in PCI order */
     struct lab_gpu gpus[LAB_MAX_GPUS];
     int has_board; /* the GPUs sit on a board with an NVSwitch fabric */
+    int needs_nvlsm; /* its switches are behind ConnectX functions */
+    int in_rack; /* its switches are elsewhere and manage themselves */
+    unsigned char cluster[16];
+    unsigned clique;
     char faults[1024]; /* "\nname\nname:argument\n" */
 };
 
 struct lab_holder {
     int pid;
     int gpu_instance, compute_instance; /* -1: the whole GPU */
-    char kind[16]; /* cuda, persistence, fabric, other */
+    char kind[16]; /* cuda, persistence, fabric, nvlsm, imex, other */
     char what[24]; /* PCI address, or the driver version of a fabric manager */
     uint64_t bytes;
 };
@@ -68,7 +72,8 @@ void lab_release(void);
 /* From asking who holds a GPU until one holds it: a lock, or -1 where there is nothing to lock. */
 int lab_lock_holders(void);
 void lab_unlock_holders(int lock);
-/* A fabric manager of the loaded version runs. */
+/* A fabric manager of the loaded version runs, with a subnet manager where there must be one; or the
+ * rack's switches have done it. */
 int lab_fabric_ready(const struct lab_hardware *hardware);
 
 /* Set for each library at link time. */

@@ -188,14 +188,6 @@ LAB_API int nvmlDeviceGetUtilizationRates(void *handle, utilization *rates) {
     return OK;
 }
 
-LAB_API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *reasons) {
-    GPU(handle);
-    if (!reasons)
-        return INVALID_ARGUMENT;
-    *reasons = busy(gpu) ? 0 : 1; /* 1: idle */
-    return OK;
-}
-
 /* ---- fabric --------------------------------------------------------------------------------- */
 
 /* The fabric state is a Hopper thing; an A100 board answers that it has none to report. */
@@ -211,7 +203,12 @@ LAB_API int nvmlDeviceGetGpuFabricInfo(void *handle, fabric_v1 *info) {
     if (!info)
         return INVALID_ARGUMENT;
     memset(info, 0, sizeof *info);
-    return fabric_state(&hardware, gpu, &info->state);
+    int answer = fabric_state(&hardware, gpu, &info->state);
+    if (answer == OK && info->state == 3) {
+        memcpy(info->cluster, hardware.cluster, sizeof info->cluster);
+        info->clique = hardware.clique;
+    }
+    return answer;
 }
 
 LAB_API int nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_v3 *info) {
@@ -228,16 +225,13 @@ LAB_API int nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_v3 *info) {
     memset(info, 0, version == VERSIONED(fabric_v3, 3) ? sizeof(fabric_v3) : sizeof(fabric_v2));
     info->version = version;
     info->state = state;
+    if (state == 3) {
+        memcpy(info->cluster, hardware.cluster, sizeof info->cluster);
+        info->clique = hardware.clique;
+    }
     /* Bandwidth, route recovery, route health and access timeout fine, configuration right. */
     info->health = 2u | 2u << 2 | 2u << 4 | 2u << 6 | 1u << 8;
     if (version == VERSIONED(fabric_v3, 3))
         info->summary = 1;
     return OK;
-}
-
-LAB_API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
-    GPU(handle);
-    if (!gpu->has_nvlink_fabric)
-        return NOT_SUPPORTED;
-    return link >= 18 ? INVALID_ARGUMENT : number(active, (unsigned)hardware.has_board);
 }

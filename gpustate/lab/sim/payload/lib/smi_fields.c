@@ -150,8 +150,11 @@ static int read_fabric(void *gpu, const char *which, char *into, size_t size) {
         snprintf(into, size, "%s", info.status ? error_text(info.status) : "Success");
     else if (!strcmp(which, "clique"))
         snprintf(into, size, "%u", info.clique);
-    else
-        snprintf(into, size, "00000000-0000-0000-0000-000000000000");
+    else {
+        char *at = into;
+        for (int i = 0; i < 16 && at + 4 < into + size; i++)
+            at += snprintf(at, 4, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", info.cluster[i]);
+    }
     return 0;
 }
 

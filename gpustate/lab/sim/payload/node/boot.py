@@ -21,11 +21,13 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import modules
-from labnode import PCI, PREFIX, PROC, RUN, SYS, at, hardware, kernel, relink, write
+from labnode import PCI, PREFIX, PROC, RUN, SYS, at, hardware, kernel, make_pipe, relink, write
 
 NVIDIA = 0x10DE
+VFIO_UNIT = "/etc/systemd/system/sysinit.target.wants/gpustate-vfio.service"
+VFIO_PROGRAM = "/usr/local/sbin/gpustate-vfio"
+GRUB_MENU = "/boot/grub/grub.cfg"
 UDEV_RULE = "/usr/lib/udev/rules.d/60-nvidia.rules"
-NVLINK5_BOARD = "hgx-b200"
 #: What the machine has beside GPUs: one host bridge, so that nobody counts PCI devices as GPUs.
 BRIDGE = {"pci_address": "0000:00:00.0", "vendor": 0x8086, "device_id": "29c0", "subsystem_id": "1100", "pci_class": "060000"}  # fmt: skip
 
@@ -40,20 +42,56 @@ def main() -> int:
     (RUN / "holders").chmod(0o1777)
     cover(at("/sys/bus/pci"))
     cover(at("/proc/driver"))
-    for device in [BRIDGE, *data["gpus"], *data["nvswitches"]]:
+    for device in [
+        BRIDGE,
+        *data["gpus"],
+        *data["nvswitches"],
+        *data.get("bridges", []),
+        *data.get("nics", []),
+    ]:
         add_device(device)
     for name in ("drivers", "slots"):
         (PCI / name).mkdir(exist_ok=True)
-    mirror(at("/proc"), PROC, own={"modules", "devices"})
-    mirror(at("/sys"), SYS, own={"module", "class"})
+    mirror(at("/proc"), PROC, own={"modules", "devices", "cmdline"})
+    mirror(at("/sys"), SYS, own={"module", "class", "kernel"})
+    mirror(at("/sys/kernel"), SYS / "kernel", own={"iommu_groups"})
+    start_kernel()
     mirror(at("/sys/class"), SYS / "class", own={"infiniband"})
-    if data["board"] == NVLINK5_BOARD:
-        # Its switches show only as a management function of a network card.
-        write(SYS / "class/infiniband/mlx5_0/device/vpd", "SW_MNG\n")
     write(RUN / "modules.json", "{}")
     modules.refresh()
+    bind_to_vfio()
     load_as_udev(data)
+    load_as_modules_load()
     return 0
+
+
+def start_kernel() -> None:
+    """The command line that GRUB's menu gives, and the IOMMU groups that it turns on."""
+    menu, real = at(GRUB_MENU), at("/proc/cmdline")
+    entry = re.search(r"^\s*linux\s+\S+\s*(.*)$", menu.read_text(), re.M) if menu.exists() else None
+    line = entry[1] if entry else real.read_text().strip() if real.exists() else ""
+    write(PROC / "cmdline", line + "\n")
+    groups = SYS / "kernel/iommu_groups"
+    groups.mkdir(parents=True, exist_ok=True)
+    if not {"intel_iommu=on", "amd_iommu=on"} & set(line.split()):
+        return
+    for number, device in enumerate(sorted((PCI / "devices").iterdir())):
+        (groups / f"{number}/devices").mkdir(parents=True)
+        relink(groups / f"{number}/devices/{device.name}", str(device))
+        relink(device / "iommu_group", f"../../../../kernel/iommu_groups/{number}")
+
+
+def bind_to_vfio() -> None:
+    """A unit that is ordered before udev loads drivers runs here; systemd starts it once more."""
+    make_pipe(PCI / "drivers_probe")
+    if PREFIX:
+        return
+    here = os.path.dirname(os.path.realpath(__file__))
+    subprocess.Popen(
+        [sys.executable, "-SB", os.path.join(here, "pcidaemon.py")], start_new_session=True
+    )
+    if at(VFIO_UNIT).is_symlink():
+        subprocess.run(["sh", VFIO_PROGRAM], check=False)
 
 
 def cover(place: Path) -> None:
@@ -105,6 +143,8 @@ def add_device(device: dict[str, Any]) -> None:
     for name, text in files.items():
         write(directory / name, text + "\n")
     write(directory / "reset", "")
+    if "vpd" in device:
+        write(directory / "vpd", f"\x82\x13\0ConnectX-7\0{device['vpd']}\0".encode("latin-1"))
     write(directory / "config", config_space(vendor, identifier, subsystem, kind))
 
 
@@ -132,6 +172,8 @@ def config_space(vendor: int, device: int, subsystem: int, kind: int) -> bytes:
 
 
 def load_as_udev(data: dict[str, Any]) -> None:
+    if data.get("bridges"):
+        modprobe("-b", "-q", "mlx5_ib")
     if not data["gpus"]:
         return
     faults = set(data["faults"])
@@ -146,6 +188,15 @@ def load_as_udev(data: dict[str, Any]) -> None:
     ):
         for name in ("nvidia-uvm", "nvidia-modeset"):
             modprobe("-b", "-q", name)
+
+
+def load_as_modules_load() -> None:
+    """What systemd-modules-load does, which has nothing to do in a container."""
+    for folder in ("/usr/lib/modules-load.d", "/etc/modules-load.d"):
+        for path in sorted(at(folder).glob("gpustate-*.conf")):
+            for line in path.read_text().splitlines():
+                if line.strip() and not line.startswith(("#", ";")):
+                    modprobe("-b", line.strip())
 
 
 def modprobe(*arguments: str) -> int:

@@ -172,8 +172,24 @@ def bound_to(address: str) -> str | None:
 def bind(address: str, driver: str) -> None:
     directory = PCI / "drivers" / driver
     directory.mkdir(parents=True, exist_ok=True)
+    make_pipe(directory / "unbind")
     relink(PCI / "devices" / address / "driver", f"../../drivers/{driver}")
     relink(directory / address, f"../../devices/{address}")
+
+
+def make_pipe(path: Path) -> None:
+    """A file of sysfs that acts on what is written to it: pcidaemon.py reads the other end."""
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o200)
+
+
+def unbind(address: str) -> None:
+    """Take one device from its driver."""
+    driver = bound_to(address)
+    if driver is not None:
+        (PCI / "devices" / address / "driver").unlink(missing_ok=True)
+        (PCI / "drivers" / driver / address).unlink(missing_ok=True)
 
 
 def unbind_all(driver: str) -> None:

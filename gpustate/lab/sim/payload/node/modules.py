@@ -16,6 +16,8 @@ import json
 import os
 from typing import Any
 
+import gpudirect
+import nvlink
 from labnode import (
     CAPS_MAJOR,
     IMEX_MAJOR,
@@ -106,7 +108,8 @@ def users(name: str) -> list[str]:
 def use_count(name: str) -> int:
     count = len(users(name)) + int(loaded()[name].get("held", 0))
     if name == "nvidia":
-        count += len(holders())
+        # The subnet manager has nothing open of the driver's.
+        count += sum(kind != "nvlsm" for _, kind in holders())
     if name == "nvidia_uvm":
         count += sum(kind == "cuda" for _, kind in holders())
     return count
@@ -140,7 +143,10 @@ def insert(path: str, options: list[str]) -> None:
         "srcversion": info.get("srcversion", [None])[0],
         "options": options,
     }
-    EFFECTS.get(name, (_nothing, _nothing))[0](entry)
+    try:
+        EFFECTS.get(name, (_nothing, _nothing))[0](entry)
+    except gpudirect.RefusedError as refused:
+        raise LoadError(str(refused)) from refused
     modules[name] = entry
     write(RUN / "modules.json", json.dumps(modules))
     refresh()
@@ -203,6 +209,7 @@ def _write_devices(modules: dict[str, dict[str, Any]]) -> None:
             lines.append(f"{SWITCH_MAJOR} nvidia-nvswitch")
     if "nvidia_uvm" in modules:
         lines.append(f"{UVM_MAJOR} nvidia-uvm")
+    lines += gpudirect.devices(modules)
     characters, blank, blocks = text.partition("\n\n")
     write(PROC / "devices", "\n".join([characters, *lines]) + blank + blocks)
 
@@ -362,6 +369,8 @@ EFFECTS = {
     "nvidia_uvm": (_load_uvm, _unload_uvm),
     "nvidia_modeset": (_load_modeset, _unload_modeset),
     "nouveau": (_load_nouveau, _unload_nouveau),
+    **nvlink.EFFECTS,
+    **gpudirect.EFFECTS,
 }
 
 

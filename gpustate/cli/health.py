@@ -1,0 +1,273 @@
+"""``gpustate health`` and ``gpustate quarantine``: how well GPUs are, and which are out of use."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.model.chain_data import Seen
+    from gpustate.model.node import Node
+    from gpustate.text.quarantine import Entry
+
+_STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": "cyan"}
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+_MOST_S = 366 * 86400
+
+#: GPUs as the module lists them, for those that are lost.
+_MODULE_GPUS = r"""
+for d in "$PROC"/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s|-1|?\n' "${d##*/}"; done
+printf 'clock=%s\n' "$(date +%s)"
+"""
+
+
+@click.command()
+@common.inventory_options
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def health(output: str, **options: Any) -> None:
+    """Show how well each GPU is, by its own word and by the kernel log: exit 3 when one is not fit for work.
+
+    Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clocks that are held
+    down, NVLinks, and what the driver asks for; each finding with the next move. A GPU in quarantine is
+    shown and does not count.
+    """
+    from gpustate.run import fleet
+
+    inventory = common.load_inventory(options)
+    rows: list[dict[str, Any]] = []
+    codes: list[int] = []
+    for node, data, error in fleet.question(inventory.nodes, options["forks"], _look):
+        if error is not None or data is None:
+            codes.append(error.exit_code if error else EXIT_ERROR)
+            rows.append({"name": node.name, "error": str(error)})
+            continue
+        if "error" in data:
+            codes.append(EXIT_ERROR)
+        if any(gpu["state"] == "failed" for gpu in data.get("gpus", [])) or data.get("others"):
+            codes.append(EXIT_VALIDATION)
+        rows.append({"name": node.name, **data})
+    if output == "json":
+        common.write_out(common.as_json({"format": "gpustate.health/1", "nodes": rows}))
+    else:
+        _page(rows)
+    common.finish(*codes)
+
+
+def _seen(node: Node) -> Seen:
+    from gpustate.model import chain_seen
+    from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.text import quarantine, xids
+
+    nvml = node.ask(GpuFacts())
+    text = node.shell(f"{quarantine.SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
+    return chain_seen.parse(text, nvml)
+
+
+def _look(node: Node) -> dict[str, Any]:
+    from gpustate.model import health as judge
+    from gpustate.model.encode import plain
+
+    seen = _seen(node)
+    nvml = seen.nvml
+    if not nvml.gpus:
+        why = nvml.error_text or nvml.error_name or "no GPU answers"
+        return {"error": f"NVML: {why}; see: gpustate explain {node.name}"}
+    findings = judge.judge(nvml, seen.log)
+    gpus: list[dict[str, Any]] = []
+    for gpu in nvml.gpus:
+        mine = [one for one in findings if one.gpu == gpu.index]
+        state = "well" if not mine else "warning"
+        state = "failed" if judge.failed(tuple(mine)) else state
+        gpus.append(
+            {
+                **{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name},
+                "state": "quarantine" if seen.held(gpu) else state,
+                "findings": [plain(one) for one in mine],
+            }
+        )
+    others = [
+        plain(one)
+        for one in findings
+        if one.gpu is None and one.level == judge.FAILED and not seen.quarantine.holds("", one.pci)
+    ]
+    found: dict[str, Any] = {"gpus": gpus, "others": others}
+    found["quarantine"] = [one.text for one in seen.quarantine.active]
+    found["quarantine_ended"] = [one.text for one in seen.quarantine.ended]
+    return {**found, "error": seen.quarantine.problem} if seen.quarantine.problem else found
+
+
+def _page(rows: list[dict[str, Any]]) -> None:
+    from gpustate.cli.show import show
+    from gpustate.plan.render import Page
+
+    page = Page()
+    for row in rows:
+        states = [gpu["state"] for gpu in row.get("gpus", [])]
+        told = ", ".join(f"{states.count(one)} {one}" for one in _STYLES if one in states)
+        page.add((row["name"], "bold"), f"  {told}")
+        for gpu in row.get("gpus", []):
+            if gpu["state"] == "well":
+                continue
+            page.add(
+                f"  GPU {gpu['index']}  {gpu['pci']}  {gpu['uuid']}  ",
+                (gpu["state"], _STYLES[gpu["state"]]),
+            )
+            _findings(page, gpu["findings"])
+        _findings(page, row.get("others", []))
+        for line in row.get("quarantine", []):
+            page.add("  in quarantine: ", (line, "cyan"))
+        for line in row.get("quarantine_ended", []):
+            page.add("  the quarantine has ended: ", (line, "yellow"))
+        if "error" in row:
+            page.add("  ", (row["error"], "red"))
+    show(page)
+
+
+def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
+    for one in findings:
+        style = _STYLES["failed" if one["level"] == "failed" else "warning"]
+        who = "" if one["gpu"] is not None else f"{one['pci']}: "
+        page.add("    ", (f"{who}{one['evidence']}", style))
+        page.add(f"      next: {one['remedy']}")
+
+
+@click.command()
+@common.inventory_options
+@click.option("--gpu", metavar="GPU", help="Index, UUID or PCI address of the GPU.")
+@click.option("--reason", "-m", help="Why; every look at the node shows it.")
+@click.option("--for", "duration", metavar="TIME", help="How long: 30m, 8h, 7d.")
+@click.option("--end", is_flag=True, help="End it now; without --gpu for all GPUs.")
+def quarantine(
+    gpu: str | None, reason: str | None, duration: str | None, end: bool, **options: Any
+) -> None:
+    """Show which GPUs of nodes are out of use; take one out of use for a while, or back.
+
+    The others go on: validate, explain, labels and Slurm's lines leave it out, and every plan names it.
+    It ends by itself. Programs that use the GPU are not stopped, and none is kept from it.
+    """
+    if gpu is not None and not end and (reason is None or duration is None):
+        raise UsageError("a quarantine has a reason and an end", fix="give --reason and --for")
+    if gpu is None and (reason is not None or duration is not None):
+        raise UsageError("--reason and --for are about a GPU", fix="name it with --gpu")
+    if reason is not None and (not reason.strip() or len(reason) > 300 or not reason.isprintable()):
+        raise UsageError(
+            "--reason: wanted a line of up to 300 characters", fix="say why in one line"
+        )
+    length_s = _seconds(duration) if duration is not None else 0
+    _work(options, gpu, reason or "", length_s, end)
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    found = int(match[1]) * _UNITS[match[2]] if match is not None else 0
+    if not 0 < found <= _MOST_S:
+        raise UsageError(
+            f"--for: {text[:40]!r} is no time", fix="write 30m, 8h or 7d, up to a year"
+        )
+    return found
+
+
+def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, end: bool) -> None:
+    from gpustate.run import fleet
+    from gpustate.run.fleet import controller
+    from gpustate.text.words import printable
+
+    inventory = common.load_inventory(options)
+    codes: list[int] = []
+    writes = gpu is not None or end
+
+    def work(session: Any) -> list[str]:
+        from gpustate.run.looking import ask_node
+
+        seen, clock = ask_node(session.node, _asked, session.answer)
+        if not writes:
+            return _told(seen)
+        entries = _changed(seen, clock, gpu, reason, length_s, end, controller().name)
+        answer = session.shell(_script(entries))
+        if answer.status:
+            raise UsageError("the file could not be written", place=session.node.name)
+        return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
+
+    for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
+        if error is not None or lines is None:
+            codes.append(error.exit_code if error else EXIT_ERROR)
+            click.echo(printable(f"{node.name}: {error}"), err=True)
+            continue
+        for line in lines:
+            click.echo(printable(f"{node.name}: {line}"))
+    common.finish(*codes)
+
+
+def _asked(node: Node) -> tuple[Seen, int]:
+    seen = _seen(node)
+    clock = node.shell("date +%s", assume=str(int(time.time()))).stdout.strip()
+    text = clock if clock.isdecimal() else "0"
+    return seen, int(text)
+
+
+def _told(seen: Seen) -> list[str]:
+    held = seen.quarantine
+    lines = [held.problem] if held.problem else []
+    lines += [f"in quarantine: {one.text}" for one in held.active]
+    lines += [f"the quarantine has ended: {one.text}" for one in held.ended]
+    return lines or ["no GPU is in quarantine"]
+
+
+def _changed(
+    seen: Seen, clock: int, gpu: str | None, reason: str, length_s: int, end: bool, by: str
+) -> tuple[Entry, ...]:
+    """The entries as they are to be; those whose end has passed go with it."""
+    from gpustate.text.quarantine import Entry
+
+    kept = seen.quarantine.active
+    if gpu is None:
+        return ()
+    uuid, pci = _named(seen, gpu)
+    rest = tuple(
+        one for one in kept if not ((uuid and one.uuid == uuid) or (pci and one.pci == pci))
+    )
+    if end:
+        if len(rest) == len(kept):
+            raise UsageError(f"GPU {gpu} is not in quarantine", fix="see: gpustate quarantine")
+        return rest
+    return (*rest, Entry(uuid, pci, reason, clock + length_s, clock, by))
+
+
+def _named(seen: Seen, gpu: str) -> tuple[str, str]:
+    """UUID and PCI address of a GPU named by index, UUID or address; one that is lost has only one of them."""
+    for one in seen.quarantine.active:
+        if gpu in (one.uuid, one.pci):
+            return one.uuid, one.pci
+    for found in seen.nvml.gpus:
+        if gpu in (str(found.index), found.uuid, found.pci):
+            pci = seen.address(found)
+            if not pci and not found.uuid:
+                break
+            return found.uuid, pci
+    if gpu in {one.address for one in seen.module_gpus}:
+        return "", gpu
+    there = ", ".join(str(one.index) for one in seen.nvml.gpus) or "none that answers"
+    raise UsageError(
+        f"there is no GPU {gpu[:60]!r} here (there are {there})",
+        fix="name it by index, UUID or PCI address; a lost one by its PCI address",
+    )
+
+
+def _script(entries: tuple[Entry, ...]) -> str:
+    import base64
+
+    from gpustate.text.quarantine import FILE, as_text
+
+    if not entries:
+        return f'rm -f "$G/{FILE}"'
+    data = base64.b64encode(as_text(entries).encode()).decode("ascii")
+    return (
+        f'umask 077; t="$G/.{FILE}.$$"; mkdir -p "$G" && printf %s {data} | base64 -d >"$t" && sync "$t" '
+        f'&& mv -f "$t" "$G/{FILE}" && sync "$G" || {{ rm -f "$t"; exit 1; }}'
+    )

@@ -1,0 +1,173 @@
+"""Causes at the links ``toolkit``, ``runtime`` and ``cdi``.
+
+Surprising: a container that lost its GPUs to a ``systemctl daemon-reload`` is found without looking into it.
+systemd tells when it read its units last; a container that runs since before that, and that systemd gives no
+GPU, has none any more.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit#48, #251 (daemon-reload), #982 and gpu-operator#992 (imports),
+    rancher/rke2#3385 (templates); CDI specification: two specifications of one folder must not name one device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpustate.explain.causes import Cause, View, some
+from gpustate.model import chain_remedies as remedies
+from gpustate.text.numbers import whole
+
+_DROP_INS = "/etc/containerd/conf.d/"
+_RUNTIMES = ("docker", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
+
+
+def _toolkit_missing(view: View) -> str:
+    return view.broken if "not installed" in view.broken else ""
+
+
+def _toolkit_broken(view: View) -> str:
+    return view.broken if "ended with" in view.broken else ""
+
+
+def _no_file(view: View) -> bool:
+    """containerd does without its file, and runs with what it has built in; its dump does not."""
+    return "config.toml: no such file" in view.broken
+
+
+def _config(view: View) -> str:
+    return view.broken if "config dump ended" in view.broken and not _no_file(view) else ""
+
+
+def _down(view: View) -> str:
+    if "is not running" not in view.broken:
+        return ""
+    why = view.clues.unit("containerd").why
+    return view.broken + (f"; it said: {why}" if why else "")
+
+
+def _imports(view: View) -> str:
+    if "no runtime handler" not in view.broken:
+        return ""
+    files = [name for name in view.clues.all("handler_file") if name.startswith(_DROP_INS)]
+    imported = any(_DROP_INS.rstrip("/") in line for line in view.clues.all("imports"))
+    if not files or imported:
+        return ""
+    return f"{view.broken}; {files[0]} has it, and /etc/containerd/config.toml does not import that folder any more"
+
+
+def _handler(view: View) -> str:
+    if _no_file(view):
+        return "containerd has no runtime handler nvidia: there is no /etc/containerd/config.toml"
+    return view.broken if "no runtime handler" in view.broken else ""
+
+
+def _left_behind(view: View) -> str:
+    return view.broken if "does not exist" in view.broken else ""
+
+
+def _absent(view: View) -> str:
+    return view.broken if "containerd is not installed" in view.broken else ""
+
+
+def _other_runtime(view: View) -> str:
+    failed = [view.clues.unit(name) for name in _RUNTIMES if view.clues.unit(name).failed]
+    if not failed:
+        return ""
+    return "; ".join(
+        f"{unit.name} failed" + (f": {unit.why}" if unit.why else "") for unit in failed
+    )
+
+
+def _template(view: View) -> str:
+    lacking = [name for name, count in view.clues.fields("rancher", 2) if count == "0"]
+    templates = [t for t in view.clues.all("template") if any(f"/{name}/" in t for name in lacking)]
+    if not templates or view.seen.runtime_binary is None:
+        return ""
+    return f"{templates[0]} replaces what {lacking[0]} would write, and has no nvidia runtime"
+
+
+def _reloaded(view: View) -> str:
+    loaded = whole(view.clues.one("units_loaded_us"))
+    if not loaded:
+        return ""
+    robbed = [
+        scope
+        for scope, since in view.clues.fields("exposed", 2)
+        if 0 < (whole(since) or 0) < loaded
+    ]
+    if not robbed:
+        return ""
+    return f"{some(robbed)} ran when systemctl daemon-reload took its GPUs: NVML answers 'Unknown Error' in it"
+
+
+def _no_spec(view: View) -> str:
+    return view.broken if "no CDI specification" in view.broken else ""
+
+
+def _stale(view: View) -> str:
+    return view.broken if "names what does not exist" in view.broken else ""
+
+
+def _lacking(view: View) -> str:
+    return view.broken if "no device for" in view.broken else ""
+
+
+def _twice(view: View) -> str:
+    folders: dict[str, Counter[str]] = {}
+    for spec in view.seen.cdi:
+        folder = spec.path.rpartition("/")[0]
+        folders.setdefault(folder, Counter()).update(set(spec.devices))
+    for folder, counted in folders.items():
+        twice = sorted(name for name, count in counted.items() if count > 1)
+        if twice:
+            files = [spec.path for spec in view.seen.cdi if spec.path.startswith(f"{folder}/")]
+            return (
+                f"{some(files)} both name nvidia.com/gpu={twice[0]}, so that runtimes refuse either"
+            )
+    return ""
+
+
+def _device_numbers(view: View) -> str:
+    nodes = dict(view.seen.nodes)
+    for file, path, major, minor in view.clues.fields("cdi_number", 4):
+        node = nodes.get(path)
+        if (
+            node is not None
+            and node.character
+            and (str(node.major), str(node.minor)) != (major, minor)
+        ):
+            return f"{file} gives {path} the numbers {major}:{minor}, and it has {node.major}:{node.minor}"
+    return ""
+
+
+CAUSES = (
+    Cause("toolkit-missing", "toolkit", _toolkit_missing, remedies.NO_TOOLKIT, state="container-toolkit"),
+    Cause("toolkit-broken", "toolkit", _toolkit_broken, remedies.TOOLKIT_BROKEN, state="container-toolkit"),
+    Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
+          ("NVIDIA/gpu-operator#598",)),
+    Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
+    Cause("containerd-missing", "runtime", _absent, remedies.NO_CONTAINERD),
+    Cause("containerd-imports-lost", "runtime", _imports,
+          "import it again: gpustate apply with the state containerd",
+          ("NVIDIA/gpu-operator#992", "NVIDIA/nvidia-container-toolkit#982"), "containerd"),
+    Cause("containerd-handler-missing", "runtime", _handler, remedies.NO_HANDLER,
+          ("NVIDIA/gpu-operator#623",), "containerd"),
+    Cause("handler-left-behind", "runtime", _left_behind, remedies.HANDLER_BINARY,
+          ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "container-toolkit"),
+    Cause("runtime-template-in-the-way", "runtime", _template,
+          "take the template away, or write the nvidia runtime into it; without one it is found by itself",
+          ("rancher/rke2#3385",), explains=False),
+    Cause("container-runtime-failed", "runtime", _other_runtime,
+          "mend what it names and start it; gpustate plan with the state of that runtime shows what differs",
+          ("NVIDIA/gpu-operator#992",), explains=False),
+    Cause("daemon-reload-took-gpus", "runtime", _reloaded,
+          "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
+          ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), "dev-char", explains=False),
+    Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
+    Cause("cdi-names-missing-files", "cdi", _stale, remedies.CDI_STALE,
+          ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
+    Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
+    Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
+    Cause("cdi-device-named-twice", "cdi", _twice, "remove the file that is not kept up to date, then apply the state cdi",
+          ("NVIDIA/k8s-dra-driver-gpu#787",), "cdi", explains=False),
+)  # fmt: skip

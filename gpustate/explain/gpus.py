@@ -1,0 +1,354 @@
+"""Causes at the links ``libraries``, ``fabric``, ``device-nodes``, ``cuda`` and ``rdma``.
+
+Sources:
+    nvml.h and cuda.h: the numbers; NVIDIA Fabric Manager user guide; NVIDIA/nvtrust#55 and
+    NVIDIA/gpu-operator#356 (Fabric Manager), #2781 (NVLink 5), Azure/AgentBaker#8839 and
+    dra-driver-nvidia-gpu#892 (IMEX: idle is well, and the host's Fabric Manager must be away);
+    NVIDIA/gpu-operator#668, #603 (MIG mode); Mellanox/nv_peer_memory#63, NVIDIA/gpu-operator#2868 (peermem).
+"""
+
+from __future__ import annotations
+
+from gpustate.explain.causes import Cause, View, numbers, some
+from gpustate.explain.clues import Unit
+from gpustate.model import chain
+from gpustate.model import chain_remedies as remedies
+from gpustate.text.nvml_report import Gpu
+
+_NO_FABRIC = ("", "not supported", "n/a")
+_FM = "nvidia-fabricmanager"
+
+
+def _named(gpus: list[Gpu]) -> str:
+    return some([f"GPU {gpu.index}" for gpu in gpus])
+
+
+# --- libraries ----------------------------------------------------------------------------------
+
+
+def _has(view: View, *codes: int) -> bool:
+    nvml = view.seen.nvml
+    return nvml.error in codes or any(gpu.error in codes for gpu in nvml.gpus)
+
+
+def _lost(view: View) -> str:
+    return view.broken if _has(view, 15) else ""
+
+
+def _hangs(view: View) -> str:
+    return view.broken if _has(view, 10) else ""
+
+
+def _library_gone(view: View) -> str:
+    return view.broken if _has(view, 12) or "libcuda.so.1" in view.broken else ""
+
+
+def _blocked(view: View) -> str:
+    return view.broken if _has(view, 17, 4) else ""
+
+
+def _nothing_to_ask(view: View) -> str:
+    return view.broken if _has(view, 127) else ""
+
+
+def _unseen(view: View) -> str:
+    return view.broken if "NVML sees" in view.broken else ""
+
+
+def _unseen_without_node(view: View) -> str:
+    """NVML leaves out a GPU that it cannot open."""
+    seen = {gpu.pci for gpu in view.seen.nvml.gpus}
+    nodes = dict(view.seen.nodes)
+    missing = [
+        f"/dev/nvidia{one.minor}"
+        for one in view.seen.module_gpus
+        if one.minor >= 0 and one.address not in seen and f"/dev/nvidia{one.minor}" not in nodes
+    ]
+    return f"{_unseen(view)}; {some(missing)} is missing" if missing and _unseen(view) else ""
+
+
+def _pending(view: View) -> str:
+    waiting = [
+        gpu
+        for gpu in view.seen.nvml.gpus
+        if gpu.mig_pending is not None
+        and gpu.mig_current is not None
+        and gpu.mig_pending != gpu.mig_current
+    ]
+    if not waiting:
+        return ""
+    wanted = "on" if waiting[0].mig_pending else "off"
+    return f"{_named(waiting)}: MIG mode is to be {wanted}, and that waits for a reset of the GPU"
+
+
+def _empty(view: View) -> str:
+    gpus = view.seen.nvml.gpus
+    empty = [gpu for gpu in gpus if gpu.mig_current and gpu.mig_pending and not gpu.mig_devices]
+    if not empty or len(empty) < len(gpus):  # some may be kept for devices made on demand
+        return ""
+    return f"{_named(empty)}: MIG mode is on, and there is no MIG device to use"
+
+
+# --- fabric --------------------------------------------------------------------------------------
+
+
+def check_fabric(view: View) -> chain.Check:
+    """How the NVLink fabric stands; not applicable where GPUs say that they have none."""
+    asked = [gpu for gpu in view.seen.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
+    if not asked:
+        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs tell of no NVLink fabric")
+    states: dict[str, list[Gpu]] = {}
+    for gpu in asked:
+        good = gpu.fabric_state == "completed" and gpu.fabric_status in ("", "success")
+        text = gpu.fabric_state
+        if gpu.fabric_state == "completed" and not good:
+            text = f"completed with {gpu.fabric_status}"
+        states.setdefault("" if good else text, []).append(gpu)
+    wrong = {text: gpus for text, gpus in states.items() if text}
+    if not wrong:
+        return chain.Check("fabric", chain.OK, f"complete on {len(asked)} GPUs")
+    found = "; ".join(f"{_named(gpus)}: {text}" for text, gpus in wrong.items())
+    return chain.Check(
+        "fabric", chain.FAILED, f"the NVLink fabric is not up: {found}", remedies.cuda(802)
+    )
+
+
+def _switches(view: View) -> bool:
+    return any(one.class_id.startswith("0680") for one in view.seen.pci)
+
+
+def _nvlink5(view: View) -> bool:
+    return bool(view.clues.all("sw_mng"))
+
+
+def _fabric_package(view: View) -> tuple[str, str]:
+    """Name and version of the installed Fabric Manager."""
+    found = [(n, v) for n, v in view.clues.packages.items() if n.startswith(_FM) and "dev" not in n]
+    return found[0] if found else ("", "")
+
+
+def _tell(unit: Unit) -> str:
+    return f"; it said: {unit.why}" if unit.why else ""
+
+
+def _needs_manager(view: View) -> bool:
+    """NVSwitches are here, and this node's own Fabric Manager is what brings them up."""
+    if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
+        return False
+    states = {gpu.fabric_state for gpu in view.seen.nvml.gpus} - set(_NO_FABRIC)
+    proven = bool(view.seen.cuda) and all(one.ok for one in view.seen.cuda or ())
+    return not proven if not states else bool(view.broken)
+
+
+def _manager_missing(view: View) -> str:
+    if not _needs_manager(view) or not view.clues.units:
+        return ""
+    name, _ = _fabric_package(view)
+    return (
+        ""
+        if name or view.clues.unit(_FM).exists
+        else "there are NVSwitches, and no Fabric Manager is installed"
+    )
+
+
+def _manager_version(view: View) -> str:
+    name, version = _fabric_package(view)
+    if not _needs_manager(view) or not name or not view.seen.loaded or version == view.seen.loaded:
+        return ""
+    return f"{name} is {version}, and the driver is {view.seen.loaded}{_tell(view.clues.unit(_FM))}"
+
+
+def _manager_down(view: View) -> str:
+    unit = view.clues.unit(_FM)
+    if not _needs_manager(view) or not unit.exists or (unit.active == "active" and not unit.failed):
+        return ""
+    return f"{_FM} is {unit.active or 'not active'} ({unit.enabled or 'not enabled'}){_tell(unit)}"
+
+
+def _modules_for_nvlink5(view: View) -> str:
+    if not _nvlink5(view) or not _needs_manager(view):
+        return ""
+    missing = [name for name in ("mlx5_ib", "ib_umad") if name not in view.clues.all("module")]
+    return (
+        f"the switches are managed through {view.clues.one('sw_mng')}, and {' and '.join(missing)} is not loaded"
+        if missing
+        else ""
+    )
+
+
+def _subnet_manager(view: View) -> str:
+    if not _nvlink5(view) or not _needs_manager(view):
+        return ""
+    unit = view.clues.unit("nvlsm")
+    if "nvlsm" not in view.clues.packages and not unit.exists:
+        return "the switches need the NVLink subnet manager, and nvlsm is not installed"
+    return f"nvlsm failed{_tell(unit)}" if unit.failed else ""
+
+
+def _rack(view: View) -> bool:
+    return any(
+        gpu.name.startswith(("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300"))
+        for gpu in view.seen.nvml.gpus
+    )
+
+
+def _manager_on_rack(view: View) -> str:
+    unit = view.clues.unit(_FM)
+    if not _rack(view) or not (unit.failed or unit.active == "active"):
+        return ""
+    return f"{_FM} is {unit.active} here, and the switches of this rack have their own manager"
+
+
+def _imex(view: View) -> str:
+    unit = view.clues.unit("nvidia-imex")
+    if not unit.failed:
+        return ""
+    nodes = view.clues.one("imex_nodes")
+    where = "" if nodes not in ("", "0") else "; /etc/nvidia-imex/nodes_config.cfg names no node"
+    return f"nvidia-imex failed{_tell(unit)}{where}"
+
+
+def _not_complete(view: View) -> str:
+    return view.broken
+
+
+# --- device nodes, CUDA, RDMA --------------------------------------------------------------------
+
+
+def _uvm(view: View) -> str:
+    return view.broken if "nvidia-uvm is not loaded" in view.broken else ""
+
+
+def _numbers(view: View) -> str:
+    return view.broken if "should be" in view.broken else ""
+
+
+def _missing_node(view: View) -> str:
+    return view.broken if "missing" in view.broken or "no device" in view.broken else ""
+
+
+def _cuda(view: View, *codes: int) -> str:
+    failed = [one for one in view.seen.cuda or () if not one.ok]
+    return view.broken if failed and failed[0].error in codes else ""
+
+
+def _exclusive(view: View) -> str:
+    found = _cuda(view, 46)
+    daemons = _mps(view)
+    return f"{found}; no MPS daemon runs that would share it" if found and not daemons else ""
+
+
+def _mps(view: View) -> list[str]:
+    return [row for row in view.clues.all("process") if "nvidia-cuda-mps-control" in row]
+
+
+def _two_daemons(view: View) -> str:
+    rows = _mps(view)
+    return (
+        f"{len(rows)} MPS control daemons run: {some(rows)}"
+        if len(rows) > 1 and view.broken
+        else ""
+    )
+
+
+def _wrong_result(view: View) -> str:
+    failed = [one for one in view.seen.cuda or () if not one.ok]
+    return view.broken if failed and failed[0].error is None else ""
+
+
+def _peermem(view: View) -> str:
+    clues = view.clues
+    wanted = clues.one("peermem_wanted")
+    if (
+        not wanted
+        or not clues.all("rdma")
+        or "nvidia_peermem" in clues.all("module")
+        or not view.seen.loaded
+    ):
+        return ""
+    said = clues.said("disagrees about version of symbol ib_", "Unknown symbol ib_", "peermem")
+    return f"{wanted} asks for nvidia-peermem, and it is not loaded" + (
+        f"; dmesg: {said}" if said else ""
+    )
+
+
+def _peermem_symbols(view: View) -> str:
+    said = view.clues.said("disagrees about version of symbol ib_", "Unknown symbol ib_")
+    return _peermem(view) if said else ""
+
+
+def check_rdma(view: View) -> chain.Check:
+    """Whether GPUDirect RDMA is asked for by a kernel module."""
+    if not view.clues.one("peermem_wanted") or not view.clues.all("rdma"):
+        return chain.Check("rdma", chain.NOT_APPLICABLE, "nvidia-peermem is not asked for")
+    return chain.Check("rdma", chain.OK, "nvidia-peermem is loaded")
+
+
+_FIRST_GOOD = (570, 133, 20)
+
+
+def _old_for_b200(view: View) -> str:
+    if not _nvlink5(view) or not view.seen.loaded or numbers(view.seen.loaded) >= _FIRST_GOOD:
+        return ""
+    return (
+        f"driver {view.seen.loaded} is older than 570.133.20, the first for these switches"
+        if _needs_manager(view)
+        else ""
+    )
+
+
+CAUSES = (
+    Cause("gpu-lost", "libraries", _lost, remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
+    Cause("gpu-hangs", "libraries", _hangs, remedies.nvml(10)),
+    Cause("driver-library-missing", "libraries", _library_gone,
+          "install the driver's libraries in its version: gpustate apply with the state driver", state="driver"),
+    Cause("access-blocked", "libraries", _blocked, remedies.nvml(17)),
+    Cause("nothing-to-ask-nvml-with", "libraries", _nothing_to_ask, remedies.nvml(127)),
+    Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="persistenced"),
+    Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
+    Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
+          "drain the GPU and reset it (nvidia-smi --gpu-reset -i INDEX), or reboot: gpustate apply with the state mig does it",
+          ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False),
+    Cause("fabric-manager-on-a-rack-node", "fabric", _manager_on_rack,
+          "disable it here (systemctl disable --now nvidia-fabricmanager); IMEX is what this node needs",
+          ("Azure/AgentBaker#8839",), "fabric-manager", explains=False),
+    Cause("driver-too-old-for-nvlink5", "fabric", _old_for_b200, "take a driver from 570.133.20 on", (), "driver", explains=False),
+    Cause("nvlink5-modules-missing", "fabric", _modules_for_nvlink5,
+          "load them (modprobe -a mlx5_ib ib_umad; on Ubuntu they are in linux-modules-extra), then restart nvidia-fabricmanager",
+          ("NVIDIA/gpu-operator#2781",), explains=False),
+    Cause("nvlink-subnet-manager-missing", "fabric", _subnet_manager,
+          "install nvlsm and start it before Fabric Manager", ("siderolabs/extensions#893",), explains=False),
+    Cause("fabric-manager-missing", "fabric", _manager_missing,
+          "install it in the driver's version: gpustate apply with the state fabric-manager",
+          ("NVIDIA/gpu-operator#356",), "fabric-manager", explains=False),
+    Cause("fabric-manager-version", "fabric", _manager_version,
+          "install it in the driver's version: gpustate apply with the state fabric-manager",
+          ("NVIDIA/nvtrust#55",), "fabric-manager", explains=False),
+    Cause("fabric-manager-down", "fabric", _manager_down,
+          "start it: gpustate apply with the state fabric-manager", ("NVIDIA/gpu-operator#356",), "fabric-manager",
+          explains=False),
+    Cause("imex-failed", "fabric", _imex,
+          "write every node of the domain into /etc/nvidia-imex/nodes_config.cfg, the same on each, and start nvidia-imex",
+          ("NVIDIA/k8s-dra-driver-gpu#892",), explains=False),
+    Cause("fabric-not-complete", "fabric", _not_complete,
+          "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
+    Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
+    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",)),
+    Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="persistenced"),
+    Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",
+          ("NVIDIA/gpu-operator#322",), "mig", explains=False),
+    Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",), "fabric-manager"),
+    Cause("two-mps-daemons", "cuda", _two_daemons,
+          "stop all but one; clients and daemon must have the same CUDA_MPS_PIPE_DIRECTORY",
+          ("NVIDIA/k8s-device-plugin#762",), "mps"),
+    Cause("gpu-exclusive-and-taken", "cuda", _exclusive, remedies.cuda(46), ("NVIDIA/k8s-device-plugin#679",)),
+    Cause("cuda-compat-in-the-way", "cuda", lambda v: _cuda(v, 803, 804), remedies.cuda(804)),
+    Cause("memory-error", "cuda", lambda v: _cuda(v, 214, 700), remedies.cuda(214)),
+    Cause("wrong-result", "cuda", _wrong_result, remedies.cuda(None)),
+    Cause("peermem-built-for-another-rdma-stack", "rdma", _peermem_symbols,
+          "build the driver's modules anew now that the RDMA stack has changed (dkms build --force), or use DMA-BUF instead",
+          ("Mellanox/nv_peer_memory#63", "NVIDIA/gpu-operator#2868"), explains=False),
+    Cause("peermem-not-loaded", "rdma", _peermem,
+          "modprobe nvidia-peermem and read dmesg; DMA-BUF does without it (kernel 5.12, open modules)",
+          ("NVIDIA/gpu-operator#2844",), explains=False),
+)  # fmt: skip

@@ -1,0 +1,208 @@
+"""The sh fragment that looks for traces of known problems; it prints lines ``key=value`` and only reads.
+
+Every program has two seconds, and ``walk`` puts a limit around the whole, so that a node on which something
+hangs is explained all the same, with less.
+
+Surprising: /proc/keys names enrolled Secure Boot keys without any tool; a make.log lies in a DKMS tree only
+while its build has failed, for a good one is moved away.
+
+Sources:
+    systemctl(1), show; dkms(8); keyrings(7), proc_keys(5); mokutil(1); apt(8), history.log.
+    UEFI specification: SecureBoot is one byte behind four bytes of attributes.
+    kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint: RegisteredDevices.
+    NVIDIA/gpu-operator#2781: SW_MNG in the VPD of the network function that manages NVLink 5 switches.
+    systemd, org.freedesktop.systemd1: UnitsLoadTimestamp is the time of the last (re)load of units.
+"""
+
+from __future__ import annotations
+
+from gpustate.ops.reloads import GPU_SCOPES
+from gpustate.text import dkms
+
+#: Services whose state tells something.
+UNITS = (
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "nvlsm.service",
+    "nvidia-persistenced.service",
+    "containerd.service",
+    "docker.service",
+    "crio.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "kubelet.service",
+    "nvidia-dcgm.service",
+    "dcgm-exporter.service",
+    "nvidia-dcgm-exporter.service",
+    "slurmd.service",
+)
+
+_START = r"""
+try() { timeout -k 1 ${limit:-2} "$@" </dev/null; }
+have() { command -v "$1" >/dev/null; }
+k=$(uname -r); m=$(try modinfo -F version nvidia)
+"""
+
+_KERNEL = r"""
+c=; read -r c <"$PROC/cmdline" && printf 'cmdline=%s\n' "$c"
+v=; read -r v <"$PROC/version" && printf 'kernel_build=%s\n' "$v"
+printf 'license=%s\n' "$(try modinfo -F license nvidia)"
+sb=; for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
+  [ -r "$f" ] && case $(od -An -tu1 -j4 -N1 "$f") in *1) sb=1 ;; esac
+done
+if [ -n "$sb" ]; then
+  echo secure_boot=1; printf 'signer=%s\n' "$(try modinfo -F signer nvidia)"
+  while read -r _ _ _ _ _ _ _ t x; do [ "$t" = asymmetri ] && printf 'key=%s\n' "$x"; done <"$PROC/keys"
+  have mokutil && try mokutil --list-new | sed -n 's/.*Subject:.*CN *= *\([^,/]*\).*/mok_new=\1/p'
+fi
+for d in /lib/modules/*; do
+  [ -d "$d" ] || continue
+  for f in "$d"/updates/dkms/nvidia*.ko* "$d"/extra/nvidia*.ko* "$d"/extra/*/nvidia.ko* "$d"/weak-updates/nvidia*.ko* \
+    "$d"/kernel/nvidia-*/nvidia.ko* "$d"/kernel/drivers/video/nvidia.ko*; do
+    [ -e "$f" ] && { printf 'module_for=%s\n' "${d##*/}"; break; }
+  done
+done
+[ -d "/lib/modules/$k/build" ] && echo headers=1
+for c in gcc cc gcc-9 gcc-10 gcc-11 gcc-12 gcc-13 gcc-14 gcc-15; do have $c && printf 'compiler=%s\n' $c; done
+have dkms && try dkms status | head -n 60 | sed 's/^/dkms=/'
+for f in /var/lib/dkms/nvidia*/*/build/make.log; do
+  [ -f "$f" ] && grep -E '@LOG@' "$f" | head -n 40 | sed 's/^/log=/'
+done
+grep -Hs -E '^[[:space:]]*(options[[:space:]]+nvidia|(blacklist|install)[[:space:]]+(nvidia|nouveau|nova_core))' \
+  /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf | sed 's/^/modprobe=/'
+for f in "$SYS"/bus/pci/drivers/nouveau/0*; do
+  [ -e "$f" ] || continue
+  i=/boot/initrd.img-$k; [ -e "$i" ] || i=/boot/initramfs-$k.img
+  [ -e "$i" ] || break
+  if have lsinitramfs; then try lsinitramfs "$i"; elif have lsinitrd; then try lsinitrd "$i"; fi |
+    grep -q 'nouveau\.ko' && printf 'nouveau_initramfs=%s\n' "$i"
+  break
+done
+have dmesg && try dmesg | grep -E 'NVRM|nvidia|peermem|nouveau|Lockdown' | tail -n 60 | sed 's/^/dmesg=/'
+for f in /var/log/apt/history.log; do
+  [ -r "$f" ] && awk 'BEGIN { RS = ""; FS = "\n" } /nvidia|libcuda/ { d = c = a = ""
+    for (i = 1; i <= NF; i++) {
+      if ($i ~ /^Start-Date: /) d = substr($i, 13)
+      if ($i ~ /^Commandline: /) { c = substr($i, 14); gsub(/\|/, "/", c) }
+      if ($i ~ /^(Upgrade|Install|Downgrade|Remove|Purge): .*(nvidia|libcuda)/) a = a substr($i, 1, 200) " "
+    }
+    if (a != "") last = d "|" c "|" a } END { if (last != "") print "history=" last }' "$f"
+done
+"""
+
+_HARDWARE = r"""
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; read -r v <"$d/vendor" || continue
+  [ "$v" = 0x10de ] && [ -r "$d/config" ] || continue
+  case $(od -An -tx4 -N4 "$d/config") in *ffffffff) printf 'gone=%s\n' "${d##*/}" ;; esac
+done
+for f in "$SYS"/class/infiniband/*/device/vpd; do
+  [ -r "$f" ] && grep -qa SW_MNG "$f" && { f=${f%/device/vpd}; printf 'sw_mng=%s\n' "${f##*/}"; }
+done
+for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
+for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
+  [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
+  printf 'module=%s\n' $n
+done
+grep -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
+[ -e /etc/nvidia-imex/nodes_config.cfg ] &&
+  printf 'imex_nodes=%s\n' "$(grep -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
+l=; [ -r "$PROC/driver/nvidia/version" ] && read -r l <"$PROC/driver/nvidia/version"
+if [ -n "$l" ]; then case "$l " in *" $m "*) ;; *)
+  try find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' | sort -u | head -n 20 | while read -r p; do
+    p=${p%/fd}; c=; read -r c <"$p/comm"; printf 'holder=%s|%s\n' "${p##*/}" "$c"
+  done ;;
+esac; fi
+if have dpkg-query; then
+  try dpkg-query -W -f 'installed=${Package}|${Version}|${db:Status-Abbrev}\n' 'nvidia-fabricmanager*' nvlsm 'nvidia-imex*' \
+    'linux-modules-nvidia-*' 'nvidia-driver*' 'nvidia-kernel-*' 'nvidia-open*' 'cuda-drivers*' 'libcuda1'
+elif have rpm; then
+  try rpm -qa --qf 'installed=%{NAME}|%{VERSION}|ii \n' 'nvidia-fabric*' nvlsm 'nvidia-imex*' 'kmod-nvidia*' 'nvidia-driver*' 'nvidia-open*' 'cuda-drivers*'
+fi
+if [ -z "$l$m" ]; then
+  have apt-cache && try apt-cache search --names-only '^(nvidia-open|nvidia-driver|nvidia-kernel-open-dkms)' | head -n 3 |
+    while read -r n _; do printf 'offered=%s\n' "$n"; done
+  for u in $(grep -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
+    if have curl; then try curl -sI -o /dev/null "$u"; elif have wget; then try wget -q --spider -t 1 "$u"; fi
+    case $? in 4|6|7|28|124) printf 'unreachable=%s\n' "$u" ;; esac
+  done
+fi
+"""
+
+_UNITS = r"""
+if [ -d /run/systemd/system ]; then
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic -- @UNITS@)
+  printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
+    for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
+    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | grep -iE 'error|fail|cannot|mismatch|in use|invalid' |
+      grep -vE '^(Failed to start|.*Failed with result)' | tail -n 1)"
+  done
+  t=$(try systemctl show -p UnitsLoadTimestampMonotonic --value); printf 'units_loaded_us=%s\n' "$t"
+  gpu_scopes | while read -r s; do
+    printf 'exposed=%s|%s\n' "$s" "$(try systemctl show -p ActiveEnterTimestampMonotonic --value "$s")"
+  done
+fi
+have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter)( |$)' | grep -v grep | sed 's/^ */process=/'
+"""
+
+_CONTAINERS = r"""
+grep -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
+grep -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
+  sed 's/^/handler_file=/'
+for d in k3s rke2; do
+  f=/var/lib/rancher/$d/agent/etc/containerd
+  for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
+  [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
+done
+for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
+  tr -d '",' <"$f" | awk -v f="$f" '{ sub(/^[ \t-]*/, "") }
+    /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
+done
+"""
+
+_CLUSTER = r"""
+d=/var/lib/kubelet/device-plugins
+[ -d "$d" ] && echo kubelet_folder=1
+set --; for f in "$d"/*.sock; do [ -e "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || stat -c 'socket=%n|%Y' "$@"
+[ -r "$d/kubelet_internal_checkpoint" ] &&
+  { tr -d '\n' <"$d/kubelet_internal_checkpoint"; echo; } | sed -n 's/.*"RegisteredDevices": *\({[^}]*}\).*/registered=\1/p'
+for f in /var/log/pods/*nvidia-device-plugin*; do
+  [ -d "$f" ] || continue
+  printf 'plugin_pod=%s\n' "${f##*/}"
+  for g in "$f"/*/*.log; do [ -f "$g" ] && printf 'plugin_log=%s\n' "$(tail -n 1 "$g" | cut -c 1-300)"; done
+done
+n=; read -r n </proc/sys/kernel/hostname
+for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubeconfig /var/lib/rancher/rke2/agent/kubelet.kubeconfig; do
+  [ -r "$f" ] || continue
+  set -- kubectl; have k3s && set -- k3s kubectl; [ -x /var/lib/rancher/rke2/bin/kubectl ] && set -- /var/lib/rancher/rke2/bin/kubectl
+  o=$(try "$@" --kubeconfig="$f" --request-timeout=2s get node "$n" -o json) && printf 'kube_node=%s\n' "$(printf '%s' "$o" | tr '\n' ' ')"
+  break
+done
+have scontrol && try scontrol show node "${n%%.*}" -o | sed 's/^/slurm=/'
+[ -f /etc/slurm/gres.conf ] && grep -Eq '^[^#]*Name=gpu' /etc/slurm/gres.conf && echo slurm_gres=1
+for f in /run/nvidia/validations/*-ready; do [ -e "$f" ] && printf 'status_file=%s\n' "${f##*/}"; done
+[ -e /run/nvidia/validations/.driver-ctr-ready ] && echo operator_driver=1
+for f in /etc/kubernetes/node-feature-discovery/features.d/*; do
+  [ -f "$f" ] && sed -n 's/^nvidia\.com\/\(gpu\.count\|gpu\.product\)=/label=\1|/p' "$f"
+done
+f=/etc/nvidia-device-plugin/config.yaml
+[ -f "$f" ] && { echo plugin_config=; head -c 65536 "$f" | sed 's/^/plugin_config=/'; echo; }
+grep -hs -E 'systemctl.*(stop|restart).*kubelet|kubelet' /etc/nvidia-mig-manager/hooks.yaml | head -n 2 | sed 's/^ */mig_hook=/'
+for d in "$G"/runs/*; do [ -e "$d/journal" ] && ! grep -qs '"e": *"end"' "$d/journal" && printf 'open_run=%s\n' "${d##*/}"; done
+echo complete=1
+"""
+
+SCRIPT = (
+    GPU_SCOPES
+    + _START
+    + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE)
+    + _HARDWARE
+    + _UNITS.replace("@UNITS@", " ".join(UNITS))
+    + _CONTAINERS
+    + _CLUSTER
+)

@@ -1,0 +1,131 @@
+"""Walks the chain on a node: asks once, stops at the first broken link, and names the cause.
+
+The links of the chain of proofs come first, as the validator judges them; the NVLink fabric has its place
+behind the libraries, and what lies beyond CUDA comes last. No kernel is run: where no proof is kept that
+still stands, CUDA is left open, for nothing is known to be wrong with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpustate.explain import clues, containers, gpus, hardware, scheduling, script
+from gpustate.explain.causes import Cause, View
+from gpustate.model import chain, chain_ask
+from gpustate.model.node import Node
+
+CAUSES: tuple[Cause, ...] = (
+    *hardware.CAUSES,
+    *gpus.CAUSES,
+    *containers.CAUSES,
+    *scheduling.CAUSES,
+)
+
+#: Links of this room's own, and the link of the chain they stand behind; empty: at the end.
+_OWN: tuple[tuple[str, str, Callable[[View], chain.Check]], ...] = (
+    ("fabric", "libraries", gpus.check_fabric),
+    ("rdma", "", gpus.check_rdma),
+    ("device-plugin", "", scheduling.check_plugin),
+    ("scheduler", "", scheduling.check_scheduler),
+    ("metrics", "", scheduling.check_metrics),
+)
+
+#: All links in order.
+LINKS = (
+    *(
+        name
+        for link in chain.LINKS
+        for name in (link, *(own for own, behind, _ in _OWN if behind == link))
+    ),
+    *(own for own, behind, _ in _OWN if not behind),
+)
+
+#: Seconds that NVML may take, and any one program of the fragments: with one that hangs, an explanation
+#: takes less than ten. NVML has most, for without persistence mode it brings every GPU up first.
+NVML_S, PROGRAM_S = 5, 2
+#: Seconds after which a fragment is given up; a busy node is slow, and that is no fault of its GPUs.
+CHAIN_S, CLUES_S = 60, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The chain up to its first broken link, and why that one is broken.
+
+    Args:
+        checks: every link that was judged; the last one is broken, if one is.
+        open: names of the links after it, which rest on it.
+        cause: what was recognised; ``None`` when nothing is broken, or the break has no known cause.
+    """
+
+    checks: tuple[chain.Check, ...]
+    open: tuple[str, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def broken(self) -> chain.Check | None:
+        """The first broken link; ``None`` when all hold."""
+        return self.checks[-1] if self.checks and self.checks[-1].failed else None
+
+    @property
+    def name(self) -> str:
+        """Name of the cause; that of the link when none was recognised; empty when nothing is broken."""
+        if self.broken is None:
+            return ""
+        return self.cause.name if self.cause is not None else f"{self.broken.name}-broken"
+
+
+def ask(node: Node) -> View:
+    """Everything an explanation rests on, in one exec."""
+    seen = chain_ask.ask_chain(node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S)
+    text = f"limit={PROGRAM_S}\n{script.SCRIPT}"
+    limited = f"timeout -k 1 {CLUES_S} sh -c {shlex.quote(text)}"
+    found = clues.parse(node.shell(limited).stdout)
+    # Half of the traces would accuse a node of lacking the other half.
+    return View(seen, found) if found.has("complete") else View(seen, cut_short=True)
+
+
+def links(view: View) -> list[chain.Check]:
+    """Every link by its own judgement, in order."""
+    found: list[chain.Check] = []
+    for check in chain.evaluate(view.seen):
+        found.append(_left_open(view, check) if check.name == "cuda" else check)
+        found += [judge(view) for _, behind, judge in _OWN if behind == check.name]
+    return found + [judge(view) for _, behind, judge in _OWN if not behind]
+
+
+def _left_open(view: View, check: chain.Check) -> chain.Check:
+    if view.seen.cuda is None and check.failed:
+        text = "no kernel was run, and no proof is kept of the node as it is; prove it: gpustate validate"
+        return chain.Check("cuda", chain.NOT_APPLICABLE, text)
+    if view.seen.cuda is None:
+        return check
+    # No kernel was run now: say whose word it is, so that nobody takes it for today's.
+    return replace(
+        check, evidence=f"{check.evidence} (by the kept proof; prove anew: gpustate validate)"
+    )
+
+
+def diagnose(view: View) -> Diagnosis:
+    """Judge link by link, and stop at the first that is broken."""
+    checks = links(view)
+    for at, check in enumerate(checks):
+        judged, cause = _judge(replace(view, check=check))
+        if judged.failed:
+            rest = tuple(one.name for one in checks[at + 1 :])
+            return Diagnosis((*checks[:at], judged), rest, cause)
+    return Diagnosis(tuple(checks))
+
+
+def _judge(view: View) -> tuple[chain.Check, Cause | None]:
+    """A link with the first cause that fits it."""
+    check = view.check
+    assert check is not None
+    for cause in CAUSES:
+        if cause.link != check.name or (cause.explains and not check.failed):
+            continue
+        evidence = cause.look(view)
+        if evidence:
+            return chain.Check(check.name, chain.FAILED, evidence, cause.remedy), cause
+    return check, None

@@ -1,0 +1,51 @@
+#!/usr/lib/gpustate-lab/python -SB
+"""Simulated dmesg: what the driver would have written to the kernel log for the faults of this node.
+
+A container sees the kernel log of the machine it runs on, so the real one has nothing of these GPUs.
+
+Sources:
+    NVIDIA/open-gpu-kernel-modules, leptonai/gpud components/accelerator/nvidia/xid: form of the lines.
+"""
+
+# The modules of the node lie beside this one there, not here.
+# mypy: disable-error-code="import-not-found,no-any-return"
+from __future__ import annotations
+
+import sys
+
+sys.path.insert(0, "/usr/lib/gpustate-lab")
+
+import modules
+from labnode import hardware
+
+TEXTS = {
+    13: "pid=4711, name=train, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
+    63: "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.",
+    64: "pid='<unknown>', name=<unknown>, Row Remapper: failed to remap row",
+    79: "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    95: "pid='<unknown>', name=<unknown>, Uncontained: Unknown, RST: Yes, D-RST: No",
+    119: "pid=812, name=nvidia-persiste, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+}
+OF_FAULT = {"remap-pending": 63, "remap-failure": 64, "gpu-off-bus": 79}
+
+
+def main() -> int:
+    node = hardware()
+    loaded = modules.loaded().get("nvidia")
+    if loaded is None:
+        return 0
+    version = loaded["version"]
+    print(f"[   12.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {version}")
+    at = 100.0
+    for fault in node["faults"]:
+        name, _, argument = fault.partition(":")
+        number = OF_FAULT.get(name) or (int(name[4:]) if name.startswith("xid-") else 0)
+        if number and argument.isdigit():
+            address = node["gpus"][int(argument)]["pci_address"].rpartition(".")[0]
+            print(f"[{at:12.6f}] NVRM: Xid (PCI:{address}): {number}, {TEXTS[number]}")
+            at += 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Ask NVML how well one GPU is; :mod:`gpustate.nodeside.nvml_facts` loads this file from beside it.
+
+One call for all counters and two for each few facts, because every probe pays for it: 18 links make the
+most of it.
+
+Sources:
+    nvml.h: nvmlFieldValue_t, nvmlValueType_t, NVML_NVLINK_MAX_LINKS; nvidia-ml-py, pynvml.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: What the report calls field values of a GPU; several are added up.
+FIELDS = {
+    "recovery_action": ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",),
+    "remapped_correctable": ("NVML_FI_DEV_REMAPPED_COR",),
+    "remapped_uncorrectable": ("NVML_FI_DEV_REMAPPED_UNC",),
+    "retired_pages": ("NVML_FI_DEV_RETIRED_SBE", "NVML_FI_DEV_RETIRED_DBE"),
+    "retirement_pending": ("NVML_FI_DEV_RETIRED_PENDING",),
+    "ecc_uncorrectable": ("NVML_FI_DEV_ECC_DBE_VOL_TOTAL",),
+    "nvlink_replays": ("NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",),
+    "nvlink_recoveries": ("NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",),
+    "nvlink_crc_errors": ("NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",),
+}
+#: In which member of the union a field value is, by its type.
+MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+CALLS = {
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_generation_most": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_most": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+MOST_LINKS = 18
+
+
+def _values(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[int, int]:
+    """Value of each field that this GPU has, by its number."""
+    names = [name for group in FIELDS.values() for name in group]
+    numbers = [getattr(nvml, name, None) for name in names]
+    asked = [number for number in numbers if number is not None]
+    found: dict[int, int] = {}
+    for one in call("nvmlDeviceGetFieldValues", handle, asked) or ():
+        if one.nvmlReturn == 0 and one.valueType < len(MEMBERS):
+            found[one.fieldId] = int(getattr(one.value, MEMBERS[one.valueType]))
+    return found
+
+
+def _links(call: Callable[..., Any], handle: Any) -> tuple[int, list[int]]:
+    """How many NVLinks there are, and which of them are down."""
+    down: list[int] = []
+    for link in range(MOST_LINKS):
+        active = call("nvmlDeviceGetNvLinkState", handle, link)
+        if active is None:
+            return link, down
+        if not active:
+            down.append(link)
+    return MOST_LINKS, down
+
+
+def ask(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
+    """Facts of one GPU; what it does not say is left out.
+
+    Args:
+        nvml: the module pynvml.
+        call: calls a function by name; ``None`` where the GPU does not have it.
+        handle: the GPU.
+    """
+    values = _values(nvml, call, handle)
+    found: dict[str, Any] = {}
+    for key, names in FIELDS.items():
+        numbers = [getattr(nvml, name, None) for name in names]
+        if all(number in values for number in numbers):
+            found[key] = sum(values[number] for number in numbers if number is not None)
+    if "retirement_pending" in found:
+        found["retirement_pending"] = bool(found["retirement_pending"])
+    for key, function in CALLS.items():
+        value = call(function, handle)
+        if value is not None:
+            found[key] = int(value)
+    for name in ("Event", "Throttle"):  # older libraries have the second
+        reasons = call("nvmlDeviceGetCurrentClocks" + name + "Reasons", handle)
+        if reasons is not None:
+            found["clock_reasons"] = int(reasons)
+            break
+    count, down = _links(call, handle)
+    if count:
+        found["nvlinks"], found["nvlinks_down"] = count, down
+    return found

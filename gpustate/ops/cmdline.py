@@ -1,0 +1,42 @@
+"""Steps that give kernels an argument, or take it away, with GRUB's drop-ins.
+
+The file of one owner holds its arguments and nothing else, so taking them away is removing a file. The
+menu is written by update-grub; that it has to be is on disk before the drop-in changes.
+
+Sources:
+    grub-mkconfig(8), update-grub(8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpustate.model.cmdline import PENDING
+from gpustate.model.step import Step
+from gpustate.ops.steps import ForgetOriginal, PutText, RemoveFile, Run
+from gpustate.text import grub
+
+
+def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
+    """Give every kernel these arguments; ``None`` takes away what the owner gave."""
+    path, pending = grub.drop_in_path(owner), f"{PENDING}-{owner}"
+    yield Run(
+        f": >{pending}; sync {pending}; effect noted", "note that GRUB's menu has to be written", 60
+    )
+    if words is None:
+        yield RemoveFile(path)
+        yield ForgetOriginal(path)
+    else:
+        yield PutText(path, grub.drop_in_text(owner, words), mode=0o644)
+    yield write_menu(owner)
+
+
+def write_menu(owner: str) -> Step:
+    """Let GRUB's menu be written anew."""
+    pending = f"{PENDING}-{owner}"
+    return Run(
+        f'update-grub >"$R/grub.log" 2>&1 || {{ tail -n 15 "$R/grub.log"; fail "update-grub failed; GRUB\'s menu is as it was"; }}\n'
+        f"sync /boot/grub/grub.cfg; rm -f {pending}; effect written",
+        "write GRUB's menu",
+        timeout=300,
+    )

@@ -1,0 +1,46 @@
+"""A step that sets keys in a file of ``KEY=value`` lines and leaves every other byte.
+
+On the node, for the file may be brought by a package that is installed a step earlier: what it holds
+is not known when the steps are planned.
+
+Surprising: such a file may have lines that end in CR LF, and may lack the last line break. Both stay
+as they are; a key that is there twice is set in both places, for which one counts is the reader's
+secret.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from gpustate.errors import PolicyError
+from gpustate.model.step import Step
+from gpustate.ops.steps import Run
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_SCRIPT = r"""[ -f "$f" ] || fail "$f is missing: the package that brings it is not installed as it should be"
+no_link "$f"; k=$R/keys; cat "$f" >"$k"
+set_key() { # name, value for sed, value
+  if grep -q "^$1=" "$k"; then sed "s/^\($1=\)[^\r]*/\1$2/" "$k" >"$k.new"; mv -f "$k.new" "$k"; return; fi
+  [ -z "$(tail -c 1 "$k")" ] || echo >>"$k"
+  printf '%s=%s\n' "$1" "$3" >>"$k"
+}
+"""
+
+
+def set_keys(path: str, values: Mapping[str, str]) -> Step:
+    """Set some keys of a file: in place where their lines are, else at the end.
+
+    Raises:
+        PolicyError: a key or value that cannot stand in a line.
+    """
+    lines = [f"f={shlex.quote(path)}\n{_SCRIPT}"]
+    for key, value in values.items():
+        if not _KEY.fullmatch(key) or any(ord(char) < 32 for char in value):
+            raise PolicyError(f"{key}={value!r} is no line for {path}")
+        for_sed = re.sub(r"([\\/&])", r"\\\1", value)
+        lines.append(f"set_key {key} {shlex.quote(for_sed)} {shlex.quote(value)}\n")
+    lines.append('put "$f" - - <"$k"; rm -f "$k"\n')
+    return Run("".join(lines), f"set {', '.join(values)} in {path}", timeout=60)

@@ -1,0 +1,106 @@
+"""Steps for kernel modules that DKMS builds beside the NVIDIA driver.
+
+A module of this kind is built against one driver and one RDMA stack. When either changes it has to be
+built anew, and the kernel is who says so: it refuses the old one. So loading tries, builds anew where
+the kernel refuses, tries again, and then says what the kernel said.
+
+Sources:
+    dkms(8). NVIDIA/gds-nvidia-fs, src/dkms.conf; NVIDIA/gdrcopy, packages/dkms.conf.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from gpustate.ops.steps import Run
+from gpustate.text import dkms
+
+_q = shlex.quote
+
+# DKMS builds over a module that is there only when told to forget it; killed in between, there is
+# none on disk, which the next probe sees.
+_BUILD = (
+    "built() { # module kernel\n"
+    '  grep -qE "/$(printf %s "$1" | sed \'s/[-_]/[-_]/g\')\\.ko(\\.[a-z0-9]+)?:" "/lib/modules/$2/modules.dep"\n'
+    "}\n"
+    "complain() { # make.log of a source and version\n"
+    '  l=/var/lib/dkms/$1/$2/build/make.log; [ -f "$l" ] || return 0\n'
+    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$l\") || return 0\n"
+    '  echo "DKMS build error for kernel $3: ${c##*/build/} (whole log: $l)"\n'
+    "}\n"
+    "build_anew() { # pattern of the source's name, version, kernel, module\n"
+    '  n=; for d in /usr/src/$1-"$2"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$2"} && break; done\n'
+    '  [ -n "$n" ] || fail "no DKMS source of $4 $2 below /usr/src: install the package that brings it"\n'
+    '  dkms remove "$n/$2" -k "$3" >"$R/dkms.log" 2>&1 || :\n'
+    '  rm -rf "/var/lib/dkms/$n/$2/$3"\n'
+    '  dkms install --force "$n/$2" -k "$3" >>"$R/dkms.log" 2>&1 || { complain "$n" "$2" "$3"; tail -c 2000 "$R/dkms.log"; exit 1; }\n'
+    '  depmod "$3"; built "$4" "$3" || fail "DKMS built $n $2 for $3, and there is no $4 in it"\n'
+    "}\n"
+)
+
+# A build that was killed leaves its folder: DKMS then neither takes the module for built nor builds
+# over it, and the package whose script builds it cannot be configured any more.
+_CLEAR = """( a=$(uname -m); for n in {names}; do
+  said=$(dkms status -m "$n" 2>/dev/null)
+  for d in /var/lib/dkms/"$n"/*/*/"$a"; do
+    k=${{d%/*}}; v=${{k%/*}}; [ -d "$d" ] && [ "${{k##*/}}" != build ] || continue
+    case $said in *"/${{v##*/}}, ${{k##*/}}, $a: built"*|*"/${{v##*/}}, ${{k##*/}}, $a: installed"*) continue;; esac
+    echo "removing the half-done build in $k"; rm -rf "$k"
+  done
+done )
+"""
+
+
+def clear(names: tuple[str, ...]) -> str:
+    """sh that removes what a killed build of these DKMS packages left; nothing where there is no DKMS."""
+    words = " ".join(map(shlex.quote, names))
+    return f"if command -v dkms >/dev/null; then\n{_CLEAR.format(names=words)}fi\n" if names else ""
+
+
+def rebuild(source: str, version: str, kernel: str, module: str) -> Run:
+    """Build a module anew for one kernel.
+
+    Args:
+        source: shell pattern of the name DKMS has for the source: ``nvidia*``.
+        version: of the source.
+        kernel: release.
+        module: one that has to be there afterwards.
+    """
+    words = f"{source} {_q(version)} {_q(kernel)} {_q(module)}"
+    # The pattern must reach the function unexpanded.
+    words = f"'{source}'" + words[len(source) :]
+    return Run(
+        f"{_BUILD}build_anew {words}\neffect built", f"build {module} for {kernel}", timeout=3600
+    )
+
+
+def load(source: str, version: str, module: str) -> Run:
+    """Load a module; where the kernel refuses the build that is there, build it anew and try again."""
+    under = _q(module.replace("-", "_"))
+    return Run(
+        f"{_BUILD}if module_loaded {under}; then effect same; exit 0; fi\n"
+        f"said=$(modprobe {_q(module)} 2>&1) || {{\n"
+        f'  echo "$said; building it anew"; build_anew \'{source}\' {_q(version)} "$(uname -r)" {_q(module)}\n'
+        f'  said=$(modprobe {_q(module)} 2>&1) || fail "$said (built anew for the driver that is loaded; see dmesg)"\n'
+        "}\neffect loaded",
+        f"load {module}",
+        timeout=3600,
+        running=True,
+    )
+
+
+def unload(module: str, what: str) -> Run:
+    """Unload a module that its users may still hold, and say how to end that.
+
+    Args:
+        module: name.
+        what: who uses it, for the message.
+    """
+    under = _q(module.replace("-", "_"))
+    return Run(
+        f"if module_loaded {under}; then modprobe -r {under} || rmmod {under} || "
+        f'fail "{module} is in use by {what}; end that and apply again"; effect unloaded; else effect same; fi',
+        f"unload {module}",
+        timeout=60,
+        running=True,
+    )

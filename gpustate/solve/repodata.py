@@ -1,0 +1,304 @@
+"""Repositories of rpm packages: ``repomd.xml`` and the packages of ``primary.xml``. Pure.
+
+The XML comes from the network, and through a node: it is read as it streams, never as a tree, and a
+document type, an entity, or anything larger or deeper than real repodata has, is refused.
+
+Surprising: primary.xml lists only the files below a few folders, so dependencies on files are left to dnf.
+
+Sources:
+    createrepo_c, src/xml_dump_primary.c and src/xml_dump_repomd.c; rpm metadata namespaces
+    http://linux.duke.edu/metadata/common, .../rpm, .../repo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from xml.parsers import expat
+
+from gpustate.errors import ProbeError
+from gpustate.solve import rpmrelations, rpmversion
+from gpustate.solve.packages import Package, Repository
+from gpustate.solve.relations import Clause, Relation
+
+#: Far above any real repository: Fedora's has 70,000 packages, the largest with 20,000 capabilities.
+_MAX_DEPTH = 16
+_MAX_PACKAGES = 1_000_000
+_MAX_ENTRIES = 200_000
+_MAX_TEXT = 1 << 20
+_MAX_ATTRIBUTE = 1 << 16
+_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._+-]*")
+_ARCH = re.compile(r"[0-9A-Za-z_]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HREF = re.compile(r"(?:[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*/)*[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*")
+#: Hash algorithms of repomd.xml with the digits of their values.
+_SUMS = {"sha256": 64, "sha512": 128, "sha384": 96, "sha224": 56, "sha": 40, "sha1": 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One file of a repository.
+
+    Args:
+        href: below the repository's address: ``repodata/...-primary.xml.gz``.
+        algorithm, checksum: of the file as it lies there; empty when none is given.
+    """
+
+    href: str
+    algorithm: str = ""
+    checksum: str = ""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Walks over elements, within limits; ``taken`` is called for each that ends.
+
+    Names are without their prefix: ``rpm:entry`` is ``entry``.
+    """
+
+    place: str
+    path: list[str] = field(default_factory=list[str])
+    texts: list[str] = field(default_factory=list[str])
+    attributes: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
+
+    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        """An element is complete; ``path`` ends with its own name."""
+        raise NotImplementedError
+
+    def refused(self, why: str) -> ProbeError:
+        return ProbeError(f"{self.place}: {why}", fix="look at what the repository serves")
+
+    def feed(self, data: bytes) -> None:
+        """Read the whole document.
+
+        Raises:
+            ProbeError: it is no XML, or not within limits.
+        """
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.EntityDeclHandler = self._entity
+        parser.ExternalEntityRefHandler = self._entity
+        try:
+            for at in range(0, len(data), _MAX_TEXT):
+                parser.Parse(data[at : at + _MAX_TEXT], False)
+            parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            why = expat.ErrorString(error.code)
+            raise self.refused(f"is no XML: {why}, line {error.lineno}") from None
+        except (ValueError, LookupError) as error:
+            raise self.refused(f"is in an encoding that cannot be read ({error})") from None
+
+    def _doctype(self, *_: Any) -> None:
+        raise self.refused("has a document type, which no repository needs")
+
+    def _entity(self, *_: Any) -> Any:
+        raise self.refused("defines an entity, which no repository needs")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if len(self.path) >= _MAX_DEPTH:
+            raise self.refused(f"is nested deeper than {_MAX_DEPTH} elements")
+        if any(len(value) > _MAX_ATTRIBUTE for value in attributes.values()):
+            raise self.refused(f"has an attribute of more than {_MAX_ATTRIBUTE} signs")
+        self.path.append(name.rpartition(":")[2])
+        self.attributes.append(attributes)
+        self.texts.append("")
+
+    def _text(self, text: str) -> None:
+        if self.texts:
+            self.texts[-1] += text
+            if len(self.texts[-1]) > _MAX_TEXT:
+                raise self.refused(f"has a text of more than {_MAX_TEXT} signs")
+
+    def _end(self, _: str) -> None:
+        self.ended(self.path, self.attributes[-1], self.texts[-1].strip())
+        self.path.pop()
+        self.attributes.pop()
+        self.texts.pop()
+
+
+# --- repomd.xml ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Repomd(_Reader):
+    found: dict[str, Location] = field(default_factory=dict[str, Location])
+    href: str = ""
+    checksum: tuple[str, str] = ("", "")
+
+    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        if path[:2] != ["repomd", "data"]:
+            return
+        if path[2:] == ["location"]:
+            self.href = attributes.get("href", "")
+        elif path[2:] == ["checksum"]:
+            self.checksum = (attributes.get("type", "").lower(), text.lower())
+        elif len(path) == 2:
+            self._take(attributes.get("type", ""))
+
+    def _take(self, kind: str) -> None:
+        algorithm, checksum = self.checksum
+        if not _HREF.fullmatch(self.href):
+            raise self.refused(f"has no usable address for {kind or 'a file'}: {self.href[:80]!r}")
+        if algorithm not in _SUMS or not re.fullmatch(f"[0-9a-f]{{{_SUMS[algorithm]}}}", checksum):
+            algorithm = checksum = ""
+        self.found.setdefault(kind, Location(self.href, algorithm, checksum))
+        self.href, self.checksum = "", ("", "")
+
+
+def parse_repomd(data: bytes, place: str) -> dict[str, Location]:
+    """Files of a repository by their kind: ``primary``, ``modules``.
+
+    Raises:
+        ProbeError: it is no ``repomd.xml``, or has no primary.xml.
+    """
+    reader = _Repomd(place)
+    reader.feed(data)
+    if "primary" not in reader.found:
+        raise reader.refused("is no repomd.xml: it names no primary")
+    return reader.found
+
+
+# --- primary.xml ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Raw:
+    """One package as far as it is read."""
+
+    name: str = ""
+    arch: str = ""
+    version: str = ""
+    sha256: str = ""
+    size: int = 0
+    entries: int = 0
+    depends: list[Clause] = field(default_factory=list[Clause])
+    conflicts: list[Relation] = field(default_factory=list[Relation])
+    provides: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+@dataclass(slots=True)
+class _Primary(_Reader):
+    repository: Repository = field(default_factory=lambda: Repository(""))
+    architectures: Collection[str] = ()
+    leaf: bool = False
+    raw: _Raw = field(default_factory=_Raw)
+    count: int = 0
+    packages: list[Package] = field(default_factory=list[Package])
+
+    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        if path[:2] != ["metadata", "package"]:
+            return
+        match path[2:]:
+            case []:
+                self._take(attributes.get("type", "rpm"))
+            case ["name"]:
+                self.raw.name = text
+            case ["arch"]:
+                self.raw.arch = text
+            case ["version"]:
+                self.raw.version = _evr(attributes)
+            case ["checksum"] if attributes.get("type") == "sha256":
+                self.raw.sha256 = text.lower() if _SHA256.fullmatch(text.lower()) else ""
+            case ["size"]:
+                size = attributes.get("package", "")
+                self.raw.size = int(size) if re.fullmatch(r"[0-9]{1,15}", size) else 0
+            case ["format", kind, "entry"]:
+                self._entry(kind, attributes)
+            case _:
+                pass
+
+    def _entry(self, kind: str, attributes: Mapping[str, str]) -> None:
+        raw, name = self.raw, attributes.get("name", "")
+        flags, version = attributes.get("flags", ""), _evr(attributes)
+        raw.entries += 1
+        if raw.entries > _MAX_ENTRIES:
+            raise self.refused(f"has a package with more than {_MAX_ENTRIES} capabilities")
+        if kind == "provides":
+            # A bound other than "=" on what is provided says too little to be matched.
+            if name and (not flags or flags == "EQ"):
+                raw.provides.append((name, version))
+        elif kind == "requires" and not self.leaf:
+            if name.startswith("("):
+                raw.depends += rpmrelations.parse(name)
+            elif (needed := rpmrelations.plain(name, flags, version)) is not None:
+                raw.depends.append((needed,))
+        elif kind in ("conflicts", "obsoletes"):
+            clash = rpmrelations.plain(name, flags, version)
+            if clash is not None:
+                if kind == "obsoletes":
+                    clash = rpmrelations.RpmRelation(clash.name, clash.op, clash.version, "", True)
+                raw.conflicts.append(clash)
+
+    def _take(self, kind: str) -> None:
+        raw, self.raw = self.raw, _Raw()
+        self.count += 1
+        if self.count > _MAX_PACKAGES:
+            raise self.refused(f"has more than {_MAX_PACKAGES} packages")
+        if kind != "rpm" or not _NAME.fullmatch(raw.name) or not _ARCH.fullmatch(raw.arch):
+            return
+        if raw.arch == "src" or (self.architectures and raw.arch not in self.architectures):
+            return
+        if not rpmversion.is_version(raw.version):
+            return
+        self.packages.append(
+            Package(
+                raw.name,
+                raw.version,
+                self.repository,
+                raw.arch,
+                tuple(dict.fromkeys(raw.depends)),
+                tuple(raw.conflicts),
+                tuple(dict.fromkeys(raw.provides)),
+                raw.sha256,
+                raw.size,
+                self.leaf,
+                rpm=True,
+            )
+        )
+
+
+def _evr(attributes: Mapping[str, str]) -> str:
+    """Epoch, version and release of an element, as one text; empty when it names no version."""
+    epoch, version = attributes.get("epoch") or "0", attributes.get("ver", "")
+    if not version:
+        return ""
+    number = int(epoch) if re.fullmatch(r"[0-9]{1,9}", epoch) else 0
+    return str(rpmversion.Evr(number, version, attributes.get("rel", "")))
+
+
+def parse_primary(
+    data: bytes,
+    repository: Repository,
+    place: str,
+    *,
+    architectures: Collection[str] = (),
+    leaf: bool = False,
+) -> Iterator[Package]:
+    """Packages of a ``primary.xml``, or of a part of one; what is no package is left out.
+
+    Args:
+        data: the document, not compressed.
+        repository: where it is from.
+        place: for messages.
+        architectures: the only ones of interest; empty for all but sources.
+        leaf: packages outside of the driver: what they need is not read.
+
+    Raises:
+        ProbeError: it is no XML, or not within limits.
+    """
+    reader = _Primary(place, repository=repository, architectures=architectures, leaf=leaf)
+    reader.feed(data)
+    yield from reader.packages
+
+
+def nevra(package: Package) -> str:
+    """Name, epoch, version, release and architecture, as module streams list them."""
+    evr = rpmversion.parse(package.version)
+    release = f"-{evr.release}" if evr.release else ""
+    return f"{package.name}-{evr.epoch}:{evr.version}{release}.{package.architecture}"

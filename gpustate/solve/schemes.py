@@ -1,0 +1,41 @@
+"""Whose names the packages of a driver have, on apt and on rpm distributions. Pure.
+
+Surprising: NVIDIA's rpm packages have the same names in every branch; on RHEL 8 and 9 the branch is
+chosen by a module stream, on RHEL 10 and Fedora by the version alone.
+
+Sources:
+    NVIDIA driver installation guide r615, RHEL family and Fedora: compute-only sets, module streams;
+    NVIDIA/yum-packaging-precompiled-kmod (prebuilt modules, which are not solved for here).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpustate.text import driverset
+from gpustate.text.driverset import Scheme
+
+#: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf.
+RPM_SYSTEMS = ("rhel", "rocky", "almalinux", "ol", "centos", "amzn", "fedora")
+
+_RPM = Scheme(
+    "NVIDIA's rpm repository",
+    "rhel",
+    ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
+    ("nvidia-driver-cuda",),
+    "nvidia-open",
+    "cuda-drivers",
+    ("nvidia-persistenced", "nvidia-modprobe"),
+)
+
+
+def of(os_id: str) -> tuple[Scheme, ...]:
+    """Schemes of a distribution, the vendor's first."""
+    if os_id in RPM_SYSTEMS:
+        return (replace(_RPM, os_id=os_id),)
+    return tuple(scheme for scheme in driverset.SCHEMES if scheme.os_id == os_id)
+
+
+def fabric_managers(branch: int) -> tuple[str, ...]:
+    """Names that the fabric manager of a branch may have, the usual one last."""
+    return (f"nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")

@@ -1,0 +1,122 @@
+"""Keys of Fabric Manager's and IMEX's configuration files: ``KEY=value`` lines among comments.
+
+Both daemons ignore a key they do not know, so a typing error there goes unnoticed: unknown keys are
+refused here.
+
+Sources:
+    NVIDIA Fabric Manager user guide, config options; fabricmanager.cfg of 580.178.04;
+    NVIDIA IMEX guide, configuration; aws/aws-parallelcluster-cookbook, its nvidia-imex configuration;
+    NVIDIA/gpu-driver-container (a key is replaced where its line is, else appended).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,256}")
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
+
+#: Key to what it takes: ``number``, ``text``, or the values there are.
+FABRIC_MANAGER: Mapping[str, str] = {
+    "LOG_LEVEL": "0 1 2 3 4",
+    "LOG_FILE_NAME": "text",
+    "LOG_APPEND_TO_LOG": "0 1",
+    "LOG_FILE_MAX_SIZE": "number",
+    "LOG_MAX_ROTATE_COUNT": "number",
+    "LOG_USE_SYSLOG": "0 1",
+    "DAEMONIZE": "0 1",
+    "BIND_INTERFACE_IP": "text",
+    "STARTING_TCP_PORT": "number",
+    "UNIX_SOCKET_PATH": "text",
+    "FABRIC_MODE": "0 1 2",
+    "FABRIC_MODE_RESTART": "0 1",
+    "STATE_FILE_NAME": "text",
+    "FM_CMD_BIND_INTERFACE": "text",
+    "FM_CMD_PORT_NUMBER": "number",
+    "FM_CMD_UNIX_SOCKET_PATH": "text",
+    "FM_CMD_VSOCK_CID": "text",
+    "FM_CMD_VSOCK_PORT_NUMBER": "number",
+    "FM_STAY_RESIDENT_ON_FAILURES": "0 1",
+    "ACCESS_LINK_FAILURE_MODE": "number",
+    "TRUNK_LINK_FAILURE_MODE": "number",
+    "NVSWITCH_FAILURE_MODE": "number",
+    "ABORT_CUDA_JOBS_ON_FM_EXIT": "0 1",
+    "TOPOLOGY_FILE_PATH": "text",
+    "PARTITION_RAIL_POLICY": "greedy symmetric",
+    "MNNVL_RESILIENCY_MODE": "number",
+    "MNNVL_ENABLE_DEFAULT_PARTITION": "0 1",
+    "USE_RPC": "0 1",
+    "ENABLE_AUTH_ENCRYPTION": "0 1",
+}
+IMEX: Mapping[str, str] = {
+    "LOG_LEVEL": "0 1 2 3 4",
+    "LOG_FILE_NAME": "text",
+    "STATS_FILE_NAME": "text",
+    "LOG_APPEND_TO_LOG": "0 1",
+    "LOG_FILE_MAX_SIZE": "number",
+    "LOG_MAX_ROTATE_COUNT": "number",
+    "LOG_USE_SYSLOG": "0 1",
+    "DAEMONIZE": "0 1",
+    "BIND_INTERFACE_IP": "text",
+    "SERVER_PORT": "number",
+    "NETWORK_INTERFACE": "text",
+    "IMEX_WAIT_FOR_QUORUM": "NONE RECOVERY FULL",
+    "IMEX_ENABLE_AUTH_ENCRYPTION": "0 1",
+    "IMEX_AUTH_ENCRYPTION_MODE": "SSL_TLS GSS_AUTH_ENCRYPT GSS_AUTH_ONLY",
+    "IMEX_AUTH_SOURCE": "FILE ENV_PATH ENV_VAL",
+    "IMEX_SERVER_KEY": "text",
+    "IMEX_SERVER_CERT": "text",
+    "IMEX_SERVER_CERT_AUTH": "text",
+    "IMEX_CLIENT_KEY": "text",
+    "IMEX_CLIENT_CERT": "text",
+    "IMEX_CLIENT_CERT_AUTH": "text",
+    "IMEX_SECURITY_TARGET_OVERRIDE": "text",
+    "IMEX_GSS_SERVICE_NAME": "text",
+    "IMEX_GSS_TIMEOUT_SEC": "number",
+    "IMEX_GSS_RETRY_INTERVAL_SEC": "number",
+    "IMEX_GSS_SEC_CONTEXT_LIFETIME_SEC": "number",
+    "IMEX_GSS_SHUTDOWN_ON_FAILURE": "0 1",
+    "IMEX_CMD_ENABLED": "0 1",
+    "IMEX_CMD_BIND_INTERFACE_IP": "text",
+    "IMEX_CMD_PORT": "number",
+    "IMEX_CMD_UNIX_DOMAIN_PATH": "text",
+    "IMEX_NODE_DISCONNECTED_GRACE_TIME": "number",
+}
+
+
+def checked(asked: Mapping[str, str | int], known: Mapping[str, str]) -> dict[str, str]:
+    """The keys as they will stand in the file.
+
+    Raises:
+        ValueError: a key that the daemon does not know, or a value it does not take.
+    """
+    found: dict[str, str] = {}
+    for key, value in asked.items():
+        kind = known.get(key)
+        if kind is None:
+            near = difflib.get_close_matches(key.upper(), known, 1, 0.6)
+            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"there is no key {key[:60]!r}; {hint}")
+        text = str(value)
+        if kind == "number":
+            if not _NUMBER.fullmatch(text):
+                raise ValueError(f"{key} is a number, not {text[:60]!r}")
+        elif kind == "text":
+            if not _TEXT.fullmatch(text):
+                raise ValueError(f"{key} is one line of at most 256 characters")
+        elif text not in kind.split():
+            raise ValueError(f"{key} is one of {', '.join(kind.split())}, not {text[:60]!r}")
+        found[key] = text
+    return found
+
+
+def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
+    """What some keys are; ``None`` for one that is not set, or set differently in several lines."""
+    values: dict[str, set[str]] = {key: set() for key in keys}
+    for line in (text or "").split("\n"):
+        key, equals, value = line.partition("=")
+        if equals and key in values:
+            values[key].add(value.rstrip("\r"))
+    return {key: next(iter(found)) if len(found) == 1 else None for key, found in values.items()}

@@ -1,0 +1,279 @@
+"""CUDA toolkits beside each other: those of the policy are installed, no driver comes with them.
+
+Each version has a folder of its own, /usr/local/cuda-X.Y. /usr/local/cuda leads to one of them, and
+programs that were built with that one expect it to stay.
+
+Surprising: the packages move /usr/local/cuda by themselves: it is one of Debian's alternatives, in automatic mode
+with the highest version on top, so that installing 13.0 for one user changes the compiler of all. Here it
+moves only when the policy says so. And the package ``cuda`` (or ``cuda-X-Y``) brings a driver; only
+``cuda-toolkit-X-Y`` does not. Whatever would bring or move a driver is stopped before it starts.
+
+Sources:
+    NVIDIA CUDA installation guide for Linux, "Meta Packages" and "Post-installation"; update-alternatives(1);
+    package lists of CUDA 12.9 (cuda-toolkit-12-9-config-common makes the alternatives cuda and cuda-12).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate.ops import brought
+from gpustate.text import alternatives, dpkg
+
+LINK = "/usr/local/cuda"
+GROUP = "cuda"
+#: How the link was before this state first installed something: ``auto`` or ``manual``, and the path.
+LINK_RECORD = "/var/lib/gpustate/cuda-link"
+_VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
+
+_LOOK = f"""update-alternatives --query {GROUP} 2>/dev/null
+[ -L {LINK} ] && echo "leads=$(readlink {LINK})"; [ -d {LINK} ] && [ ! -L {LINK} ] && echo "leads=."
+for n in {LINK}-[0-9]*/bin/nvcc; do
+  [ -x "$n" ] || continue; d=${{n%/bin/nvcc}}
+  v=$(timeout -k 2 20 "$n" --version 2>/dev/null | sed -n 's/.*, V\\([0-9.]*\\)$/\\1/p'); echo "nvcc=${{d#{LINK}-}} $v"
+done
+:"""
+
+_NOTE = f"""[ -e {LINK_RECORD} ] && {{ effect same; exit 0; }}
+s=$(update-alternatives --query {GROUP} 2>/dev/null) || {{ echo none >{LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted; exit 0; }}
+m=$(printf '%s\\n' "$s" | sed -n 's/^Status: //p'); p=$(printf '%s\\n' "$s" | sed -n 's/^Value: //p')
+printf '%s %s\\n' "$m" "$p" >{LINK_RECORD}.new; sync {LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted"""
+
+_BACK = f"""[ -e {LINK_RECORD} ] || {{ effect same; exit 0; }}
+read -r m p <{LINK_RECORD} || :
+if update-alternatives --query {GROUP} >/dev/null 2>&1; then
+  case $m in
+    manual) if [ -e "$p" ]; then update-alternatives --set {GROUP} "$p"; else update-alternatives --auto {GROUP}; fi ;;
+    *) update-alternatives --auto {GROUP} ;;
+  esac
+fi
+rm -f {LINK_RECORD}; effect restored"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The toolkits of a node, and where /usr/local/cuda leads."""
+
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])  # cuda-toolkit-X-Y: version
+    nvcc: Mapping[str, str] = field(default_factory=dict[str, str])  # X.Y: what its nvcc says it is
+    link: str | None = None  # where the alternative leads
+    link_record: str | None = None
+    brought: str | None = None
+    choices: tuple[str, ...] = ()
+    foreign_link: str | None = None  # /usr/local/cuda is no alternative, and leads there
+    offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class CudaToolkits(State[Observed]):
+    """The CUDA toolkits of the policy are there, each with a compiler that answers.
+
+    Args:
+        versions: as ``12.9``; each is installed beside the others, none is removed.
+        default: where /usr/local/cuda leads; empty: it stays where it is, also when a newer toolkit
+            is installed.
+        releases: exact package version by toolkit version, ``{"12.9": "12.9.1-1"}``; for those not
+            named, what is installed stays, and what is missing comes in the newest that is offered.
+
+    Disruption:
+        ``NONE``: nothing that runs is touched.
+    """
+
+    name: ClassVar[str] = "cuda-toolkit"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    after: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository",)
+
+    versions: tuple[str, ...] = Field(default=(), strict=False)
+    default: Annotated[str, Field(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")] = ""
+    releases: Mapping[str, str] = Field(default_factory=dict)
+
+    @field_validator("versions")
+    @classmethod
+    def _are_versions(cls, versions: tuple[str, ...]) -> tuple[str, ...]:
+        for version in versions:
+            if not _VERSION.fullmatch(version):
+                raise ValueError(f"{version!r} is no CUDA version; write it as 12.9")
+        return tuple(dict.fromkeys(versions))
+
+    @model_validator(mode="after")
+    def _fit(self) -> CudaToolkits:
+        for version, release in self.releases.items():
+            if version not in self.versions:
+                raise ValueError(f"releases names {version!r}, which is not among versions")
+            if not re.fullmatch(r"[0-9][0-9A-Za-z.+~:-]*", release):
+                raise ValueError(f"releases: {release!r} is no package version")
+        return self
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(package_name(version) for version in self.versions)
+
+    def probe(self, node: Node) -> Observed:
+        packages = node.packages("cuda-toolkit-[0-9]*")
+        offered = node.candidates(*self._names()) if self.versions else {}
+        said = node.shell(_LOOK).stdout
+        record = node.read_text(LINK_RECORD)
+        came = node.read_text(brought.record_path(self.name))
+        group = alternatives.parse_query(said)
+        lines = [line.partition("=") for line in said.splitlines()]
+        leads = next((value for key, _, value in lines if key == "leads"), None)
+        compilers = (value.partition(" ") for key, _, value in lines if key == "nvcc")
+        return Observed(
+            packages={
+                p.name: p.version
+                for p in packages.values()
+                if p.installed and re.fullmatch(r"cuda-toolkit-[0-9]+-[0-9]+", p.name)
+            },
+            nvcc={version: says for version, _, says in compilers},
+            link=group.value if group else None,
+            link_record=record,
+            brought=came,
+            choices=group.choices if group else (),
+            foreign_link=leads if group is None else None,
+            offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+        )
+
+    def _wanted(self, seen: Observed) -> dict[str, str | None]:
+        """Package to version; ``None`` where that is not to be had."""
+        offered = dict(seen.offered)
+        wanted: dict[str, str | None] = {}
+        for version in self.versions:
+            name = package_name(version)
+            there = (
+                *((seen.packages[name],) if name in seen.packages else ()),
+                *offered.get(name, ()),
+            )
+            release = self.releases.get(version)
+            fits = (v for v in there if release in (None, v, dpkg.upstream_version(v)))
+            wanted[name] = next(fits, None)
+        return wanted
+
+    def _link(self, seen: Observed) -> str | None:
+        """Where the link has to lead."""
+        if self.default:
+            return f"{LINK}-{self.default}"
+        words = (seen.link_record or "").split()
+        if len(words) == 2 and words[1] in (*seen.choices, seen.link):
+            return words[1]
+        return seen.link
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return self._without(seen)
+        wanted = {name: v for name, v in self._wanted(seen).items() if v is not None}
+        nvcc = dict(seen.nvcc)
+        for version in self.versions:
+            if package_name(version) in wanted and not nvcc.get(version, "").startswith(
+                f"{version}."
+            ):
+                nvcc[version] = f"{version}.x"
+        return replace(
+            seen,
+            packages={**seen.packages, **wanted},
+            nvcc=_same(seen.nvcc, nvcc),
+            link=self._link(seen),
+        )
+
+    def _without(self, seen: Observed) -> Observed:
+        came = set((seen.brought or "").split())
+        gone = {name for name in seen.packages if name in came}
+        left = {name: v for name, v in seen.packages.items() if name not in gone}
+        return replace(seen, packages=left, brought=None, link_record=None)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        for version, (name, found) in zip(self.versions, self._wanted(seen).items(), strict=True):
+            if found is None:
+                have = dict(seen.offered).get(name, ())
+                other = f"; there is {', '.join(have)}" if have else ""
+                return (
+                    f"no repository offers {name} {self.releases.get(version, '')}".rstrip()
+                    + other
+                    + "; use NVIDIA's repository (state driver-repository), or another version"
+                )
+        if self.default and seen.foreign_link is not None:
+            return (
+                f"{LINK} is a {'folder' if seen.foreign_link == '.' else 'link to ' + seen.foreign_link} that no package "
+                "made (a .run installer?), so it cannot be switched; move it away, or leave default empty"
+            )
+        if (
+            self.default
+            and f"{LINK}-{self.default}" not in seen.choices
+            and self.default not in self.versions
+        ):
+            return f"default is {self.default}, which is neither installed nor among versions; name it in versions"
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        notes: tuple[str, ...] = ()
+        if not self.absent and not self.versions and not self.default:
+            notes = ("no version is asked for: nothing to do",)
+        return diff(
+            seen,
+            self.desired(seen),
+            why={
+                "link": "the policy says so"
+                if self.default
+                else "moved by the package of a newer toolkit; it stays where it was",
+                "nvcc": "its compiler does not answer with that version",
+            },
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            if plan.fields & {"packages", "brought"}:
+                came = set((seen.brought or "").split())
+                roots = tuple(sorted(name for name in seen.packages if name in came))
+                yield brought.take_back(self.name, roots)
+            if "link_record" in plan.fields:
+                yield ops.Run(_BACK, f"give {LINK} back", timeout=60)
+            return
+        wanted = self._wanted(seen)
+        missing = tuple(
+            (name, version)
+            for name, version in wanted.items()
+            if version is not None and seen.packages.get(name) != version
+        )
+        if plan.fields & {"packages", "link"}:
+            yield ops.Run(_NOTE, f"note where {LINK} leads", timeout=60)
+        if missing:
+            yield brought.bring(self.name, missing)
+        elif "nvcc" in plan.fields:
+            yield ops.Run(self._mend(seen), "put the files of the toolkits back", timeout=3600)
+        if plan.fields & {"packages", "link"}:
+            yield ops.Run(self._set(seen), f"see that {LINK} leads where it has to", timeout=60)
+
+    def _mend(self, seen: Observed) -> str:
+        """A compiler that is gone or broken comes back with its package."""
+        names = " ".join(
+            f"cuda-nvcc-{version.replace('.', '-')}"
+            for version in self.versions
+            if not seen.nvcc.get(version, "").startswith(f"{version}.")
+        )
+        return f"apt_fetch --reinstall {names} && apt_swap --reinstall {names}"
+
+    def _set(self, seen: Observed) -> str:
+        if self.default:
+            path = f"{LINK}-{self.default}"
+            return f"update-alternatives --set {GROUP} {path}; effect set"
+        return (
+            f"read -r m p <{LINK_RECORD} || :\n"
+            f"n=$(update-alternatives --query {GROUP} 2>/dev/null | sed -n 's/^Value: //p')\n"
+            f'if [ -n "${{p-}}" ] && [ "$p" != none ] && [ "$n" != "$p" ] && [ -e "$p" ]; then update-alternatives --set {GROUP} "$p"; effect kept; else effect same; fi'
+        )
+
+
+def package_name(version: str) -> str:
+    """The package of one toolkit, which brings no driver: ``cuda-toolkit-12-9``."""
+    return f"cuda-toolkit-{version.replace('.', '-')}"
+
+
+def _same(seen: Mapping[str, str], wanted: dict[str, str]) -> Mapping[str, str]:
+    return seen if dict(seen) == wanted else wanted

@@ -1,0 +1,275 @@
+"""The DCGM host engine runs, in packages that fit the driver's CUDA major.
+
+DCGM 4 is a core with the service, and a package for each CUDA major whose diagnostics only run on a
+driver of that major; with the closed packages come the profiling module and more diagnostics. All of
+them have one version. The package of DCGM 3 and older has another name and conflicts with 4: it is
+named in the plan and leaves in the same transaction, or is refused.
+
+The service is ordered behind the driver, persistence mode and Fabric Manager, and listens on the
+loopback address unless told otherwise: whoever reaches its port may change GPUs.
+
+Surprising: the package does not enable its service. "Started" in systemd's sense is not "listens", so
+the address it is bound to is looked at, and the arguments it really runs with.
+
+Sources:
+    NVIDIA/DCGM: cmake/packaging.cmake, scripts/deb/postinst, config-files/systemd/nvidia-dcgm.service.in,
+    hostengine/src/HostEngineCommandLine.cpp; DCGM user guide, installation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.text import cdi
+from gpustate.text.dcgm import packages, services
+
+UNIT = services.ENGINE_UNIT
+DROP_IN_FOLDER = f"/etc/systemd/system/{UNIT}.d"
+DROP_IN_PATH = f"{DROP_IN_FOLDER}/gpustate.conf"
+
+_LOOK = f"""
+if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
+  for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
+    [ -e "$f" ] && {{ f=$(readlink -f "$f"); printf 'driver=%s\\n' "${{f##*.so.}}"; break; }}
+  done; exit 0
+fi
+m=$(timeout -k 2 10 systemctl show -p MainPID --value {UNIT} 2>/dev/null)
+case $m in ''|0) ;; *)
+  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
+  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
+esac
+grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6 | while read -r l; do printf 'tcp=%s\\n' "$l"; done
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Packages and service, beside the driver that is loaded."""
+
+    driver: str  # version of the loaded driver; in an image of the installed one; empty: none
+    packages: dict[str, str]  # of DCGM 4: name to version
+    old: str | None = None  # version of datacenter-gpu-manager (DCGM 3 and older)
+    held: tuple[str, ...] = ()
+    drop_in: str | None = None
+    at_boot: bool = False
+    active: bool = False
+    bound: tuple[str, ...] = ()  # addresses its port is bound to
+    words: tuple[str, ...] = ()  # arguments it runs with; empty: it does not run
+    offered: tuple[tuple[str, str], ...] = ()  # names and versions that repositories have
+    systemd: bool = True
+    image: bool = False
+
+
+_RUNS = frozenset({"packages", "old", "drop_in", "active", "bound", "words"})
+
+
+class DcgmRunning(State[Observed]):
+    """The DCGM host engine runs at boot and now, in one version that fits the driver's CUDA major.
+
+    Args:
+        version: DCGM's version, such as ``4.6.0``; the installed one, else the newest, when not given.
+        proprietary: also have the closed packages; profiling metrics need them.
+        old: what to do with DCGM 3 and older: ``migrate`` replaces it, ``refuse`` leaves the node alone.
+        hold: hold the packages, so that they move with the policy only.
+        address: IPv4 address the host engine listens on; ``ALL`` for every one.
+        port: TCP port it listens on.
+
+    Disruption:
+        ``RESTART`` where a host engine that runs is replaced or gets another address: exporters and
+        diagnostics lose it for a moment, workloads go on. Otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "dcgm"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),
+    )
+
+    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
+    proprietary: bool = True
+    old: Literal["migrate", "refuse"] = "migrate"
+    hold: bool = True
+    address: Annotated[str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$")] = (
+        services.ENGINE_ADDRESS
+    )
+    port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        loaded = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
+        found = node.packages(f"{packages.OLD}*")
+        offered = node.candidates(*packages.all_names())
+        unit = node.units(UNIT).get(UNIT)
+        drop_in = node.read_text(DROP_IN_PATH)
+        keys = _keys(node.shell(_LOOK).stdout)
+        there = {name: one for name, one in found.items() if one.installed}
+        mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
+        words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
+        if "replaced" in keys:  # a package came, and what runs is the program of the one before
+            words = ("replaced", *words)
+        return Observed(
+            driver="".join(keys.get("driver", [])) if facts.image else loaded,
+            packages={name: mine[name].version for name in sorted(mine)},
+            old=there[packages.OLD].version if packages.OLD in there else None,
+            held=tuple(sorted(name for name, one in mine.items() if one.held)),
+            drop_in=drop_in,
+            at_boot=unit is not None and unit.enabled,
+            active=unit is not None and unit.active,
+            bound=services.listening("\n".join(keys.get("tcp", [])), self.port),
+            words=words,
+            offered=tuple((name, one.version) for name in sorted(offered) for one in offered[name]),
+            systemd=facts.systemd or facts.image,
+            image=facts.image,
+        )
+
+    def _set(self, seen: Observed) -> dict[str, str] | None:
+        """Names and versions that should be there; ``None`` when they cannot be had."""
+        major = packages.cuda_major(seen.driver)
+        if major is None:
+            return None
+        names = packages.names(major, closed=self.proprietary)
+        chosen = packages.choose(names, seen.packages, seen.offered, self.version)
+        if chosen.problem:
+            return None
+        # What else is there of DCGM wants the core at its own version, so it moves along.
+        more = [
+            name
+            for name in seen.packages
+            if name not in names and not packages.of_other_major(name, major)
+        ]
+        return dict.fromkeys(sorted({*names, *more}), chosen.version)
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen,
+                packages={},
+                held=(),
+                drop_in=None,
+                at_boot=False,
+                active=False,
+                bound=() if seen.active else seen.bound,
+                words=(),
+            )
+        wanted = self._set(seen)
+        if wanted is None:
+            return seen
+        running = seen if seen.image else self._running(seen)
+        return replace(
+            running,
+            packages=wanted,
+            old=None,
+            held=tuple(wanted) if self.hold else tuple(n for n in seen.held if n in wanted),
+            drop_in=services.engine_drop_in(self.address, self.port),
+            at_boot=True,
+        )
+
+    def _running(self, seen: Observed) -> Observed:
+        words = services.engine_words(self.address, self.port)
+        return replace(seen, active=True, bound=(self.address,), words=words)
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        if not seen.systemd:
+            return "there is no systemd to run the DCGM host engine; leave the state out with only="
+        major = packages.cuda_major(seen.driver)
+        if major is None:
+            what = "no driver is installed" if seen.image else "no driver is loaded"
+            return f"{what}, and DCGM's packages go by its CUDA major; put the state driver into the policy"
+        if seen.old is not None and self.old == "refuse":
+            return (
+                f"{packages.OLD} {seen.old} (DCGM 3 or older) is installed and conflicts with DCGM 4; "
+                "set old: migrate, or remove it by hand"
+            )
+        names = packages.names(major, closed=self.proprietary)
+        chosen = packages.choose(names, seen.packages, seen.offered, self.version)
+        if chosen.problem:
+            closed = packages.CLOSED in chosen.problem
+            other = ", or set proprietary: false" if closed else ""
+            return (
+                f"no repository offers {chosen.problem}, which the driver {seen.driver} (CUDA {major}) "
+                f"asks for; use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
+            )
+        if seen.bound and not seen.active:
+            return (
+                f"something else listens on port {self.port} ({', '.join(seen.bound)}), such as a host engine "
+                f"in a container or started by hand: ss -ltnp sport = :{self.port} names it; end it, or give "
+                "another port"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.RESTART if seen.active else Disruption.NONE
+        major = packages.cuda_major(seen.driver)
+        return diff(
+            seen,
+            self.desired(seen),
+            costs=dict.fromkeys(_RUNS, cost),
+            why=None
+            if self.absent
+            else {
+                "packages": f"the driver {seen.driver} is of CUDA {major}" if major else "",
+                "old": "DCGM 4 conflicts with it",
+                "words": "it still runs what was there before" if seen.active else "",
+            },
+            paths={"drop_in": DROP_IN_PATH},
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        wanted = self.desired(seen)
+        if plan.fields & {"packages", "old"} and wanted.packages:
+            gone = tuple(name for name in seen.packages if name not in wanted.packages)
+            old = (packages.OLD,) if seen.old is not None else ()
+            yield ops.AptInstall(
+                tuple(wanted.packages.items()), hold=self.hold, remove=(*old, *gone), timeout=1800
+            )
+        elif "held" in plan.fields:
+            yield ops.AptHold(wanted.held)
+        if "drop_in" in plan.fields and wanted.drop_in is not None:
+            yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
+        if plan.fields & {"drop_in", "packages", "old"}:
+            yield ops.DaemonReload()
+        if "at_boot" in plan.fields:
+            yield ops.EnableUnit(UNIT, now=False)
+        if plan.fields & _RUNS:
+            yield ops.RestartUnit(UNIT, healthy=self._answers())
+
+    def _answers(self) -> str:
+        row = f":{self.port:04X} [0-9A-F]*:0000 0A"
+        return f"systemctl is-active --quiet {UNIT} && cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'"
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if seen.at_boot or seen.active:
+            yield ops.DisableUnit(UNIT)
+        if seen.drop_in is not None:
+            yield ops.RemoveFile(DROP_IN_PATH)
+            yield ops.ForgetOriginal(DROP_IN_PATH)
+            yield ops.Run(
+                f"rmdir {DROP_IN_FOLDER} 2>/dev/null || :\neffect removed",
+                f"remove {DROP_IN_FOLDER} if it is empty",
+                timeout=30,
+            )
+            yield ops.DaemonReload()
+        if "packages" in plan.fields:
+            yield ops.AptRemove(tuple(seen.packages))
+
+
+def _keys(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found.setdefault(key, []).append(value.strip())
+    return found

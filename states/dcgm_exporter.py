@@ -1,0 +1,399 @@
+"""dcgm-exporter runs as a host service, and its answer has every wanted field of every GPU.
+
+Its counters file is made for the GPUs of the node: a field that none of them can report is left out and
+named, because the exporter would leave it out without a word. The proof is a real request on the node
+at every look: what is wanted and not in the answer is drift. A GPU that hangs vanishes from the answer,
+and an exporter that lost its host engine answers with nothing; both show here.
+
+Nothing of the package's own files is touched: a drop-in of its unit gives the command line, and the
+counters file is one of our own. Where the exporter is there without a unit (another build of it), the
+unit is ours too.
+
+Surprising: restarts follow the arguments the process really has and what it made of the counters file,
+noted in its environment. So a comment in the file costs none, and a run that was killed between writing
+and restarting is made good for.
+
+Sources:
+    NVIDIA/dcgm-exporter (d5e5f51): README (flags), internal/pkg/transformation/hpc.go (job mapping),
+    packaging/config-files/systemd/nvidia-dcgm-exporter.service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.errors import GpustateError, PolicyError, UsageError
+from gpustate.model.gpu_facts import Gpu, GpuFacts
+from gpustate.text import dcgm, dpkg
+from gpustate.text.dcgm import packages, scraping, services, shipped
+from gpustate.text.numbers import whole
+
+UNIT = services.EXPORTER_UNIT
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+DROP_IN_FOLDER = f"{UNIT_PATH}.d"
+DROP_IN_PATH = f"{DROP_IN_FOLDER}/gpustate.conf"
+COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
+
+_LOOK = f"""
+[ -x {services.EXPORTER} ] && echo program=1
+for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do [ -e "$f" ] && {{ echo unit=1; break; }}; done
+[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
+m=$(timeout -k 2 10 systemctl show -p MainPID --value {UNIT} 2>/dev/null)
+case $m in ''|0) ;; *)
+  [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
+  case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
+  tr '\\0' '\\n' <"/proc/$m/environ" | grep '^{services.DIGEST}=';;
+esac
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The exporter, its files, and what its answer lacks."""
+
+    package: str | None = None  # name of the installed package
+    version: str | None = None
+    held: bool = False
+    unit: str | None = None  # text of a unit of ours
+    drop_in: str | None = None
+    counters: str | None = None
+    jobs: str | None = None  # what is at the job mapping folder: dir, another kind, or nothing
+    at_boot: bool = False
+    active: bool = False
+    running: tuple[str, ...] = ()  # arguments it runs with, and what it made of the counters file
+    missing: tuple[str, ...] = ()  # wanted fields of GPUs that are not in its answer
+    program: bool = False  # the exporter is there
+    packaged_unit: bool = False  # its package has a unit
+    offered: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()  # fields that no GPU here can report
+    notes: tuple[str, ...] = ()
+    gpus: int = 0
+    problem: str = ""  # why GPUs do not answer
+    systemd: bool = True
+    image: bool = False
+
+
+_WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
+_RUNS = frozenset({"version", "unit", "drop_in", "counters", "running", "active", "missing"})
+
+
+class DcgmExporterRunning(State[Observed]):
+    """dcgm-exporter runs with a counters file that fits, and answers with every field of every GPU.
+
+    Args:
+        version: the exporter's version, such as ``4.8.3``; the installed one, else the newest, when
+            not given. It should be the one that was released with DCGM's.
+        hold: hold the package, so that it moves with the policy only.
+        counters: a counters file, on the machine that gpustate runs on; gpustate's own, which its
+            alert rules and its dashboard need, when not given.
+        contents: text of that file by its path; filled in when the file is read, not to be given.
+        keep_unreportable: also ask for fields that no GPU of the node can report.
+        listen: address and port it answers on; without an address on every one.
+        interval_ms: how often values are read.
+        engine: host engine it asks; empty: one of its own, inside it.
+        job_mapping: folder in which a scheduler's prolog names the job of each GPU; empty: none.
+        scrape: prove at every look that the answer is complete.
+
+    Disruption:
+        ``RESTART`` where an exporter that runs gets another configuration or version: metrics pause
+        for a moment. Otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "dcgm-exporter"
+    needs: ClassVar[tuple[str, ...]] = ("driver", "dcgm")
+    after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "mig", "dcgm")
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("package", "version", "held", "unit", "drop_in", "counters", "jobs", "at_boot", "active"),
+        *("running", "missing", "left_out"),
+    )
+
+    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
+    hold: bool = True
+    counters: str | None = None
+    contents: dict[str, str] = Field(default_factory=dict)
+    keep_unreportable: bool = False
+    listen: Annotated[str, Field(pattern=r"^([0-9]{1,3}(\.[0-9]{1,3}){3})?:[0-9]{1,5}$")] = ":9400"
+    interval_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 30_000
+    engine: Annotated[str, Field(pattern=r"^([A-Za-z0-9.-]+:[0-9]{1,5})?$")] = "localhost:5555"
+    job_mapping: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)*$")] = ""
+    scrape: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_contents(cls, data: Any) -> Any:
+        """Read the file once, where the policy is; a saved plan carries its text along."""
+        path = data.get("counters") if isinstance(data, dict) else None
+        if not isinstance(path, str) or path in (data.get("contents") or ()):
+            return data
+        from gpustate.files import TextFiles
+
+        try:
+            text = TextFiles("counters file", PolicyError, 1).text(path)
+        except PolicyError as error:  # its own place will be that of the policy
+            raise PolicyError(str(error)) from None
+        return {**data, "contents": {path: text}}
+
+    @model_validator(mode="after")
+    def _checked(self) -> DcgmExporterRunning:
+        try:
+            self._counters()
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        port = whole(self.listen.rpartition(":")[2]) or 0
+        if not 0 < port < 65536:
+            raise ValueError(f"listen: {self.listen!r} has no port of 1 to 65535")
+        return self
+
+    def _counters(self) -> tuple[dcgm.Counter, ...]:
+        if self.counters is None:
+            return shipped.counters()
+        return dcgm.read(self.contents.get(self.counters, ""), self.counters)
+
+    def _wanted(self, left_out: tuple[str, ...]) -> tuple[dcgm.Counter, ...]:
+        return tuple(one for one in self._counters() if one.field.name not in left_out)
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        nvml = node.ask(GpuFacts())
+        found = node.packages(*packages.EXPORTERS)
+        offered = node.candidates(*packages.EXPORTERS)
+        unit = node.units(UNIT).get(UNIT)
+        unit_text, drop_in = node.read_text(UNIT_PATH), node.read_text(DROP_IN_PATH)
+        counters = node.read_text(COUNTERS_PATH)
+        jobs = node.stats(self.job_mapping) if self.job_mapping else {}
+        keys = _keys(node.shell(_LOOK).stdout)
+        ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
+        answer = node.shell(ask) if self.scrape and not self.absent else None
+        there = [one for one in found.values() if one.installed]
+        left_out, notes = self._fit(nvml.gpus)
+        active = unit is not None and unit.active
+        words = services.words_after(keys.get("words", ""), "dcgm-exporter")
+        running = () if words is None else (*words, keys.get(services.DIGEST, ""))
+        missing: tuple[str, ...] = ()
+        if active and answer is not None and not facts.image:
+            missing = self._missing(answer.stdout if answer.ok else None, nvml.gpus, left_out)
+        return Observed(
+            package=there[0].name if there else None,
+            version=there[0].version if there else None,
+            held=bool(there) and there[0].held,
+            unit=unit_text,
+            drop_in=drop_in,
+            counters=counters,
+            jobs=jobs[self.job_mapping].kind if self.job_mapping in jobs else None,
+            at_boot=unit is not None and unit.enabled,
+            active=active,
+            running=("replaced", *running) if "replaced" in keys else running,
+            missing=missing,
+            program="program" in keys,
+            packaged_unit="unit" in keys,
+            offered=tuple(
+                (n, one.version) for n in packages.EXPORTERS for one in offered.get(n, ())
+            ),
+            left_out=() if facts.image else left_out,
+            notes=notes,
+            gpus=len(nvml.gpus),
+            problem="" if nvml.works else nvml.error_text or nvml.error_name or "a GPU is lost",
+            systemd=facts.systemd or facts.image,
+            image=facts.image,
+        )
+
+    def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Fields that no GPU can report, and a line for each that some cannot."""
+        asked = self._counters()
+        unfit = dcgm.unfit(asked, gpus)
+        reached = {
+            one.field.name: sum(len(row.gpus) for row in unfit if row.counter == one)
+            for one in asked
+        }
+        out = tuple(name for name, count in reached.items() if gpus and count >= len(gpus))
+        place = self.counters or "counters.csv"
+        notes = tuple(
+            f"{row.text(place)}{'' if self.keep_unreportable or row.counter.field.name not in out else '; left out'}"
+            for row in unfit
+        )
+        return (() if self.keep_unreportable else out), notes
+
+    def _missing(
+        self, text: str | None, gpus: tuple[Gpu, ...], left_out: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """What the answer lacks, one line a field."""
+        where = f"http://{self._place[0]}:{self._place[1]}/metrics"
+        if text is None:
+            return (f"{where} does not answer",)
+        try:
+            samples = dcgm.parse(text, where)
+        except GpustateError as error:
+            return (str(error),)
+        answering = [gpu for gpu in gpus if gpu.error is None]
+        return dcgm.summed_up(dcgm.missing(samples, self._wanted(left_out), answering))
+
+    def _choice(self, seen: Observed) -> tuple[str, str] | None:
+        """Package and version that should be there; ``None`` where none can be had."""
+        rows = [(n, v) for n, v in seen.offered if seen.package in (None, n)]
+        if seen.package is not None and seen.version is not None:
+            rows.insert(0, (seen.package, seen.version))
+        if self.version is not None:
+            rows = [row for row in rows if dpkg.upstream_version(row[1]) == self.version]
+        elif seen.package is not None:
+            rows = rows[:1]
+        name = next((n for n in packages.EXPORTERS if any(row[0] == n for row in rows)), None)
+        mine = [row for row in rows if row[0] == name]
+        return max(mine, key=lambda row: dpkg.version_key(row[1])) if mine else None
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            gone = replace(seen, package=None, version=None, held=False, unit=None, drop_in=None)
+            return replace(gone, counters=None, at_boot=False, active=False, running=(), missing=())
+        chosen = self._choice(seen)
+        if chosen is None and not seen.program:
+            return seen
+        wanted = self._wanted(seen.left_out)
+        mark = services.digest(wanted)
+        words = services.exporter_words(
+            COUNTERS_PATH, self.listen, self.interval_ms, self.engine, self.job_mapping
+        )
+        local = self.engine.partition(":")[0] in ("localhost", "127.0.0.1")
+        # NVIDIA's package has a unit; a program without one has none.
+        ours = chosen is None and not seen.packaged_unit
+        now = seen if seen.image else replace(seen, active=True, running=(*words, mark), missing=())
+        return replace(
+            now,
+            package=chosen[0] if chosen else None,
+            version=chosen[1] if chosen else None,
+            held=(self.hold or seen.held) and chosen is not None,
+            unit=services.exporter_unit(words, mark, local) if ours else None,
+            drop_in=None if ours else services.exporter_drop_in(words, mark, local),
+            counters=dcgm.as_text(wanted, "Written by gpustate; changes are overwritten."),
+            jobs="dir" if self.job_mapping else seen.jobs,
+            at_boot=True,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        if not seen.systemd:
+            return "there is no systemd to run dcgm-exporter; leave the state out with only="
+        if self._choice(seen) is None and not (seen.program and self.version is None):
+            version = f" {self.version}" if self.version else ""
+            return (
+                f"no repository offers {packages.EXPORTERS[0]}{version}; use NVIDIA's CUDA repository or a "
+                f"mirror of it (driver-repository), or put {services.EXPORTER} there"
+            )
+        if not seen.image and not seen.gpus:
+            return f"no GPU answers ({seen.problem or 'there is none'}); see: gpustate explain"
+        if self.job_mapping and seen.jobs not in (None, "dir"):
+            return (
+                f"{self.job_mapping} is there and no folder; remove it, or name another job_mapping"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.RESTART if seen.active else Disruption.NONE
+        wanted = self.desired(seen)
+        costs = dict.fromkeys(_RUNS, cost)
+        if seen.running == wanted.running:  # comments, blanks: it has read all that counts
+            costs |= dict.fromkeys(("unit", "drop_in", "counters"), Disruption.NONE)
+        return diff(
+            seen,
+            wanted,
+            costs=costs,
+            why=None if self.absent else _WHY,
+            paths={"unit": UNIT_PATH, "drop_in": DROP_IN_PATH, "counters": COUNTERS_PATH},
+            notes=() if self.absent else seen.notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if not plan.fields:
+            return
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        wanted = self.desired(seen)
+        if plan.fields & {"package", "version"} and wanted.package and wanted.version:
+            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, timeout=900)
+        elif "held" in plan.fields and wanted.package:
+            yield ops.AptHold((wanted.package,))
+        for field, path, text in self._files(wanted):
+            if field in plan.fields:
+                if text is None:
+                    yield from _removed(path)
+                else:
+                    yield ops.PutText(path, text, mode=0o644)
+        if "jobs" in plan.fields:
+            yield ops.Run(
+                f"folder {self.job_mapping}; chmod 755 {self.job_mapping}; effect made",
+                f"make the folder {self.job_mapping}",
+                timeout=30,
+            )
+        if plan.fields & {"unit", "drop_in", "package"}:
+            yield ops.DaemonReload()
+        if "at_boot" in plan.fields:
+            yield ops.EnableUnit(UNIT, now=False)
+        if plan.fields & {"version", "running", "active", "missing"}:
+            wait_s = 30 + self.interval_ms // 1000
+            yield ops.RestartUnit(UNIT, healthy=self._answers(seen), wait_s=wait_s)
+
+    def _files(self, wanted: Observed) -> tuple[tuple[str, str, str | None], ...]:
+        return (
+            ("counters", COUNTERS_PATH, wanted.counters),
+            ("unit", UNIT_PATH, wanted.unit),
+            ("drop_in", DROP_IN_PATH, wanted.drop_in),
+        )
+
+    def _answers(self, seen: Observed) -> str:
+        """It answers with a line for each GPU; a counter of its own may have none."""
+        first = next(
+            (c for c in self._wanted(seen.left_out) if c.field.id and c.type != "label"), None
+        )
+        active = f"systemctl is-active --quiet {UNIT}"
+        ask = scraping.script(*self._place)
+        if first is None or not self.scrape:
+            return f"{active} && {{ {ask}; }} >/dev/null"
+        found = f"$({{ {ask}; }} | grep -c '^{first.field.name}{{')"
+        return f'{active} && lines={found}; [ "${{lines:-0}}" -ge {max(seen.gpus, 1)} ]'
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if seen.at_boot or seen.active:
+            yield ops.DisableUnit(UNIT)
+        for path, text in ((UNIT_PATH, seen.unit), (DROP_IN_PATH, seen.drop_in)):
+            if text is not None:
+                yield from _removed(path)
+        if seen.counters is not None:
+            yield from _removed(COUNTERS_PATH)
+        # What a scheduler wrote into the job mapping folder is not ours.
+        jobs = f"rmdir -p {self.job_mapping} 2>/dev/null || :\n" if self.job_mapping else ""
+        yield ops.Run(
+            f"{jobs}rmdir {DROP_IN_FOLDER} 2>/dev/null || :\neffect removed",
+            "remove the folders that are empty",
+            timeout=30,
+        )
+        yield ops.DaemonReload()
+        if "package" in plan.fields and seen.package is not None:
+            yield ops.AptRemove((seen.package,))
+        yield ops.Run(
+            "rmdir /etc/dcgm-exporter 2>/dev/null || :\neffect removed",
+            "remove /etc/dcgm-exporter if it is empty",
+            timeout=30,
+        )
+
+
+def _removed(path: str) -> Iterator[Step]:
+    yield ops.RemoveFile(path)
+    yield ops.ForgetOriginal(path)
+
+
+def _keys(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value.strip() for key, equals, value in pairs if equals}

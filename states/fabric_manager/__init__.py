@@ -1,0 +1,295 @@
+"""Fabric Manager runs, in the driver's version, where NVSwitches connect the GPUs, and nowhere else.
+
+Without it CUDA answers 802 (system not yet initialized) on HGX and DGX boards, although every other
+look at the GPUs is fine. In another version than the driver's it refuses to start. On machines without
+NVSwitches of their own it must not run: it has nothing to do, exits, and leaves a failed unit behind;
+NVIDIA's RPM packages enable it all the same. What a machine is, :mod:`gpustate.text.fabric` decides; an
+image cannot know it: it gets the package, and its first boot enables the service where there are
+NVSwitches. A service that runs proves little: the fabric has to be complete, with success, on every GPU.
+
+Surprising: the package carries the driver's branch in its name up to 575 and none from 580 on (Ubuntu's
+archive keeps it), and installing it does not start it. On boards of the B200 generation its start
+script starts the subnet manager too, in the same service, from a package of its own (state ``nvlsm``). In
+the virtualization modes (``FABRIC_MODE`` 1 and 2) GPUs stay "in progress" until a partition is
+activated: that is no fault, and nothing is waited for.
+
+Sources:
+    NVIDIA Fabric Manager user guide; NVIDIA/gpu-driver-container (which machines, names by branch, pull
+    909); NVIDIA/nvtrust#55 (version rule), NVIDIA/gpu-operator#610 (failed unit without a fabric), #2781
+    (B200); Azure/AgentBaker#8839 (not on GB200); nvidia-fabricmanager-580 580.178.04, its unit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import fabric as asking
+from gpustate.ops import keys
+from gpustate.states.fabric_manager import scripts
+from gpustate.states.fabric_manager.scripts import UNIT
+from gpustate.text import fabric, fabric_config
+from gpustate.text.fabric import COMPLETE, Topology, loaded_version
+
+CONFIG_PATH = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+_KEPT = f"/var/lib/gpustate/originals/{hashlib.sha256(CONFIG_PATH.encode()).hexdigest()[:24]}.path"
+_NAMES = fabric.names(fabric.FABRIC_MANAGER)
+_MODE = "FABRIC_MODE"
+#: Here Fabric Manager has nothing to manage.
+_NOTHING = (Topology.NONE.value, Topology.MULTI_NODE.value)
+
+
+def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
+    return fabric_config.checked(config, fabric_config.FABRIC_MANAGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The service, its package and the fabric, beside the driver that is loaded."""
+
+    topology: str  # what joins the GPUs; a value of Topology
+    driver: str | None  # version of the loaded driver
+    needed: bool = False  # the topology, or what an image is for, wants it
+    package: str | None = None  # name of the installed package
+    version: str | None = None  # its full package version
+    offered: tuple[tuple[str, str], ...] = ()  # name and version that repositories offer
+    driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    held: bool = False
+    active: bool = False
+    enabled: bool = False
+    config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    kept: bool = False  # the configuration as it was before gpustate is kept for giving it back
+    mode: str = "0"  # FABRIC_MODE, as the file has it
+    fabric: str = ""  # "complete", or what NVML says instead; empty where it says nothing
+    nvlsm: bool = False  # the package of the subnet manager is installed
+    subnet_manager: bool = False  # it runs
+    image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
+
+
+class FabricManagerRunning(State[Observed]):
+    """Fabric Manager runs in the version of the loaded driver on machines with NVSwitches, and only there.
+
+    Args:
+        hold: hold the package, so that it moves with the driver only.
+        config: keys of ``fabricmanager.cfg``, such as ``FABRIC_MODE: 1``; all others stay as they are.
+        timeout_s: how long the fabric may take to be complete once the service runs.
+
+    Disruption:
+        ``DRAIN`` where a Fabric Manager that runs is replaced, restarted or taken away: jobs across
+        NVLink end.
+
+    Raises:
+        PolicyError: Fabric Manager has no such key, or the key no such value.
+        StepFailed: it does not start, or the fabric does not come up.
+    """
+
+    name: ClassVar[str] = "fabric-manager"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("nvlsm",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "nvlsm")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    hold: bool = True
+    config: Annotated[Mapping[str, str | int], AfterValidator(_checked)] = Field(
+        default_factory=dict
+    )
+    timeout_s: Annotated[int, Field(ge=1, le=3600)] = 120
+
+    @property
+    def _asked(self) -> dict[str, str]:
+        return {key: str(value) for key, value in self.config.items()}
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        sight = asking.look(node)
+        driver = loaded_version(node.read_text("/proc/driver/nvidia/version"))
+        text = node.read_text(CONFIG_PATH)
+        kept = bool(node.stats(_KEPT))
+        subnet = node.shell(scripts.SUBNET_MANAGER).stdout.strip() == "running"
+        packages = node.packages("nvidia-fabricmanager*", "nvlsm", "libcuda1", "libnvidia-compute*")
+        candidates = node.candidates(*_NAMES)
+        unit = node.units(UNIT).get(UNIT)
+        needed = fabric.FABRIC_MANAGER in sight.topology.packages
+        if facts.image:
+            driver = node.shell(scripts.INSTALLED).stdout.strip() or None
+            needed = fabric.may_need(sight.gpu_ids, fabric.FABRIC_MANAGER)
+        there = {name: p for name, p in packages.items() if p.installed}
+        one = next((p for name, p in there.items() if name in _NAMES), None)
+        asked = fabric_config.read(text, self.config)
+        return Observed(
+            topology=sight.topology.value,
+            driver=driver,
+            needed=needed,
+            package=one.name if one else None,
+            version=one.version if one else None,
+            offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
+            driver_packages={
+                n: p.version for n, p in there.items() if n.startswith(("libcuda1", "libnvidia-"))
+            },
+            held=one.held if one else False,
+            active=unit.active if unit else False,
+            enabled=unit.enabled if unit else False,
+            config=asked,
+            kept=kept,
+            mode=fabric_config.read(text, (_MODE,))[_MODE] or "0",
+            fabric=fabric.summary(sight.fabrics) if needed and not facts.image else "",
+            nvlsm="nvlsm" in there,
+            subnet_manager=subnet,
+            image=facts.image,
+        )
+
+    def _fitting(self, seen: Observed) -> tuple[str, str] | None:
+        """The package that has the loaded driver's version: the installed one, else an offered one."""
+        there = [(seen.package, seen.version)] if seen.package and seen.version else []
+        stem = fabric.FABRIC_MANAGER
+        return fabric.fitting(stem, seen.driver, there, seen.driver_packages) or fabric.fitting(
+            stem, seen.driver, seen.offered, seen.driver_packages
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            gone = replace(seen, package=None, version=None, held=False)
+            return replace(gone, active=False, enabled=False, kept=False, subnet_manager=False)
+        if not seen.needed:
+            # One that runs all the same knows of switches that were not seen; on a rack it cannot.
+            stops = seen.topology in _NOTHING and not seen.image
+            stops = stops and not (seen.active and seen.topology == Topology.NONE.value)
+            return replace(seen, active=False, enabled=False) if stops else seen
+        found = self._fitting(seen)
+        if found is None:
+            return seen
+        name, version = found
+        return replace(
+            seen,
+            package=name,
+            version=version,
+            held=self.hold or seen.held,
+            active=not seen.image or seen.active,
+            enabled=not seen.image or seen.enabled,
+            config={**seen.config, **self._asked},
+            fabric=COMPLETE if seen.fabric and self._judged(seen) else seen.fabric,
+            subnet_manager=seen.subnet_manager or self._with_subnet_manager(seen),
+        )
+
+    def _judged(self, seen: Observed) -> bool:
+        return str(self.config.get(_MODE, seen.mode)) == "0"
+
+    def _with_subnet_manager(self, seen: Observed) -> bool:
+        return seen.topology == Topology.NVLINK5.value and not seen.image
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not seen.needed:
+            return None
+        branch = fabric.branch(seen.driver)
+        if self._with_subnet_manager(seen) and 0 < branch < fabric.NVLINK5_BRANCH:
+            return (
+                f"the NVSwitches of this board are known to Fabric Manager from branch {fabric.NVLINK5_BRANCH} on, "
+                f"and the driver is {seen.driver}; choose a newer driver"
+            )
+        if self._with_subnet_manager(seen) and not seen.nvlsm:
+            return (
+                "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; "
+                "put the state nvlsm into the policy"
+            )
+        if self._fitting(seen) is not None:
+            return None
+        if seen.image:
+            return (
+                f"no repository offers nvidia-fabricmanager {seen.driver or ''}, which machines with NVSwitches "
+                "need: use a repository that has it, name the GPUs (--gpu) where they have none, or leave the "
+                "state out"
+            )
+        if seen.driver is None:
+            return (
+                "NVSwitches are there and no driver is loaded; put the state driver into the policy"
+            )
+        return (
+            f"NVSwitches are there, and no repository offers nvidia-fabricmanager {seen.driver}, the "
+            "driver's version; use a repository that has it (NVIDIA's own, or a mirror of it)"
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        runs = seen.active and (self.absent or seen.needed)
+        cost = Disruption.DRAIN if runs else Disruption.NONE
+        moves = ("package", "version", "config", "fabric", "subnet_manager")
+        stops = "it has no NVSwitches to manage here" if not seen.needed else ""
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={
+                **dict.fromkeys(moves, cost),
+                "active": cost if self.absent else Disruption.NONE,
+            },
+            why={
+                "version": f"the loaded driver is {seen.driver}",
+                "active": stops or "CUDA answers 802 without it",
+                "enabled": stops,
+                "config": f"keys of {CONFIG_PATH}",
+                "fabric": "CUDA answers 802 until it is",
+                "subnet_manager": "Fabric Manager's service starts it",
+                "kept": f"{CONFIG_PATH} is given back as it was before gpustate",
+            },
+            notes=tuple(self._notes(seen)),
+        )
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent or seen.image or seen.needed:
+            return
+        if seen.topology == Topology.ELSEWHERE.value:
+            yield "the GPUs are in a fabric whose NVSwitches another machine manages: Fabric Manager runs there"
+        elif seen.active and seen.topology == Topology.NONE.value:
+            yield f"{UNIT} runs although no NVSwitch is seen: it is left alone"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, moved = self.desired(seen), plan.fields
+        if self.absent or not seen.needed:
+            yield from self._stop(seen, moved)
+            return
+        if moved & {"package", "version"} and wanted.package and wanted.version:
+            other = (seen.package,) if seen.package and seen.package != wanted.package else ()
+            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, remove=other)
+        elif "held" in moved and wanted.package:
+            yield ops.AptHold((wanted.package,))
+        # A new package may bring the file anew.
+        if self.config and moved & {"config", "package", "version"}:
+            yield keys.set_keys(CONFIG_PATH, self._asked)
+        if "enabled" in moved:
+            yield ops.EnableUnit(UNIT, now=False)
+        what = "wait until the fabric is complete on every GPU"
+        if moved & {"active", "package", "version", "config", "subnet_manager"}:
+            # Its unit may take twelve minutes to start.
+            yield ops.RestartUnit(UNIT, wait_s=300)
+            if self._judged(seen):
+                yield ops.Run(
+                    scripts.wait(self.timeout_s), what, timeout=self.timeout_s + 90, running=True
+                )
+        elif "fabric" in moved:
+            label = f"{what}, restarting {UNIT} if need be"
+            yield ops.Run(
+                scripts.mend(self.timeout_s), label, timeout=self.timeout_s + 900, running=True
+            )
+
+    def _stop(self, seen: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        if moved & {"active", "enabled", "subnet_manager"}:
+            yield ops.DisableUnit(UNIT)
+        if "kept" in moved:
+            yield ops.RestoreOriginal(CONFIG_PATH)
+        if moved & {"package", "held"} and seen.package:
+            yield ops.AptRemove((seen.package,))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent:
+            yield ops.Run(
+                scripts.first_boot(self.timeout_s),
+                "start Fabric Manager where NVSwitches are",
+                self.timeout_s + 780,
+                running=True,
+            )
+
+
+__all__ = ["CONFIG_PATH", "UNIT", "FabricManagerRunning", "Observed", "loaded_version"]

@@ -1,0 +1,242 @@
+"""GDRCopy: gdrdrv is built for the driver that runs, loaded, and its device can be opened.
+
+gdrdrv maps GPU memory for the CPU, which makes small copies fast. Its module is built by DKMS against
+one tree of the NVIDIA driver.
+
+Surprising: a module built against the open driver's tree refuses to load beside the proprietary
+driver, and the other way round it loads and is slow on Grace: so a change of the driver's kind means
+to build it anew, which no package does. And /dev/gdrdrv does not come by itself with every
+version: up to 2.5 an init script makes it, later udev and a line of modprobe.d do.
+
+Which kind of driver a module was built for only its description says; its license is the same for both.
+
+Sources:
+    NVIDIA/gdrcopy v2.6: README.md, src/gdrdrv/gdrdrv.c (description), src/gdrdrv/Makefile, packages/dkms.conf, packages/modprobe.d/gdrdrv.conf,
+    packages/udev/rules.d/70-gdrdrv.rules, packages/dkms/debian (gdrdrv.init, maintscript).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.kmod import AskKmod
+from gpustate.ops import brought, kmod
+from gpustate.text import dpkg
+
+PACKAGES = ("gdrdrv-dkms", "libgdrapi")
+TESTS = "gdrcopy-tests"
+NODE = "/dev/gdrdrv"
+AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-gdrdrv.conf"
+AUTOLOAD_TEXT = (
+    "# Written by gpustate (state gdrcopy); changes are undone by the next apply.\ngdrdrv\n"
+)
+
+_DRIVER = r"""t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null || exit 0
+case $t in *"Open Kernel Module"*) echo open;; *) echo proprietary;; esac"""
+_DEVICE = r"""M=; [ -e "$PROC/devices" ] && while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
+[ -n "$M" ] && [ -c /dev/gdrdrv ] && [ "$(($(printf '0x%s' "$(stat -c %t /dev/gdrdrv)")))" = "$M" ] && stat -c %a /dev/gdrdrv
+:"""
+_MAKE = r"""M=; while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
+[ -n "$M" ] || fail "gdrdrv is loaded, and /proc/devices has no number for it; see dmesg"
+if [ -c /dev/gdrdrv ] && [ "$(($(printf '0x%s' "$(stat -c %t /dev/gdrdrv)")))" = "$M" ]; then chmod 0666 /dev/gdrdrv; else
+  rm -f /dev/gdrdrv; mknod -m 0666 /dev/gdrdrv c "$M" 0
+fi; effect made"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Packages, module and device of GDRCopy."""
+
+    packages: dict[str, str]  # name: version
+    autoload_text: str | None = None
+    loaded: str | None = None
+    built: str | None = None  # "2.6 open" of the module on disk for the running kernel
+    device: str | None = None  # mode of /dev/gdrdrv, where its number is the module's
+    brought: str | None = None
+    offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    driver: str = ""  # kind of the loaded driver
+    kernel: str = ""
+    sources: tuple[str, ...] = ()
+    error: str = ""
+    image: bool = False
+
+
+class GdrCopy(State[Observed]):
+    """GDRCopy is installed at one version, gdrdrv is loaded and fits the driver's kind.
+
+    Args:
+        version: of GDRCopy, as ``2.6``; empty: what is installed stays, and a node without it gets
+            the newest that is offered.
+        tests: install ``gdrcopy_sanity`` and ``gdrcopy_copybw`` too.
+        required: refuse a node for which no repository offers it; else leave it alone.
+
+    Disruption:
+        ``DRAIN`` where a loaded module is replaced or taken away, otherwise ``NONE``.
+
+    Raises:
+        StepFailed: the module cannot be built or loaded; the compiler's or the kernel's word is in
+            the message.
+    """
+
+    name: ClassVar[str] = "gdrcopy"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
+    tests: bool = False
+    required: bool = True
+
+    def _names(self) -> tuple[str, ...]:
+        return (*PACKAGES, TESTS) if self.tests else PACKAGES
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        packages = node.packages(*PACKAGES, TESTS)
+        offered = node.candidates(*self._names())
+        module = node.ask(AskKmod("gdrdrv", "gdrdrv"))
+        driver = node.shell(_DRIVER).stdout.strip()
+        device = node.shell(_DEVICE).stdout.strip()
+        autoload = node.read_text(AUTOLOAD_PATH)
+        record = node.read_text(brought.record_path(self.name))
+        kind = "open" if "opensource" in module.description else "proprietary"
+        return Observed(
+            packages={p.name: p.version for p in packages.values() if p.installed},
+            autoload_text=autoload,
+            loaded=module.loaded,
+            built=f"{module.here} {kind}" if module.here is not None else None,
+            device=device or None,
+            brought=record,
+            offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+            driver=driver,
+            kernel=facts.kernel,
+            sources=module.sources,
+            error=module.error,
+            image=facts.image,
+        )
+
+    def _versions(self, seen: Observed) -> dict[str, str]:
+        """Package versions that are wanted, all of one upstream version; empty where there are none."""
+        offered = dict(seen.offered)
+        first = PACKAGES[0]
+        there = (
+            *((seen.packages[first],) if first in seen.packages else ()),
+            *offered.get(first, ()),
+        )
+        for version in there:
+            upstream = dpkg.upstream_version(version)
+            if self.version and self.version not in (version, upstream):
+                continue
+            found = {first: version}
+            for name in self._names()[1:]:
+                have = (
+                    *((seen.packages[name],) if name in seen.packages else ()),
+                    *offered.get(name, ()),
+                )
+                fits = [v for v in have if dpkg.upstream_version(v) == upstream]
+                if fits:
+                    found[name] = fits[0]
+            if len(found) == len(self._names()):
+                return found
+        return {}
+
+    def _left_alone(self, seen: Observed) -> bool:
+        return not self.absent and not self._versions(seen) and not self.required
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            gone = replace(seen, autoload_text=None, brought=None, packages={})
+            return (
+                gone
+                if not self._ours(seen)
+                else replace(gone, loaded=None, built=None, device=None)
+            )
+        versions = self._versions(seen)
+        if not versions:
+            return seen
+        upstream = dpkg.upstream_version(versions[PACKAGES[0]])
+        live = seen.driver != "" and not seen.image
+        kept = {name: v for name, v in seen.packages.items() if name == TESTS and not self.tests}
+        return replace(
+            seen,
+            packages={**kept, **versions},
+            autoload_text=AUTOLOAD_TEXT,
+            loaded=upstream if live else seen.loaded,
+            built=f"{upstream} {seen.driver}" if live else seen.built,
+            device="666" if live else seen.device,
+        )
+
+    def _ours(self, seen: Observed) -> bool:
+        return bool(seen.packages) or seen.brought is not None or seen.autoload_text is not None
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or self._versions(seen) or not self.required:
+            return None
+        what = f"GDRCopy {self.version}".strip()
+        have = dict(seen.offered).get(PACKAGES[0], ())
+        other = f"; there is {', '.join(have)}" if have else ""
+        return (
+            f"no repository offers {' and '.join(self._names())} of {what}{other}; build them with "
+            "packages/build-deb-packages.sh of NVIDIA/gdrcopy and put them into a repository of yours"
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.DRAIN if seen.loaded is not None else Disruption.NONE
+        notes: tuple[str, ...] = ()
+        if self._left_alone(seen):
+            notes = (f"no repository offers {PACKAGES[0]}: nothing to do",)
+        elif not self.absent and not seen.driver and not seen.image:
+            notes = ("no driver is loaded: gdrdrv is installed and not loaded",)
+        wanted = self.desired(seen)
+        kind = (seen.built or "").endswith(f" {seen.driver}")
+        return diff(
+            seen,
+            wanted,
+            costs={"packages": cost, "built": cost, "loaded": cost},
+            why={
+                "built": ""
+                if kind or seen.built is None
+                else f"the driver is {seen.driver}, and gdrdrv was built for the other kind",
+                "device": "made by nobody else",
+            },
+            paths={"autoload_text": AUTOLOAD_PATH},
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        version = dpkg.upstream_version(wanted.packages.get(PACKAGES[0], ""))
+        if "packages" in plan.fields:
+            if seen.loaded is not None:
+                yield kmod.unload("gdrdrv", "programs that use GDRCopy")
+            named = tuple((n, v) for n, v in wanted.packages.items() if seen.packages.get(n) != v)
+            yield brought.bring(self.name, named, dkms=("gdrdrv",))
+        if "autoload_text" in plan.fields:
+            yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
+        if "built" in plan.fields and seen.built is not None and "packages" not in plan.fields:
+            if seen.loaded is not None:
+                yield kmod.unload("gdrdrv", "programs that use GDRCopy")
+            yield kmod.rebuild("gdrdrv", version, seen.kernel, "gdrdrv")
+        if plan.fields & {"loaded", "built", "packages"} and wanted.loaded is not None:
+            yield kmod.load("gdrdrv", version, "gdrdrv")
+        if plan.fields & {"loaded", "built", "packages", "device"} and wanted.device is not None:
+            yield ops.Run(_MAKE, f"see that {NODE} can be opened", timeout=60, running=True)
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if seen.loaded is not None and "loaded" in plan.fields:
+            yield kmod.unload("gdrdrv", "programs that use GDRCopy")
+        if "device" in plan.fields:
+            yield ops.Run(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60, running=True)
+        if "autoload_text" in plan.fields:
+            yield ops.RemoveFile(AUTOLOAD_PATH)
+            yield ops.ForgetOriginal(AUTOLOAD_PATH)
+        if plan.fields & {"packages", "brought", "built"}:
+            yield brought.take_back(self.name, tuple(sorted(seen.packages)))

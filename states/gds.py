@@ -1,0 +1,233 @@
+"""GPUDirect Storage: nvidia-fs is built for the driver that runs, loaded, and says its version.
+
+nvidia-fs lets NVMe and network storage read and write GPU memory without a copy in the host. It is
+built by DKMS against one NVIDIA driver, and for storage over RDMA against the OFED that runs.
+
+Surprising: from 2.17.5 on it loads beside the open driver modules only, it is not supported with
+Secure Boot, and modules that come precompiled leave it nothing to be built against. All three are
+seen before anything is installed. Ubuntu's archive has a package of the same name, years older than
+the one of NVIDIA's repository.
+
+Sources:
+    NVIDIA/gds-nvidia-fs: README.md, ChangeLog, src/dkms.conf, src/nvfs-proc.c (what /proc/driver/nvidia-fs
+    shows); NVIDIA/cloud-native-docs, gpu-operator/platform-support.rst (Secure Boot, open modules).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.kmod import AskKmod
+from gpustate.ops import brought, kmod
+from gpustate.text import dpkg
+
+PACKAGE = "nvidia-fs-dkms"
+AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-nvidia-fs.conf"
+AUTOLOAD_TEXT = (
+    "# Written by gpustate (state gds); changes are undone by the next apply.\nnvidia-fs\n"
+)
+#: The first version that wants the open modules.
+OPEN_FROM = "2.17.5"
+_OLD = ("kepler", "maxwell", "pascal", "volta")
+
+_LIVE = r"""v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null && {
+  t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null
+  case $t in *"Open Kernel Module"*) echo "driver=$v open";; *) echo "driver=$v proprietary";; esac
+}
+for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
+  [ -e "$f" ] && [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] && echo secure_boot=1
+done
+n=; for d in /usr/src/nvidia*-"${v:-none}"; do [ -e "$d/dkms.conf" ] && n=1; done; [ -z "$v" ] || [ -n "$n" ] || echo precompiled=1
+[ -r "$PROC/driver/nvidia-fs/version" ] && { read -r n <"$PROC/driver/nvidia-fs/version"; echo "says=$n"; }
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Package and module of GPUDirect Storage."""
+
+    version: str | None  # of the package
+    autoload_text: str | None = None
+    loaded: bool = False
+    built: str | None = None  # version on disk for the running kernel
+    stale: bool = False  # another build is loaded than lies on disk
+    says: str | None = None  # what the module itself says: "2.26"
+    brought: str | None = None
+    offered: tuple[str, ...] = ()
+    driver: str | None = None  # "580.65.06 open"
+    kernel: str = ""
+    secure_boot: bool = False
+    precompiled: bool = False
+    old_gpus: tuple[str, ...] = ()
+    image: bool = False
+
+
+class GpuDirectStorage(State[Observed]):
+    """nvidia-fs is installed, built for the running kernel and driver, loaded now and at boot.
+
+    Args:
+        version: of nvidia-fs, as ``2.26.6``; empty: what is installed stays, and a node without it
+            gets the newest that is offered.
+        tools: package with ``gdscheck`` and the rest, as ``gds-tools-12-9``; empty: none.
+        required: refuse a node for which no repository offers it; else leave it alone.
+
+    Disruption:
+        ``DRAIN`` where a loaded module is replaced or taken away, otherwise ``NONE``.
+
+    Raises:
+        StepFailed: the module cannot be built or loaded; the compiler's or the kernel's word is in
+            the message.
+    """
+
+    name: ClassVar[str] = "gds"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("ofed", "peermem")
+    known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver-repository", "driver")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
+    tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
+    required: bool = True
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        package = node.packages(PACKAGE).get(PACKAGE)
+        offered = node.candidates(PACKAGE).get(PACKAGE, ())
+        module = node.ask(AskKmod("nvidia-fs", "nvidia-fs"))
+        live = _keys(node.shell(_LIVE).stdout)
+        autoload = node.read_text(AUTOLOAD_PATH)
+        record = node.read_text(brought.record_path(self.name))
+        said = re.fullmatch(r"version: ([0-9.]+)", live.get("says", ""))
+        return Observed(
+            version=package.version if package is not None and package.installed else None,
+            autoload_text=autoload,
+            loaded=module.loaded is not None,
+            built=module.here,
+            stale=module.stale,
+            says=said[1] if said else None,
+            brought=record,
+            offered=tuple(one.version for one in offered),
+            driver=live.get("driver"),
+            kernel=facts.kernel,
+            secure_boot="secure_boot" in live,
+            precompiled="precompiled" in live,
+            old_gpus=tuple(
+                sorted({gpu.architecture or "" for gpu in facts.gpus if gpu.architecture in _OLD})
+            ),
+            image=facts.image,
+        )
+
+    def _wanted(self, seen: Observed) -> str | None:
+        there: tuple[str, ...] = (*((seen.version,) if seen.version else ()), *seen.offered)
+        for version in there:
+            if not self.version or self.version in (version, dpkg.upstream_version(version)):
+                return version
+        return None
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            gone = replace(seen, version=None, autoload_text=None, brought=None)
+            ours = seen.version is not None or seen.autoload_text is not None
+            return replace(gone, loaded=False, built=None, says=None, stale=False) if ours else gone
+        version = self._wanted(seen)
+        if version is None:
+            return seen
+        live = seen.driver is not None and not seen.image
+        upstream = dpkg.upstream_version(version)
+        return replace(
+            seen,
+            version=version,
+            autoload_text=AUTOLOAD_TEXT,
+            loaded=live,
+            built=upstream if live else seen.built,
+            stale=False,
+            says=".".join(upstream.split(".")[:2]) if live else None,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            return None
+        version = self._wanted(seen)
+        if version is None:
+            return self._not_offered(seen) if self.required else None
+        upstream = dpkg.upstream_version(version)
+        new = dpkg.compare_versions(upstream, OPEN_FROM) >= 0
+        if new and (seen.driver or "").endswith(" proprietary"):
+            return (
+                f"nvidia-fs {upstream} loads beside the open driver modules only, and the loaded driver is "
+                f"proprietary; use module_type open in the state driver, or nvidia-fs before {OPEN_FROM}"
+            )
+        if new and seen.old_gpus:
+            return f"nvidia-fs {upstream} needs the open driver modules, which do not drive GPUs of the {', '.join(seen.old_gpus)} generation"
+        if seen.secure_boot:
+            return "nvidia-fs is not supported with Secure Boot; turn it off in the firmware, or leave the state out"
+        if seen.precompiled and not seen.image:
+            return (
+                f"the driver {seen.driver} came precompiled, without the sources that nvidia-fs is built against; "
+                "use the driver's DKMS package (precompiled=False in the state driver)"
+            )
+        return None
+
+    def _not_offered(self, seen: Observed) -> str:
+        other = f"; there is {', '.join(seen.offered)}" if seen.offered else ""
+        return (
+            f"no repository offers {PACKAGE} {self.version}".rstrip()
+            + other
+            + "; use NVIDIA's repository (state driver-repository), or another version"
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.DRAIN if seen.loaded else Disruption.NONE
+        notes: tuple[str, ...] = ()
+        if not self.absent and self._wanted(seen) is None:
+            notes = (f"no repository offers {PACKAGE}: nothing to do",)
+        elif not self.absent and seen.driver is None and not seen.image:
+            notes = ("no driver is loaded: nvidia-fs is installed and not loaded",)
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"version": cost, "built": cost, "stale": cost, "loaded": cost},
+            why={"stale": "another build is loaded than lies on disk"},
+            paths={"autoload_text": AUTOLOAD_PATH},
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        version = dpkg.upstream_version(wanted.version or "")
+        anew = plan.fields & {"version", "built", "stale"}
+        if anew and seen.loaded:
+            yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
+        if "version" in plan.fields and wanted.version is not None:
+            tools = ((self.tools, ""),) if self.tools else ()
+            named = ((PACKAGE, wanted.version), *tools)
+            yield brought.bring(self.name, named, dkms=("nvidia-fs",))
+        elif "built" in plan.fields:
+            yield kmod.rebuild("nvidia-fs", version, seen.kernel, "nvidia-fs")
+        if "autoload_text" in plan.fields:
+            yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
+        if plan.fields & {"version", "built", "stale", "loaded", "says"} and wanted.loaded:
+            yield kmod.load("nvidia-fs", version, "nvidia-fs")
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if seen.loaded and "loaded" in plan.fields:
+            yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
+        if "autoload_text" in plan.fields:
+            yield ops.RemoveFile(AUTOLOAD_PATH)
+            yield ops.ForgetOriginal(AUTOLOAD_PATH)
+        if plan.fields & {"version", "brought", "built"}:
+            yield brought.take_back(self.name, (PACKAGE,))
+
+
+def _keys(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, equals, value in pairs if equals}

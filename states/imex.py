@@ -1,0 +1,363 @@
+"""IMEX runs where a rack's switches join GPUs across nodes, and knows all nodes of its NVLink domain.
+
+On a compute tray of GB200 or GB300, CUDA can map memory of other nodes' GPUs; IMEX carries the
+permissions between the nodes. It has the driver's version, and a list of the domain's nodes that must be
+the same everywhere, in the same order. The fabric itself comes up on the rack's switch trays: Fabric
+Manager must not run on the node, and while the switches are not up nothing on the node helps.
+
+Surprising: under the ComputeDomains of NVIDIA's DRA driver each domain has daemons of its own, and one
+that runs on the host keeps them from working: then the package has to be there and the service off
+and masked. The list is read when the daemon starts, and never again. A domain with nodes that are
+missing is "degraded" and works for those that are there: each node answers for its own daemon only.
+
+Sources:
+    NVIDIA IMEX guide (configuration, command service, quorum); nvidia-imex-580 580.178.04;
+    kubernetes-sigs/dra-driver-nvidia-gpu, site/content/docs/prerequisites.md and its issue 1418 (order);
+    NVIDIA/DCGM, dcgm_fields.h (what the daemon answers); Azure/AgentBaker#8839.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import fabric as asking
+from gpustate.ops import keys
+from gpustate.text import fabric, fabric_config, imex
+from gpustate.text.fabric import COMPLETE, Topology
+
+UNIT = "nvidia-imex.service"
+CONFIG_PATH = "/etc/nvidia-imex/config.cfg"
+NODES_PATH = "/etc/nvidia-imex/nodes_config.cfg"
+_NODES_KEY = "IMEX_NODE_CONFIG_FILE"
+_COMMANDS_KEY = "IMEX_CMD_ENABLED"
+READY = "READY"
+_NAMES = fabric.names(fabric.IMEX)
+
+
+def _kept(path: str) -> str:
+    return f"/var/lib/gpustate/originals/{hashlib.sha256(path.encode()).hexdigest()[:24]}.path"
+
+
+_MASK = f"""[ ! -e /run/systemd/system ] || systemctl --no-reload disable --now {UNIT} 2>/dev/null || :
+systemctl --no-reload mask {UNIT}
+systemctl reset-failed {UNIT} 2>/dev/null || :
+effect masked"""
+
+
+def _wait(seconds: int) -> str:
+    return (
+        f's=; n=0; until s=$(timeout 5 nvidia-imex-ctl -q 2>&1) && [ "$s" = {READY} ]; do n=$((n + 1))\n'
+        f'  [ $n -lt {seconds} ] || {{ echo "IMEX is not ready after {seconds} s: it says ${{s:-nothing}}"; '
+        f"journalctl -u {UNIT} -n 8 --no-pager -o cat 2>/dev/null || :; exit 1; }}\n"
+        "  sleep 1\ndone\neffect ready"
+    )
+
+
+def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
+    return fabric_config.checked(config, fabric_config.IMEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The daemon, its package and its files, beside what decides."""
+
+    topology: str
+    driver: str | None  # version of the loaded driver
+    needed: bool = False
+    fabric: str = ""  # "complete", or what NVML says instead
+    domain: str = ""  # CLUSTER-UUID.CLIQUE
+    addresses: tuple[str, ...] = ()  # of this node, and its names
+    package: str | None = None
+    version: str | None = None
+    offered: tuple[tuple[str, str], ...] = ()
+    driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    held: bool = False
+    nodes: tuple[str, ...] | None = None  # as the file lists them; None: there is no file
+    config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    masked: bool = False
+    active: bool = False
+    enabled: bool = False
+    status: str = ""  # what the daemon says of itself; empty where it cannot be asked
+    kept: bool = False  # its files as they were before gpustate are kept for giving them back
+    channels: int = 0  # device nodes that CUDA programs open
+    image: bool = False
+
+
+class ImexRunning(State[Observed]):
+    """IMEX serves the node's NVLink domain, on nodes of racks that join GPUs across nodes.
+
+    Args:
+        nodes: addresses of all nodes of the domain, this one among them; the same list, in the same
+            order, for every node of the rack. One domain: give it to a group of the inventory.
+        domains: the same for several domains: ``CLUSTER-UUID.CLIQUE``, as ``gpustate fabric`` and the
+            label ``nvidia.com/gpu.clique`` have it, to the addresses of its nodes.
+        managed_by: ``host``: the service runs. ``compute-domains``: NVIDIA's DRA driver runs daemons of
+            its own, so that the package is there, and the service is off and masked.
+        config: keys of ``config.cfg``, such as ``IMEX_CMD_UNIX_DOMAIN_PATH``; all others stay.
+        hold: hold the package, so that it moves with the driver only.
+        timeout_s: how long the daemon may take to be ready.
+
+    Disruption:
+        ``DRAIN`` where a daemon that runs is restarted or taken away: jobs across nodes lose memory.
+
+    Raises:
+        PolicyError: IMEX has no such key, or an address is none.
+        StepFailed: the daemon does not start, or is not ready in time.
+    """
+
+    name: ClassVar[str] = "imex"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("fabric-manager", "persistenced")
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    nodes: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(imex.checked_nodes)] = ()
+    domains: Annotated[
+        Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]],
+        AfterValidator(imex.checked_domains),
+    ] = Field(default_factory=dict)
+    managed_by: Literal["host", "compute-domains"] = "host"
+    config: Annotated[Mapping[str, str | int], AfterValidator(_checked)] = Field(
+        default_factory=dict
+    )
+    hold: bool = True
+    timeout_s: Annotated[int, Field(ge=1, le=3600)] = 60
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        if self.nodes and self.domains:
+            raise ValueError("the nodes are given twice: in nodes and in domains")
+        return self
+
+    @property
+    def _host(self) -> bool:
+        return self.managed_by == "host"
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        sight = asking.look(node)
+        driver = fabric.loaded_version(node.read_text("/proc/driver/nvidia/version"))
+        config, listed = node.read_text(CONFIG_PATH), node.read_text(NODES_PATH)
+        stats = node.stats(_kept(CONFIG_PATH), _kept(NODES_PATH))
+        said = imex.parse(node.shell(imex.SCRIPT).stdout)
+        packages = node.packages("nvidia-imex*", "libcuda1", "libnvidia-compute*")
+        candidates = node.candidates(*_NAMES)
+        unit = node.units(UNIT).get(UNIT)
+        needed = fabric.IMEX in sight.topology.packages
+        if facts.image:
+            driver = said.library or None
+            needed = fabric.may_need(sight.gpu_ids, fabric.IMEX)
+        there = {name: p for name, p in packages.items() if p.installed}
+        one = next((p for name, p in there.items() if name in _NAMES), None)
+        asked = fabric_config.read(config, (*self.config, _NODES_KEY, _COMMANDS_KEY))
+        return Observed(
+            topology=sight.topology.value,
+            driver=driver,
+            needed=needed,
+            fabric=fabric.summary(sight.fabrics),
+            domain=fabric.domain(sight.fabrics),
+            addresses=said.addresses,
+            package=one.name if one else None,
+            version=one.version if one else None,
+            offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
+            driver_packages={n: p.version for n, p in there.items() if n not in _NAMES},
+            held=one.held if one else False,
+            nodes=None if listed is None else imex.listed(listed),
+            config=asked,
+            masked=said.masked,
+            active=unit.active if unit else False,
+            enabled=unit.enabled if unit else False,
+            status=said.status if unit and unit.active else "",
+            kept=bool(stats),
+            channels=said.channels,
+            image=facts.image,
+        )
+
+    def _fitting(self, seen: Observed) -> tuple[str, str] | None:
+        there = [(seen.package, seen.version)] if seen.package and seen.version else []
+        return fabric.fitting(
+            fabric.IMEX, seen.driver, there, seen.driver_packages
+        ) or fabric.fitting(fabric.IMEX, seen.driver, seen.offered, seen.driver_packages)
+
+    def _nodes(self, seen: Observed) -> tuple[str, ...]:
+        """The nodes of this node's domain; empty where the policy names none."""
+        return self.nodes or self.domains.get(seen.domain, ())
+
+    def _keys(self, seen: Observed) -> dict[str, str]:
+        """Keys to set: those asked for, and the list's path where the file names another one."""
+        elsewhere = seen.config.get(_NODES_KEY) not in (None, NODES_PATH)
+        asked = {key: str(value) for key, value in self.config.items()}
+        return asked | ({_NODES_KEY: NODES_PATH} if elsewhere and self._host else {})
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            gone = replace(seen, package=None, version=None, held=False, kept=False)
+            return replace(gone, active=False, enabled=False, masked=False)
+        if not seen.needed:
+            # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.
+            stops = seen.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
+            stops = stops and not seen.image and not seen.active
+            return replace(seen, enabled=False) if stops else seen
+        found = self._fitting(seen)
+        if found is None:
+            return seen
+        with_package = replace(
+            seen,
+            package=found[0],
+            version=found[1],
+            held=self.hold or seen.held,
+            config={**seen.config, **self._keys(seen)},
+        )
+        if not self._host:
+            return replace(with_package, masked=True, active=False, enabled=False)
+        nodes = self._nodes(seen)
+        starts = bool(nodes) or not seen.image
+        return replace(
+            with_package,
+            nodes=nodes or seen.nodes,
+            masked=False,
+            active=not seen.image or seen.active,
+            enabled=starts or seen.enabled,
+            status=READY if seen.status and self._answers(seen) else seen.status,
+        )
+
+    def _answers(self, seen: Observed) -> bool:
+        said = self.config.get(_COMMANDS_KEY, seen.config.get(_COMMANDS_KEY))
+        return str(said) != "0" and not seen.image
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not seen.needed:
+            return None
+        if self._host and not seen.image:
+            return self._refuse_version(seen) or self._refuse_domain(seen)
+        return self._refuse_version(seen)
+
+    def _refuse_version(self, seen: Observed) -> str | None:
+        if seen.driver is None and not seen.image:
+            return "the node is part of a rack and no driver is loaded; put the state driver into the policy"
+        if 0 < fabric.branch(seen.driver) < fabric.IMEX_BRANCH:
+            return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {seen.driver}; choose a newer driver"
+        if self._fitting(seen) is None:
+            return (
+                f"no repository offers nvidia-imex {seen.driver or ''}, the driver's version, which a node of a rack "
+                "needs; use a repository that has it (NVIDIA's own, or a mirror of it)"
+            )
+        return None
+
+    def _refuse_domain(self, seen: Observed) -> str | None:
+        if seen.fabric != COMPLETE:
+            return (
+                f"the NVLink fabric of the rack is not up ({seen.fabric or 'NVML says nothing of it'}): that happens on "
+                "its switch trays (NMX-C), and nothing on this node helps"
+            )
+        if not self.nodes and not self.domains:
+            return (
+                f"which nodes are in NVLink domain {seen.domain or '(unknown)'}? Give the state imex "
+                "their addresses: nodes, or domains (gpustate fabric -i INVENTORY -o domains writes them)"
+            )
+        nodes = self._nodes(seen)
+        if not nodes:
+            there = ", ".join(sorted(self.domains)[:4])
+            return (
+                f"the node is in NVLink domain {seen.domain or '(NVML does not say which)'}, and domains names "
+                f"only {there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
+            )
+        if seen.addresses and not imex.has_own(nodes, seen.addresses):
+            own = ", ".join(seen.addresses[:4])
+            return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add its address to the list"
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.DRAIN if seen.active else Disruption.NONE
+        stops = "" if seen.needed else "there is no rack for it here"
+        why_off = "the DRA driver runs daemons of its own" if not self._host else stops
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={
+                **dict.fromkeys(("package", "version", "config", "nodes"), cost),
+                "active": cost,
+            },
+            why={
+                "version": f"the loaded driver is {seen.driver}",
+                "nodes": f"NVLink domain {seen.domain}" if seen.domain else "",
+                "active": why_off,
+                "enabled": why_off,
+                "masked": why_off,
+                "status": "wait for it; it is not restarted",
+                "kept": "files are given back as they were before gpustate",
+            },
+            paths={},
+            notes=tuple(self._notes(seen)),
+        )
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent or seen.image:
+            return
+        if not seen.needed:
+            if seen.active:
+                yield f"{UNIT} runs although no rack is seen: it is left alone"
+            return
+        if self._host and not seen.channels:
+            yield (
+                "no IMEX channel device is there for CUDA: set NVreg_CreateImexChannel0=1 among the "
+                "parameters of the state driver, or let the container stack make them"
+            )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, moved = self.desired(seen), plan.fields
+        if self.absent or not seen.needed:
+            yield from self._stop(seen, moved)
+            return
+        if moved & {"package", "version"} and wanted.package and wanted.version:
+            other = (seen.package,) if seen.package and seen.package != wanted.package else ()
+            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, remove=other)
+        elif "held" in moved and wanted.package:
+            yield ops.AptHold((wanted.package,))
+        if self._keys(seen) and moved & {"config", "package", "version"}:
+            yield keys.set_keys(CONFIG_PATH, self._keys(seen))
+        if not self._host:
+            if moved & {"masked", "active", "enabled"}:
+                yield ops.Run(_MASK, f"stop and mask {UNIT}", timeout=120)
+            return
+        if "nodes" in moved:
+            yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
+        yield from self._start(moved, wanted)
+
+    def _start(self, moved: frozenset[str], wanted: Observed) -> Iterator[Step]:
+        if "masked" in moved:
+            script = f"systemctl --no-reload unmask {UNIT}\nsystemd_reload\neffect unmasked"
+            yield ops.Run(script, f"unmask {UNIT}", timeout=60)
+        if "enabled" in moved:
+            yield ops.EnableUnit(UNIT, now=False)
+        if moved & {"active", "package", "version", "config", "nodes"}:
+            yield ops.RestartUnit(UNIT, wait_s=60)
+        if not moved <= {"held", "enabled", "masked"} and self._answers(wanted):
+            yield ops.Run(
+                _wait(self.timeout_s),
+                "wait until IMEX is ready",
+                timeout=self.timeout_s * 6 + 60,
+                running=True,
+            )
+
+    def _stop(self, seen: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        if moved & {"active", "enabled"}:
+            yield ops.DisableUnit(UNIT)
+        if "masked" in moved:
+            script = f"systemctl --no-reload unmask {UNIT}\neffect unmasked"
+            yield ops.Run(script, f"unmask {UNIT}", timeout=60)
+        if "kept" in moved:
+            yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
+        if moved & {"package", "held"} and seen.package:
+            yield ops.AptRemove((seen.package,))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent and self._host and seen.needed and self.nodes:
+            yield ops.StartUnit(UNIT, wait_s=60)
+            yield ops.Run(_wait(self.timeout_s), "wait until IMEX is ready", 600, running=True)

@@ -1,0 +1,194 @@
+"""What a host needs before Kata containers, confidential or not, can be given GPUs.
+
+The GPUs go to virtual machines as a whole, so the host must not use them: no NVIDIA driver, no nouveau, the
+IOMMU on, and virtualization of the processor at hand. Confidential containers need more: a kernel that knows
+how, and TDX or SEV-SNP switched on in the firmware. The kernel arguments are set here; the rest is
+checked, because only the firmware's own menu can change it.
+
+Surprising: TDX is off in the kernel's KVM until it is asked for, and refuses to come on where the machine
+might hibernate. SEV-SNP needs no argument; where it is off, it is off in the firmware.
+
+Which GPUs are handed over is the state ``vfio``; the mode of the GPUs themselves (confidential or not) is set by
+NVIDIA's own tools (gpu-admin-tools, the operator's manager), which reset them.
+
+Sources:
+    NVIDIA/cloud-native-docs, gpu-operator/deploy-kata-containers.rst and confidential-containers/prerequisites.rst,
+    supported-platforms.rst (kernel 6.17, arguments, what to check); Linux, Documentation/arch/x86/tdx.rst and its
+    commit "Handle TDX interaction with sleep and hibernation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.cmdline import AskCommandLine
+from gpustate.ops import cmdline
+from gpustate.text import grub
+from gpustate.text.rdma import kernel_version
+
+#: First kernel that NVIDIA validated for confidential containers with GPUs.
+KERNEL = (6, 17)
+_LOOK = r"""
+[ -z "${GPUSTATE_IMAGE-}" ] || exit 0
+[ -c /dev/kvm ] && echo kvm=1
+for g in "$SYS"/kernel/iommu_groups/*; do [ -d "$g" ] && echo groups=1; break; done
+v=; { read -r v <"$SYS/module/kvm_intel/parameters/tdx"; } 2>/dev/null && echo "tdx=$v"
+v=; { read -r v <"$SYS/module/kvm_amd/parameters/sev_snp"; } 2>/dev/null && echo "snp=$v"
+[ -d "$SYS/module/nvidia" ] && echo driver=loaded
+command -v containerd >/dev/null && echo containerd=1
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Kernel arguments, and what else the host must offer."""
+
+    drop_in: str | None = None
+    menu_lacks: tuple[str, ...] = ()
+    running_lacks: tuple[str, ...] = ()
+    pending: bool = False
+    cpu: str = ""
+    way: str = ""
+    against: tuple[str, ...] = ()
+    kernel: str = ""
+    kvm: bool = False
+    groups: bool = False
+    tee: str = ""  # tdx, snp: the one that is on
+    driver: bool = False  # an NVIDIA driver is loaded on the host
+    containerd: bool = False
+    image: bool = False
+
+
+class KataHost(State[Observed]):
+    """The host can give its GPUs to Kata containers.
+
+    Args:
+        runtime: ``none``: nothing; ``kata``: ordinary virtual machines; ``confidential``: TDX or SEV-SNP, by
+            the processor.
+        reboot_timeout_s: how long the node may take to come back, in seconds.
+
+    Disruption:
+        ``REBOOT`` where the kernel lacks an argument, otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "kata"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    after: ClassVar[tuple[str, ...]] = ("nouveau", "vfio")
+    before: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+
+    runtime: Literal["none", "kata", "confidential"] = "none"
+    reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    def _words(self, cpu: str) -> tuple[str, ...]:
+        first = {"GenuineIntel": ("intel_iommu=on",), "AuthenticAMD": ("amd_iommu=on",)}.get(
+            cpu, ()
+        )
+        tdx = self.runtime == "confidential" and cpu == "GenuineIntel"
+        more = ("kvm_intel.tdx=1", "nohibernate") if tdx else ()
+        return (*first, "modprobe.blacklist=nouveau", *more)
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        line = node.ask(AskCommandLine(self.name))
+        rows = (row.partition("=") for row in node.shell(_LOOK).stdout.splitlines())
+        keys = {key: value for key, equals, value in rows if equals}
+        words = self._words(line.cpu)
+        on = [name for name in ("tdx", "snp") if keys.get(name) in ("Y", "1")]
+        return Observed(
+            drop_in=line.drop_in,
+            menu_lacks=line.menu_lacks(words),
+            running_lacks=() if facts.image else line.running_lacks(words),
+            pending=line.pending,
+            cpu=line.cpu,
+            way=line.way,
+            against=line.against(words),
+            kernel=facts.kernel,
+            kvm="kvm" in keys,
+            groups="groups" in keys,
+            tee=on[0] if on else "",
+            driver="driver" in keys,
+            containerd="containerd" in keys,
+            image=facts.image,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(seen, drop_in=None, pending=False)
+        if self.runtime == "none":
+            return seen
+        theirs = seen.drop_in is None and not seen.menu_lacks and not seen.running_lacks
+        wanted = grub.drop_in_text(self.name, self._words(seen.cpu))
+        return replace(
+            seen,
+            drop_in=None if theirs else wanted,
+            menu_lacks=(),
+            running_lacks=(),
+            pending=False,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or self.runtime == "none" or seen.image:
+            return None
+        if seen.against:
+            return f"the kernel command line says {' '.join(seen.against)}; take it out of /etc/default/grub"
+        if (seen.menu_lacks or seen.running_lacks) and seen.way != "grub":
+            return (
+                f"the kernel needs {' '.join(self._words(seen.cpu))}, and nothing here is known to write its command line "
+                "(no update-grub); add them yourself"
+            )
+        if seen.driver:
+            return "an NVIDIA driver is loaded on this host, and a node is for containers or for virtual machines; remove the driver first (gpustate remove)"
+        if not seen.kvm:
+            return "there is no /dev/kvm: turn virtualization (VT-x, SVM) on in the firmware"
+        if not seen.containerd:
+            return "containerd is not installed, and Kata with GPUs runs with containerd only; install it"
+        return self._not_there(seen)
+
+    def _not_there(self, seen: Observed) -> str | None:
+        """What is still missing although the kernel has every argument: the firmware's doing."""
+        if self.runtime == "confidential" and kernel_version(seen.kernel) < KERNEL:
+            return f"confidential containers with GPUs need Linux 6.17 or newer, and {seen.kernel} runs here; install a newer kernel"
+        if seen.running_lacks:
+            return None
+        if not seen.groups:
+            return "the IOMMU is off although the kernel asks for it; turn VT-d (AMD-Vi) and ACS on in the firmware"
+        if self.runtime == "confidential" and not seen.tee:
+            which = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(seen.cpu)
+            if which is None:
+                return f"the processor ({seen.cpu or 'unknown'}) has neither TDX nor SEV-SNP; use another machine"
+            return (
+                f"{which} is off although the kernel has what it needs; turn it on in the firmware"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        notes: tuple[str, ...] = ()
+        if not self.absent and self.runtime == "none":
+            notes = ("no runtime is named: nothing to do",)
+        elif self.absent and seen.drop_in is not None:
+            notes = ("the kernel that runs keeps its arguments until the next boot",)
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"running_lacks": Disruption.REBOOT},
+            why={"running_lacks": "a kernel reads its command line when it boots"},
+            paths={"drop_in": grub.drop_in_path(self.name)},
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "drop_in" in plan.fields:
+            yield from cmdline.set_arguments(
+                self.name, None if self.absent else self._words(seen.cpu)
+            )
+        elif plan.fields & {"menu_lacks", "pending"}:
+            yield cmdline.write_menu(self.name)
+        if "running_lacks" in plan.fields:
+            lacks = " ".join(seen.running_lacks)
+            yield ops.Reboot(f"the kernel lacks {lacks}", timeout=self.reboot_timeout_s)

@@ -1,0 +1,173 @@
+"""The NVLink subnet manager can run on boards of the B200 generation: package, and kernel modules.
+
+The NVSwitches of such a board are reached like an InfiniBand subnet, through management functions of
+ConnectX-7 cards. ``nvlsm``, a subnet manager of its own, has to run before Fabric Manager routes them;
+without it CUDA answers 802 for ever, and nothing else looks wrong.
+
+Surprising: it is no service. Fabric Manager's start script starts it, in Fabric Manager's service, and
+refuses to when ``ib_umad`` is not loaded, which nothing loads by itself. So this state brings what the
+script needs, and the state ``fabric-manager`` sees to it that it runs. Its version is a date and has
+nothing to do with the driver's.
+
+Sources:
+    NVIDIA/gpu-operator#2781; spectrocloud/CanvOS pull 700 (ib_umad); nvidia-fabricmanager-580
+    580.178.04, nvidia-fabricmanager-start.sh; NVIDIA driver installation guide r615 (package).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import fabric as asking
+from gpustate.text import dpkg, fabric
+from gpustate.text.fabric import NVLSM
+
+MODULES = ("mlx5_ib", "ib_umad")
+LOAD_PATH = "/etc/modules-load.d/gpustate-nvlsm.conf"
+_LOAD_TEXT = (
+    "# Written by gpustate; changes are overwritten. Fabric Manager's start script wants them.\n"
+    + "".join(f"{module}\n" for module in MODULES)
+)
+#: Of the modules that are needed, those the running kernel has no file for and has not built in.
+_MISSING = (
+    '[ -n "${GPUSTATE_IMAGE-}" ] || for m in '
+    + " ".join(MODULES)
+    + '; do modinfo -n "$m" >/dev/null 2>&1 || echo "$m"; done; :'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The package and the modules, beside what decides whether they are needed."""
+
+    topology: str
+    needed: bool = False
+    version: str | None = None  # of the installed package
+    offered: tuple[str, ...] = ()  # versions that repositories offer, best first
+    held: bool = False
+    load_text: str | None = None  # what is loaded at boot
+    loaded: tuple[str, ...] = ()  # of MODULES
+    missing: tuple[str, ...] = ()  # modules that the running kernel does not have
+    image: bool = False
+
+
+class SubnetManagerInstalled(State[Observed]):
+    """The NVLink subnet manager and the modules it wants are there on boards of the B200 generation.
+
+    Args:
+        version: exact version, ``2025.10.11`` or ``2025.10.11-1``. Not given: what is installed, or
+            the newest that the repositories offer where nothing is.
+        hold: hold the package.
+
+    Disruption:
+        ``NONE`` while it comes. ``DRAIN`` where the package is replaced or taken away.
+
+    Raises:
+        StepFailed: the package cannot be installed, or the kernel takes no module.
+    """
+
+    name: ClassVar[str] = "nvlsm"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
+    hold: bool = True
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        sight = asking.look(node)
+        package = node.packages(NVLSM).get(NVLSM)
+        offered = node.candidates(NVLSM).get(NVLSM, ())
+        load_text = node.read_text(LOAD_PATH)
+        loaded = node.modules()
+        missing = node.shell(_MISSING).stdout.split()
+        there = package is not None and package.installed
+        return Observed(
+            topology=sight.topology.value,
+            needed=fabric.may_need(sight.gpu_ids, NVLSM)
+            if facts.image
+            else NVLSM in sight.topology.packages,
+            version=package.version if package and there else None,
+            offered=tuple(one.version for one in offered),
+            held=package.held if package and there else False,
+            load_text=load_text,
+            loaded=tuple(module for module in MODULES if module in loaded),
+            missing=tuple(module for module in missing if module not in loaded),
+            image=facts.image,
+        )
+
+    def _target(self, seen: Observed) -> str | None:
+        suits = (v for v in (seen.version, *seen.offered) if v is not None and self._suits(v))
+        return next(suits, None)
+
+    def _suits(self, version: str) -> bool:
+        return self.version in (None, version, dpkg.upstream_version(version))
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            # Modules may serve others by now: they stay until the next boot.
+            return replace(seen, version=None, held=False, load_text=None)
+        target = self._target(seen)
+        if not seen.needed or target is None:
+            return seen
+        return replace(
+            seen,
+            version=target,
+            held=self.hold or seen.held,
+            load_text=_LOAD_TEXT,
+            loaded=seen.loaded if seen.image else MODULES,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not seen.needed:
+            return None
+        if self._target(seen) is None:
+            what = f"nvlsm {self.version}" if self.version else "nvlsm"
+            there = f" (there are {', '.join(seen.offered[:5])})" if seen.offered else ""
+            return (
+                f"the NVSwitches of this board need the subnet manager, and no repository offers {what}{there}: "
+                "use NVIDIA's repository or a mirror of it, Ubuntu's archive has none"
+            )
+        if seen.missing:
+            return (
+                f"the running kernel has no module {' and no '.join(seen.missing)}, through which the NVSwitches are "
+                "reached: install it (on Ubuntu linux-modules-extra of this kernel, or an OFED)"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        cost = Disruption.DRAIN if seen.version is not None and seen.needed else Disruption.NONE
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"version": cost},
+            why={
+                "version": "Fabric Manager starts it" if not self.absent else "",
+                "loaded": "Fabric Manager's start script wants them",
+            },
+            paths={"load_text": LOAD_PATH},
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            if "load_text" in plan.fields:
+                yield ops.RemoveFile(LOAD_PATH)
+                yield ops.ForgetOriginal(LOAD_PATH)
+            if plan.fields & {"version", "held"}:
+                yield ops.AptRemove((NVLSM,))
+            return
+        if "load_text" in plan.fields:
+            yield ops.PutText(LOAD_PATH, _LOAD_TEXT, mode=0o644)
+        if "loaded" in plan.fields:
+            yield ops.LoadModules(MODULES)
+        if "version" in plan.fields and wanted.version:
+            yield ops.AptInstall(((NVLSM, wanted.version),), hold=self.hold)
+        elif "held" in plan.fields:
+            yield ops.AptHold((NVLSM,))

@@ -1,0 +1,134 @@
+"""The RDMA stack of NVIDIA (OFED) is the one that runs, before a driver is built against it.
+
+OFED (MLNX_OFED, today DOCA-OFED) replaces the kernel's modules for network cards. What is built
+against it (nvidia-peermem, nvidia-fs) fits one version of it: so it comes before the driver, and what
+is loaded has to be what lies on disk. A node on which OFED was upgraded and not restarted builds
+modules for a stack that does not run.
+
+Surprising: restarting the stack (``openibd restart``) takes the network down, and with it what holds
+storage over it; so the stack on disk is taken up by a reboot, which is planned, not by a restart,
+which is not.
+
+Sources:
+    NVIDIA/cloud-native-docs, gpu-operator/gpu-operator-rdma.rst; NVIDIA DOCA installation guide
+    (the metapackage doca-ofed); NVIDIA/gpu-operator#2868 (order of OFED and driver).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.rdma import AskRdma
+from gpustate.ops import brought
+from gpustate.text import dpkg
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The stack on disk and the one that runs."""
+
+    version: str | None = None  # of the package of the policy
+    stale: tuple[str, ...] = ()  # core modules of which another build is loaded than lies on disk
+    brought: str | None = None  # names that came with the package
+    offered: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    ofed: str | None = None
+    image: bool = False
+
+
+class OfedRuns(State[Observed]):
+    """OFED is installed where it is asked for, and what is installed is what runs.
+
+    Args:
+        package: what brings it, ``doca-ofed`` in NVIDIA's DOCA repository; empty: nothing is
+            installed, and an OFED that is there is only looked at.
+        version: exact version of the package; empty: what is installed stays, and a node without it
+            gets the newest that is offered.
+        reboot_timeout_s: how long the node may take to come back from a reboot, in seconds.
+
+    Disruption:
+        ``REBOOT`` where another stack runs than the one on disk: network cards are driven by it.
+    """
+
+    name: ClassVar[str] = "ofed"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    before: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+
+    package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.+-]*)?$")] = ""
+    version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
+    reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        found = node.ask(AskRdma())
+        record = node.read_text(brought.record_path(self.name))
+        names = (self.package,) if self.package else ()
+        there = node.packages(*names).get(self.package) if names else None
+        offered = node.candidates(*names).get(self.package, ()) if names else ()
+        return Observed(
+            version=there.version if there is not None and there.installed else None,
+            stale=found.stale,
+            brought=record,
+            offered=tuple(one.version for one in offered),
+            nics=found.nics,
+            ofed=found.ofed,
+            image=facts.image,
+        )
+
+    def _version(self, seen: Observed) -> str | None:
+        """The package version that is wanted; ``None`` where none is to be had."""
+        if not self.package:
+            return seen.version
+        if not self.version:
+            return seen.version or next(iter(seen.offered), None)
+        there = (*((seen.version,) if seen.version else ()), *seen.offered)
+        fits = (v for v in there if self.version in (v, dpkg.upstream_version(v)))
+        return next(fits, None)
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(seen, version=None, brought=None) if self.package else seen
+        return replace(seen, version=self._version(seen), stale=())
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not self.package or self._version(seen) is not None:
+            return None
+        return (
+            f"no repository offers {self.package}{' ' + self.version if self.version else ''}; "
+            "configure NVIDIA's DOCA repository for this distribution, or ask for a version that it has"
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        notes: tuple[str, ...] = ()
+        if not self.absent and not seen.nics and not seen.image:
+            notes = ("no network card of NVIDIA is on PCI",)
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"stale": Disruption.REBOOT, "version": Disruption.REBOOT},
+            why={
+                "stale": f"OFED {seen.ofed or ''} is on disk and another stack runs".replace(
+                    "  ", " "
+                ),
+                "version": "network cards are driven by what is loaded until the node reboots",
+            },
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            if plan.fields:
+                yield brought.take_back(self.name, (self.package,))
+            return
+        if "version" in plan.fields and wanted.version is not None:
+            named = ((self.package, wanted.version),)
+            yield brought.bring(self.name, named, hold=True, dkms=("mlnx-ofed-kernel",))
+        if "stale" in plan.fields:
+            yield ops.Reboot("the OFED on disk is not the one that runs", self.reboot_timeout_s)

@@ -1,0 +1,207 @@
+"""GPU memory reaches network cards without a copy: over DMA-BUF, or with nvidia-peermem.
+
+Which of them is a rule, not a taste: DMA-BUF where the open modules, the kernel and the GPUs know it,
+for it needs nothing more; nvidia-peermem otherwise, which wants OFED. With DMA-BUF nothing is written
+to the node.
+
+Surprising: nvidia-peermem that was built before OFED came is a shell: it is there, signed and in
+its place, and answers "Invalid argument" to every load. And one that was built against another OFED
+is refused as well. So the checksum in the module is compared with the one OFED gives, and the
+driver's modules are built anew with DKMS where they differ; the driver that runs is not touched by
+that. Restarting OFED unloads the module; it is loaded again by the next apply, and at boot.
+
+Sources:
+    :mod:`gpustate.text.rdma`. NVIDIA/gpu-driver-container (load order; only with a card of vendor 15b3).
+    NVIDIA/gpu-operator release notes 26.3.0 (a module that is loaded already is a success).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.kmod import AskKmod
+from gpustate.model.rdma import AskRdma
+from gpustate.ops import kmod
+from gpustate.text import rdma
+
+MODULE = "nvidia_peermem"
+AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-peermem.conf"
+AUTOLOAD_TEXT = (
+    "# Written by gpustate (state peermem); changes are undone by the next apply.\nnvidia-peermem\n"
+)
+_OLD = "nv_peer_mem"
+
+_DRIVER = r"""v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null || exit 0
+t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null
+case $t in *"Open Kernel Module"*) echo "$v open";; *) echo "$v proprietary";; esac"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The module, and what decides whether it is wanted."""
+
+    autoload_text: str | None = None
+    loaded: bool = False
+    built: str | None = None  # checksum of the OFED it was built with; "none", or None: no module
+    driver: str | None = None  # "580.65.06 open": the loaded one
+    kernel: str = ""
+    no_dma_buf: str | None = None  # what keeps this node from DMA-BUF
+    nics: tuple[str, ...] = ()
+    ofed: str | None = None
+    symbol: str | None = None  # checksum that the installed OFED gives
+    stale: tuple[str, ...] = ()
+    headers: bool = True
+    rival: bool = False  # nv_peer_mem, the module before this one, is loaded
+    image: bool = False
+
+
+class GpuDirectRdma(State[Observed]):
+    """GPUDirect RDMA works by DMA-BUF where it can, else nvidia-peermem is built, loaded and stays so.
+
+    Args:
+        method: ``auto`` by rule, or ``dma-buf`` or ``peermem`` in any case.
+
+    Disruption:
+        ``NONE``: the driver's modules on disk are built anew, the loaded ones stay. Taking
+        nvidia-peermem away is ``DRAIN``: jobs that use it end.
+
+    Raises:
+        StepFailed: the module cannot be built; the compiler's first complaint is in the message.
+    """
+
+    name: ClassVar[str] = "peermem"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    after: ClassVar[tuple[str, ...]] = ("ofed",)
+    known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver")
+    worst: ClassVar[Disruption] = Disruption.DRAIN
+
+    method: Literal["auto", "dma-buf", "peermem"] = "auto"
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        autoload = node.read_text(AUTOLOAD_PATH)
+        loaded = node.modules()
+        driver = node.shell(_DRIVER).stdout.strip() or None
+        found = node.ask(AskRdma())
+        module = node.ask(AskKmod("nvidia-peermem", "nvidia", (rdma.SYMBOL,)))
+        built = None
+        if module.here is not None:
+            built = rdma.checksum(module.symbols) or "none"
+        return Observed(
+            autoload_text=autoload,
+            loaded=MODULE in loaded and not facts.image,
+            built=built,
+            driver=driver,
+            kernel=facts.kernel,
+            no_dma_buf=rdma.why_no_dma_buf(
+                driver=driver,
+                kernel=facts.kernel,
+                architectures=tuple(gpu.architecture for gpu in facts.gpus),
+            ),
+            nics=found.nics,
+            ofed=found.ofed,
+            symbol=found.symbol,
+            stale=found.stale,
+            headers=facts.kernel in module.headers,
+            rival=_OLD in loaded,
+            image=facts.image,
+        )
+
+    def way(self, seen: Observed) -> str | None:
+        """DMA-BUF, nvidia-peermem, or ``None`` where there is nothing to reach."""
+        if seen.image or not seen.nics:
+            return None
+        if self.method != "auto":
+            return self.method
+        return rdma.DMA_BUF if seen.no_dma_buf is None else rdma.PEERMEM
+
+    def desired(self, seen: Observed) -> Observed:
+        if not self.absent and self.way(seen) == rdma.PEERMEM:
+            return replace(
+                seen, autoload_text=AUTOLOAD_TEXT, loaded=True, built=seen.symbol or seen.built
+            )
+        # A module that somebody else loads is theirs; ours is known by its file.
+        ours = seen.autoload_text is not None
+        return replace(seen, autoload_text=None, loaded=seen.loaded and not ours)
+
+    def refuse(self, seen: Observed) -> str | None:
+        way = None if self.absent else self.way(seen)
+        if way == rdma.DMA_BUF and seen.no_dma_buf is not None:
+            return f"DMA-BUF is asked for, and {seen.no_dma_buf}; use method peermem, with OFED"
+        if way != rdma.PEERMEM:
+            return None
+        return self._no_peermem(seen)
+
+    def _no_peermem(self, seen: Observed) -> str | None:
+        why = f"DMA-BUF: {seen.no_dma_buf}. " if self.method == "auto" and seen.no_dma_buf else ""
+        if seen.ofed is None:
+            return (
+                f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
+                "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
+            )
+        if seen.stale:
+            return (
+                f"{', '.join(seen.stale)}: OFED {seen.ofed} is on disk and another stack is loaded, against "
+                "which nvidia-peermem would not load; reboot the node (state ofed does)"
+            )
+        if seen.symbol is None:
+            return (
+                f"OFED {seen.ofed} is there without what modules are built against "
+                f"(/usr/src/ofa_kernel/*/Module.symvers with {rdma.SYMBOL}); install its -dkms or -devel package"
+            )
+        if seen.rival:
+            return f"{_OLD}, the module before nvidia-peermem, is loaded; remove its package (nvidia-peer-memory-dkms) first"
+        if seen.built != seen.symbol and not seen.headers:
+            return (
+                f"nvidia-peermem has to be built for {seen.kernel}, and there are no headers of it; "
+                f"install linux-headers-{seen.kernel}"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        found = "without OFED" if seen.built == "none" else "against another OFED"
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={"loaded": Disruption.DRAIN if seen.loaded else Disruption.NONE},
+            why={
+                "built": f"the module was built {found} than {seen.ofed}, and would answer Invalid argument".replace(
+                    "without OFED than", "without OFED, here is"
+                ),
+                "loaded": self._why(seen),
+            },
+            paths={"autoload_text": AUTOLOAD_PATH},
+            notes=tuple(self._notes(seen)),
+        )
+
+    def _why(self, seen: Observed) -> str:
+        return f"no DMA-BUF: {seen.no_dma_buf}" if seen.no_dma_buf else ""
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent or seen.image:
+            return
+        way = self.way(seen)
+        if way is None:
+            yield "no network card of NVIDIA is on PCI: nothing to do"
+        elif way == rdma.DMA_BUF:
+            yield f"GPUDirect RDMA by DMA-BUF: {seen.driver}, Linux {seen.kernel}; nothing more is needed"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        version = (seen.driver or "").partition(" ")[0]
+        if "built" in plan.fields:
+            yield kmod.rebuild("nvidia*", version, seen.kernel, "nvidia-peermem")
+        if "autoload_text" in plan.fields and wanted.autoload_text is not None:
+            yield ops.PutText(AUTOLOAD_PATH, wanted.autoload_text, mode=0o644)
+        if "loaded" in plan.fields:
+            if wanted.loaded:
+                yield kmod.load("nvidia*", version, "nvidia-peermem")
+            else:
+                yield kmod.unload(MODULE, "jobs over RDMA")
+        # Last: the file is how the next run knows that the module is this state's.
+        if "autoload_text" in plan.fields and wanted.autoload_text is None:
+            yield ops.RemoveFile(AUTOLOAD_PATH)
+            yield ops.ForgetOriginal(AUTOLOAD_PATH)

@@ -1,0 +1,204 @@
+"""GPUs that are out of use are written down on the node, each with its reason and its end.
+
+One GPU of eight that has to be replaced is no reason to stop the other seven. While it is in quarantine,
+``validate`` and ``explain`` do not fail for it and run nothing on it, labels and Slurm's lines do not
+count it, and every plan names it. The command ``gpustate quarantine`` writes into the same file; what it
+wrote stays until its end, whatever the inventory says.
+
+Surprising: nothing here stops a program from using the GPU. NVIDIA's CDI specification and device plugin
+know no such list, so on Kubernetes the scheduler has to be kept from it by other means. And an end that
+has passed is a change of the next plan, not a silent return: the GPU has to prove itself again.
+
+Sources:
+    NVIDIA/k8s-device-plugin v0.20.0, api/config/v1, and NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk/cdi:
+    neither takes a list of GPUs to leave out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.gpu_facts import GpuFacts
+from gpustate.model.quarantine import AskQuarantine
+from gpustate.text import quarantine
+from gpustate.text.numbers import whole
+from gpustate.text.quarantine import Entry, Quarantine
+
+INVENTORY = "inventory"
+_GPU = r"^(GPU-[0-9a-f-]{36}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$"
+
+
+class QuarantinedGpu(BaseModel):
+    """One GPU of a node: ``gpu`` is its UUID or PCI address, ``until`` an ISO date or time (UTC)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    gpu: Annotated[str, Field(pattern=_GPU)]
+    reason: Annotated[str, Field(min_length=1, max_length=300)]
+    until: str
+
+    @field_validator("until")
+    @classmethod
+    def _a_time(cls, value: str) -> str:
+        seconds(value)
+        return value
+
+    @field_validator("reason")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("is no line of text")
+        return value
+
+
+def seconds(text: str) -> int:
+    """Seconds since 1970 of an ISO date or time; UTC where it does not say.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text[:60]!r} is no time; write 2027-01-31 or 2027-01-31T12:00Z"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is written down, and which GPUs there are."""
+
+    gpus: tuple[str, ...]  # which, until when, why and by whom
+    kept: tuple[Entry, ...] = ()  # the entries as they are
+    now: int = 0  # the node's time
+    known: tuple[tuple[str, str], ...] = ()  # UUID and address of each GPU
+    whole: bool = True  # every GPU answers, so one that is not known is not there
+    image: bool = False
+
+
+class GpuQuarantine(State[Observed]):
+    """GPUs that are out of use are named on the node, with reason and end.
+
+    Args:
+        gpus: the GPUs of a node that are out of use, each with ``gpu`` (UUID or PCI address),
+            ``reason`` and ``until``; given by node or group in the inventory.
+
+    Disruption:
+        ``NONE``: programs that use such a GPU are not stopped.
+    """
+
+    name: ClassVar[str] = "quarantine"
+    after: ClassVar[tuple[str, ...]] = ("driver", "mig")
+    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.NONE
+    stable: ClassVar[tuple[str, ...] | None] = ("gpus",)
+
+    gpus: Annotated[tuple[QuarantinedGpu, ...], Field(strict=False)] = ()
+
+    @field_validator("gpus")
+    @classmethod
+    def _once(cls, value: tuple[QuarantinedGpu, ...]) -> tuple[QuarantinedGpu, ...]:
+        names = [one.gpu for one in value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice; leave one of the two out")
+        return value
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        nvml = node.ask(GpuFacts())
+        held = node.ask(AskQuarantine())
+        clock = node.shell("date +%s").stdout if self.gpus else ""
+        now = held.now or whole(clock.strip()) or 0
+        shown = (held.problem,) if held.problem else _shown(held.entries, now)
+        return Observed(
+            gpus=shown,
+            kept=held.entries,
+            now=now,
+            known=tuple((gpu.uuid, gpu.pci) for gpu in nvml.gpus if gpu.uuid or gpu.pci),
+            whole=nvml.works,
+            image=facts.image,
+        )
+
+    def _wanted(self, seen: Observed) -> tuple[Entry, ...]:
+        """Entries of commands that go on, and the inventory's; an end that has passed is left out."""
+        found = [one for one in seen.kept if one.by != INVENTORY and one.until > seen.now]
+        if self.absent or seen.image:
+            return tuple(found)
+        for one in self.gpus:
+            until = seconds(one.until)
+            if until > seen.now:
+                found.append(self._entry(one, until, seen))
+        return tuple(found)
+
+    def _entry(self, one: QuarantinedGpu, until: int, seen: Observed) -> Entry:
+        before = next((e for e in seen.kept if one.gpu in (e.uuid, e.pci)), None)
+        uuid, pci = next((pair for pair in seen.known if one.gpu in pair), ("", ""))
+        if before is not None:  # a GPU that is lost has no UUID any more
+            uuid, pci = uuid or before.uuid, pci or before.pci
+        if one.gpu.startswith("GPU-"):
+            uuid = one.gpu
+        else:
+            pci = one.gpu
+        same = before is not None and before.by == INVENTORY
+        since = before.since if before is not None and same else seen.now
+        return Entry(uuid, pci, one.reason, until, since, INVENTORY)
+
+    def desired(self, seen: Observed) -> Observed:
+        return replace(seen, gpus=_shown(self._wanted(seen), seen.now))
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or seen.image or not (seen.whole and seen.known):
+            return None
+        there = {name for pair in seen.known for name in pair}
+        there |= {name for one in seen.kept for name in (one.uuid, one.pci)}
+        for one in self.gpus:
+            if one.gpu not in there and seconds(one.until) > seen.now:
+                names = ", ".join(uuid or pci for uuid, pci in seen.known)
+                return f"there is no GPU {one.gpu} here; there are {names}"
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        lines = [f"GPU in quarantine: {one.text}" for one in self._wanted(seen)]
+        over = [one for one in self.gpus if not self.absent and 0 < seconds(one.until) <= seen.now]
+        lines += [
+            f"the quarantine of {one.gpu} in the inventory ended at {one.until}: take it out"
+            for one in over
+        ]
+        return replace(diff(seen, self.desired(seen)), warnings=tuple(lines))
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "gpus" in plan.fields:
+            yield write(self._wanted(seen))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """Nothing: an image has no GPUs."""
+        return iter(())
+
+
+def write(entries: tuple[Entry, ...]) -> Step:
+    """Write the file, or remove it where there is nothing to say."""
+    path = f'"$G/{quarantine.FILE}"'
+    if not entries:
+        return ops.Run(
+            f'rm -f {path}; forget_original {path}; sync "$G"; effect removed',
+            "end the quarantine of GPUs",
+            timeout=30,
+        )
+    data = base64.encodebytes(quarantine.as_text(entries).encode()).decode("ascii")
+    text = f"base64 -d <<'END' | put {path} 0600 root:root\n{data}END\nforget_original {path}"
+    return ops.Run(text, "write down which GPUs are in quarantine", timeout=30)
+
+
+def _shown(entries: tuple[Entry, ...], now: int) -> tuple[str, ...]:
+    held = Quarantine(entries, now)
+    return tuple(sorted(one.text + ("" if one in held.active else ", ended") for one in entries))

@@ -1,0 +1,338 @@
+"""GPUs are handed to virtual machines: the IOMMU is on, and vfio-pci holds them from boot on.
+
+Three things have to hold together: kernel arguments that turn the IOMMU on, ``driver_override`` of every
+chosen device before another driver takes it, and IOMMU groups that hold nothing else with a driver. The first
+shows only after a reboot, the second does not survive one: so a small unit writes it at boot, before udev
+loads drivers.
+
+Surprising: a device that the NVIDIA driver or a console holds is not taken from it: the write to ``unbind``
+waits in the kernel until the last user is gone, for ever if need be. Such a device changes hands at the next
+boot, which is planned. And where every GPU is handed over, nvidia.ko finds none and does not load ("No
+such device"): a node is for containers or for virtual machines, or its GPUs are divided between both by
+address, not by their kind.
+
+Sources:
+    :mod:`gpustate.text.vfio`, :mod:`gpustate.text.grub`. NVIDIA/cloud-native-docs, gpu-operator-kubevirt.rst
+    (kernel arguments); Linux, Documentation/driver-api/vfio.rst (groups); kernel-parameters.txt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.cmdline import AskCommandLine
+from gpustate.ops import cmdline
+from gpustate.text import grub, vfio
+
+UNIT = "gpustate-vfio.service"
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+PROGRAM_PATH = "/usr/local/sbin/gpustate-vfio"
+UNIT_TEXT = f"""# Written by gpustate (state vfio); changes are undone by the next apply.
+[Unit]
+Description=Hand PCI devices to vfio-pci
+DefaultDependencies=no
+Conflicts=shutdown.target
+After=systemd-remount-fs.service
+Before=systemd-udev-trigger.service systemd-modules-load.service sysinit.target shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh {PROGRAM_PATH}
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One function that is chosen."""
+
+    address: str
+    driver: str
+    override: str
+    best: str  # the driver that it should have
+    group: str  # IOMMU group; "" while the IOMMU is off
+    console: bool
+
+    @property
+    def bound(self) -> bool:
+        """Its driver is the one it should have."""
+        return self.driver.replace("_", "-") == self.best.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Kernel arguments, the unit, and the devices."""
+
+    drop_in: str | None = None
+    menu_lacks: tuple[str, ...] = ()
+    running_lacks: tuple[str, ...] = ()
+    pending: bool = False
+    program_text: str | None = None
+    unit_text: str | None = None
+    enabled: bool = False
+    bound: dict[str, str] = field(default_factory=dict[str, str])  # address: driver
+    overrides: dict[str, str] = field(default_factory=dict[str, str])  # address: driver_override
+    devices: tuple[Device, ...] = ()
+    strangers: tuple[str, ...] = ()  # others with a driver in the groups of the devices
+    way: str = ""
+    against: tuple[str, ...] = ()
+    module: bool = False  # vfio-pci is in the kernel
+    used: bool = False  # a virtual machine holds a device
+    cpu: str = ""
+    image: bool = False
+
+
+class VfioBound(State[Observed]):
+    """The IOMMU is on, and vfio-pci holds the chosen devices, now and at every boot.
+
+    Args:
+        devices: addresses (``0000:1b:00.0``), kinds (``10de:2330``) or ``gpus``; empty: nothing.
+        passthrough: also ``iommu=pt``, which spares devices of the host the translation.
+        arguments: further kernel arguments that the platform needs.
+        reboot_timeout_s: how long the node may take to come back, in seconds.
+
+    Disruption:
+        ``REBOOT`` where the kernel lacks an argument or another driver holds a device; otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "vfio"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    after: ClassVar[tuple[str, ...]] = ("nouveau",)
+    before: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+
+    devices: tuple[str, ...] = Field(default=(), strict=False)
+    passthrough: bool = True
+    arguments: tuple[str, ...] = Field(default=(), strict=False)
+    reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    @field_validator("devices")
+    @classmethod
+    def _are_devices(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
+        for text in devices:
+            if not vfio.is_device(text):
+                raise ValueError(
+                    f"{text!r} names no PCI device; write 0000:1b:00.0, 10de:2330 (lower case) or gpus"
+                )
+        return tuple(dict.fromkeys(devices))
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_arguments(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if not grub.is_argument(word):
+                raise ValueError(f"{word!r} is no kernel argument; write each as key or key=value")
+        return words
+
+    def _words(self, cpu: str) -> tuple[str, ...]:
+        """Kernel arguments. Arm and AMD machines have the IOMMU on by default; AMD's is asked for all the same."""
+        first = {"GenuineIntel": ("intel_iommu=on",), "AuthenticAMD": ("amd_iommu=on",)}.get(
+            cpu, ()
+        )
+        return (*first, *(("iommu=pt",) if self.passthrough else ()), *self.arguments)
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        line = node.ask(AskCommandLine(self.name))
+        program, unit_text = node.read_text(PROGRAM_PATH), node.read_text(UNIT_PATH)
+        unit = node.units(UNIT).get(UNIT)
+        looked = node.shell(vfio.look_program(self.devices)).stdout
+        devices, members = _parse_look(looked)
+        words = self._words(line.cpu)
+        chosen = {device.address for device in devices}
+        return Observed(
+            drop_in=line.drop_in,
+            menu_lacks=line.menu_lacks(words),
+            running_lacks=() if facts.image else line.running_lacks(words),
+            pending=line.pending,
+            program_text=program,
+            unit_text=unit_text,
+            enabled=unit is not None and unit.enabled,
+            bound={d.address: d.driver for d in devices},
+            overrides={d.address: d.override for d in devices if "vfio" in d.override},
+            devices=devices,
+            strangers=tuple(f"{a} ({k})" for a, k in members if a not in chosen and k),
+            way=line.way,
+            against=line.against(words),
+            module="module=1" in looked.splitlines(),
+            used="used=1" in looked.splitlines(),
+            cpu=line.cpu,
+            image=facts.image,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen,
+                drop_in=None,
+                pending=False,
+                program_text=None,
+                unit_text=None,
+                enabled=False,
+                overrides={} if self._ours(seen) else seen.overrides,
+            )
+        if not self.devices:
+            return seen
+        words = self._words(seen.cpu)
+        # Arguments that somebody else gives already are theirs; we add nothing then.
+        theirs = seen.drop_in is None and not seen.menu_lacks and not seen.running_lacks
+        wanted = grub.drop_in_text(self.name, words)
+        return replace(
+            seen,
+            drop_in=None if theirs or not words else wanted,
+            menu_lacks=(),
+            running_lacks=(),
+            pending=False,
+            program_text=vfio.boot_program(self.devices),
+            unit_text=UNIT_TEXT,
+            enabled=True,
+            bound={d.address: d.driver if d.bound else d.best for d in seen.devices},
+            overrides={d.address: d.best for d in seen.devices},
+        )
+
+    def _ours(self, seen: Observed) -> bool:
+        return seen.program_text is not None or seen.unit_text is not None
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent:
+            if seen.overrides and seen.used and self._ours(seen):
+                return "a virtual machine holds a device; shut it down first"
+            return None
+        return self._unfit(seen) if self.devices and not seen.image else None
+
+    def _unfit(self, seen: Observed) -> str | None:
+        if not seen.devices:
+            return f"no PCI device is {' or '.join(self.devices)}; see lspci -nn"
+        if not seen.module:
+            return "vfio-pci is not in the kernel that runs; install the package with its modules (linux-modules-extra)"
+        if seen.against:
+            return f"the kernel command line says {' '.join(seen.against)}; take it out of /etc/default/grub"
+        if (seen.menu_lacks or seen.running_lacks) and seen.way != "grub":
+            words = " ".join(self._words(seen.cpu))
+            if seen.way == "grubby":
+                return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
+            return f"the kernel needs {words}, and nothing here is known to write its command line (no update-grub); add them yourself"
+        consoles = [d.address for d in seen.devices if d.console and not d.bound]
+        if consoles:
+            return f"{', '.join(consoles)} shows the console of this node; choose another console in the firmware, or leave it out"
+        if seen.strangers:
+            return (
+                f"{', '.join(seen.strangers)} shares an IOMMU group with a chosen device, and would be cut off; "
+                "name it in devices too, or move the card to another slot"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        boot = not self.absent and self._needs_boot(seen)
+        takeover = Disruption.REBOOT if boot else Disruption.NONE
+        return diff(
+            seen,
+            self.desired(seen),
+            costs={
+                "running_lacks": Disruption.REBOOT,
+                "bound": takeover,
+                "overrides": takeover,
+            },
+            why={
+                "running_lacks": "a kernel reads its command line when it boots",
+                "bound": "taken over at boot: the driver that holds it now may be in use"
+                if boot
+                else "",
+            },
+            paths={
+                "drop_in": grub.drop_in_path(self.name),
+                "program_text": PROGRAM_PATH,
+                "unit_text": UNIT_PATH,
+            },
+            notes=tuple(self._notes(seen)),
+        )
+
+    def _needs_boot(self, seen: Observed) -> bool:
+        held = any(d.driver and not d.bound for d in seen.devices)
+        return bool(held or seen.running_lacks or any(not d.group for d in seen.devices))
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent:
+            if seen.drop_in is not None:
+                yield "the kernel that runs keeps its arguments until the next boot"
+            return
+        if not self.devices:
+            yield "no device is named: nothing to do"
+        elif vfio.GPUS in self.devices:
+            yield "no GPU is left for the host: nvidia.ko will not load here (No such device), so leave the states driver and those after it out"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        wanted = self.desired(seen)
+        if "drop_in" in plan.fields and wanted.drop_in is not None:
+            yield from cmdline.set_arguments(self.name, self._words(seen.cpu))
+        elif plan.fields & {"menu_lacks", "pending"}:
+            yield cmdline.write_menu(self.name)
+        if "program_text" in plan.fields and wanted.program_text is not None:
+            yield ops.PutText(PROGRAM_PATH, wanted.program_text, mode=0o755)
+        if "unit_text" in plan.fields:
+            yield ops.PutText(UNIT_PATH, UNIT_TEXT, mode=0o644)
+            yield ops.DaemonReload()
+        if "enabled" in plan.fields:
+            yield ops.EnableUnit(UNIT, now=False)
+        if plan.fields & {"running_lacks", "bound", "overrides"}:
+            if self._needs_boot(seen):
+                lacks = " ".join(seen.running_lacks)
+                what = f"the kernel lacks {lacks}" if lacks else "another driver holds a device"
+                yield ops.Reboot(what, timeout=self.reboot_timeout_s)
+            else:
+                yield ops.Run(
+                    f"SYS=$SYS sh {PROGRAM_PATH} || fail 'see above'; effect bound",
+                    "bind the devices to their vfio driver",
+                    timeout=120,
+                    running=True,
+                )
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "enabled" in plan.fields or ("unit_text" in plan.fields and seen.enabled):
+            yield ops.DisableUnit(UNIT)
+        if "overrides" in plan.fields:
+            yield ops.Run(
+                vfio.release_program(tuple(seen.overrides)) + "effect released",
+                "give the devices back to their own drivers",
+                timeout=120,
+                running=True,
+            )
+        if "drop_in" in plan.fields:
+            yield from cmdline.set_arguments(self.name, None)
+        elif "pending" in plan.fields:
+            yield cmdline.write_menu(self.name)
+        # Last: these files are how the next run knows that the overrides are this state's.
+        if "unit_text" in plan.fields:
+            yield ops.RemoveFile(UNIT_PATH)
+            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.DaemonReload()
+        if "program_text" in plan.fields:
+            yield ops.RemoveFile(PROGRAM_PATH)
+            yield ops.ForgetOriginal(PROGRAM_PATH)
+
+
+def _parse_look(text: str) -> tuple[tuple[Device, ...], tuple[tuple[str, str], ...]]:
+    """Chosen devices, and (address, driver) of everything in their IOMMU groups."""
+    devices: list[Device] = []
+    members: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, rest = line.partition("=")
+        parts = rest.split("|")
+        if key == "device" and len(parts) == 6:
+            address, driver, override, best, group, console = parts
+            override = "" if override == "(null)" else override
+            devices.append(Device(address, driver, override, best, group, console == "1"))
+        elif key == "member" and len(parts) == 3:
+            members[parts[1]] = parts[2]
+    return tuple(devices), tuple(sorted(members.items()))

@@ -1,0 +1,232 @@
+"""A virtual machine with a vGPU has its licence: gridd.conf, the client's token, and nvidia-gridd.
+
+Without a licence a vGPU works for a while and is then slowed down, which looks like anything but a
+licence. So the proof is what the driver says (``License Status: Licensed``), not that files are there.
+
+Surprising: gridd.conf comes as a template and may hold settings of others, which stay; the token is what
+names the licence server, and is the machine's secret: it is compared by its checksum, and never shown.
+Its mode is 0744, as NVIDIA's guide has it, though nothing of it is executed.
+
+Sources:
+    NVIDIA License System user guide, "Configuring a Licensed Client on Linux" (folder, mode 744, FeatureType,
+    restart of nvidia-gridd); NVIDIA virtual GPU client licensing user guide (gridd.conf).
+    NVIDIA/gpu-operator: the token's name, client_configuration_token.tok.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
+from gpustate.files import TextFiles
+from gpustate.text import gridd
+
+UNIT = "nvidia-gridd.service"
+CONF_PATH = "/etc/nvidia/gridd.conf"
+TEMPLATE_PATH = "/etc/nvidia/gridd.conf.template"
+TOKEN_PATH = "/etc/nvidia/ClientConfigToken/client_configuration_token.tok"
+TOKEN_MODE = 0o744
+LICENSED = "Licensed"
+_TOKENS = TextFiles("client configuration token", PolicyError, 1)
+
+_LOOK = f"""[ -e {TOKEN_PATH} ] && sha256sum {TOKEN_PATH} | cut -c 1-16 | sed 's/^/token=/'
+[ -z "${{GPUSTATE_IMAGE-}}" ] && command -v nvidia-gridd >/dev/null && timeout -k 2 30 nvidia-smi -q 2>/dev/null | grep -E 'License Status|Virtualization Mode'
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Configuration, token and licence."""
+
+    conf_text: str | None = None
+    token: str | None = None  # first digits of its checksum
+    token_mode: str | None = None
+    licensed: bool = False  # every licensed product of the machine
+    active: bool = False
+    enabled: bool = False
+    installed: bool = False
+    statuses: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()  # virtualization mode of each GPU
+    template_text: str | None = None
+    image: bool = False
+
+
+class VgpuLicensed(State[Observed]):
+    """The machine's vGPUs are licensed, by a token (NLS) or by a licence server of the old kind.
+
+    Args:
+        token_file: the client configuration token, on the machine gpustate runs on; empty: none.
+        feature_type: 1 vGPU, 2 RTX virtual workstation, 4 compute, 0 unlicensed.
+        server_address, server_port: licence server of the old kind, for driver branches that know it.
+        backup_server_address, backup_server_port: a second one.
+        wait_s: how long a licence may take to come, in seconds.
+
+    Disruption:
+        ``RESTART`` of nvidia-gridd; programs on the GPUs go on.
+
+    Raises:
+        PolicyError: the token's file cannot be read.
+    """
+
+    name: ClassVar[str] = "vgpu-guest"
+    needs: ClassVar[tuple[str, ...]] = ("driver",)
+    known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    worst: ClassVar[Disruption] = Disruption.RESTART
+
+    token_file: str = ""
+    feature_type: Literal[0, 1, 2, 4] = 1
+    server_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]*$")] = ""
+    server_port: Annotated[int, Field(ge=1, le=65535)] = 7070
+    backup_server_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]*$")] = ""
+    backup_server_port: Annotated[int, Field(ge=1, le=65535)] = 7070
+    wait_s: Annotated[int, Field(ge=1, le=600)] = 60
+
+    @model_validator(mode="after")
+    def _reads(self) -> VgpuLicensed:
+        if not self.absent:
+            self._token()
+        return self
+
+    def _token(self) -> str | None:
+        return _TOKENS.text(self.token_file) if self.token_file else None
+
+    @property
+    def _asked(self) -> bool:
+        return bool(self.token_file or self.server_address)
+
+    def _values(self) -> dict[str, str]:
+        found = {"FeatureType": str(self.feature_type)}
+        if self.server_address:
+            found |= {"ServerAddress": self.server_address, "ServerPort": str(self.server_port)}
+        if self.backup_server_address:
+            found |= {
+                "BackupServerAddress": self.backup_server_address,
+                "BackupServerPort": str(self.backup_server_port),
+            }
+        return found
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        conf, template = node.read_text(CONF_PATH), node.read_text(TEMPLATE_PATH)
+        unit = node.units(UNIT).get(UNIT)
+        stat = node.stats(TOKEN_PATH).get(TOKEN_PATH)
+        said = node.shell(_LOOK).stdout
+        token = next((line[6:] for line in said.splitlines() if line.startswith("token=")), None)
+        statuses = gridd.license_status(said)
+        return Observed(
+            conf_text=conf,
+            token=token,
+            token_mode=f"{stat.mode:04o}" if stat is not None and stat.kind == "file" else None,
+            licensed=bool(statuses) and all(status == LICENSED for status in statuses),
+            active=unit is not None and unit.active,
+            enabled=unit is not None and unit.enabled,
+            installed=unit is not None and unit.load_state == "loaded",
+            statuses=statuses,
+            modes=tuple(sorted(set(gridd.modes(said)))),
+            template_text=template,
+            image=facts.image,
+        )
+
+    def _conf(self, seen: Observed) -> str:
+        base = seen.conf_text
+        if base is None:
+            base = gridd.HEADER + (seen.template_text or "")
+        return gridd.merged(base, self._values())
+
+    def _conf_before(self, seen: Observed) -> str | None:
+        """gridd.conf without what is ours; ``None`` where nothing is left of it."""
+        if seen.conf_text is None:
+            return None
+        text = gridd.restored(seen.conf_text)
+        if not text.startswith(gridd.HEADER):
+            return text
+        rest = text.removeprefix(gridd.HEADER)
+        return None if rest == (seen.template_text or "") else rest
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            ours = self._conf_before(seen) != seen.conf_text
+            gone = replace(seen, conf_text=self._conf_before(seen))
+            return replace(gone, token=None, token_mode=None) if ours else gone
+        if not self._asked:
+            return seen
+        token = self._token()
+        digest = hashlib.sha256(token.encode()).hexdigest()[:16] if token is not None else None
+        live = not seen.image
+        return replace(
+            seen,
+            conf_text=self._conf(seen),
+            token=digest if digest is not None else seen.token,
+            token_mode=f"{TOKEN_MODE:04o}" if digest is not None else seen.token_mode,
+            licensed=live if self.feature_type else seen.licensed,
+            active=live,
+            enabled=True,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not self._asked or seen.installed:
+            return None
+        return (
+            "nvidia-gridd is not installed: it comes with NVIDIA's vGPU guest driver (-grid), not with the driver "
+            "of the public repositories; install that one, or leave the state out here with only="
+        )
+
+    def plan(self, seen: Observed) -> Plan:
+        restart = Disruption.RESTART if seen.active else Disruption.NONE
+        status = ", ".join(sorted(set(seen.statuses))) or "no licensed product"
+        notes: tuple[str, ...] = ()
+        if not self.absent and not self._asked:
+            notes = ("neither a token nor a licence server is named: nothing to do",)
+        elif not self.absent and seen.modes and not {"VGPU", "vGPU"} & set(seen.modes):
+            notes = (f"no GPU here is a vGPU (virtualization mode {', '.join(seen.modes)})",)
+        return diff(
+            seen,
+            self.desired(seen),
+            costs=dict.fromkeys(("conf_text", "token", "licensed"), restart),
+            why={"licensed": f"License Status: {status}"},
+            paths={"conf_text": CONF_PATH},
+            notes=notes,
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if plan.fields & {"token", "token_mode"}:
+            token = None if self.absent else self._token()
+            if token is None:
+                yield ops.RemoveFile(TOKEN_PATH)
+                yield ops.ForgetOriginal(TOKEN_PATH)
+            else:
+                yield ops.PutText(
+                    TOKEN_PATH, token, mode=TOKEN_MODE, owner="root:root", secret=True
+                )
+        if "conf_text" in plan.fields:
+            if wanted.conf_text is None:
+                yield ops.RemoveFile(CONF_PATH)
+            else:
+                yield ops.PutText(
+                    CONF_PATH, wanted.conf_text, mode=None if seen.conf_text else 0o644
+                )
+            if self.absent:
+                yield ops.ForgetOriginal(CONF_PATH)
+        if self.absent:
+            if plan.fields and seen.active:
+                yield ops.RestartUnit(UNIT)
+            return
+        if "enabled" in plan.fields:
+            yield ops.EnableUnit(UNIT, now=False)
+        if plan.fields & {"conf_text", "token", "active", "licensed"}:
+            yield ops.RestartUnit(UNIT)
+            if self.feature_type:
+                yield ops.Run(
+                    f"licensed() {{ s=$(timeout 20 nvidia-smi -q | grep 'License Status') && ! printf '%s\\n' \"$s\" | grep -qv ': {LICENSED}'; }}\n"
+                    f"wait_for {self.wait_s} licensed || {{ nvidia-smi -q | grep 'License Status' | sort -u; journalctl -u {UNIT} -n 10 --no-pager -o cat; "
+                    'fail "the GPUs are not licensed: is the token valid, and the licence server in reach?"; }\neffect licensed',
+                    "wait for the licence",
+                    timeout=self.wait_s * 3 + 60,
+                    running=True,
+                )

@@ -1,0 +1,183 @@
+"""DCGM and the health of GPUs on a real node: real systemd, apt, sockets and HTTP over a real run by ssh.
+
+Simulated are the driver, NVIDIA's packages, the host engine, the exporter (it serves the real text format
+from the stub NVML) and the kernel log. Looked at with dpkg, systemctl, ss and an HTTP request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "dcgm": ("simulated node", "debian12"),
+    "dcgm-exporter": ("simulated node", "debian12"),
+    "quarantine": ("simulated node", "debian13"),
+    "gpu-labels": ("simulated node", "debian13"),
+}
+
+POLICY = """
+from gpustate import Policy
+from gpustate.registry import get
+
+policy = Policy({base} get("dcgm")({dcgm}), get("dcgm-exporter")({exporter}){more})
+"""
+BASE = """get("preflight")(), get("nouveau")(), get("driver-repository")(), get("driver")(branch=580),
+    get("persistenced")(), get("fabric-manager")(),"""
+PROOF = """, get("quarantine")(), get("gpu-labels")(), get("validator")(containers="none")"""
+METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:{}/metrics\").read().decode())'"
+
+
+class Site:
+    """gpustate from the outside, against one node."""
+
+    def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
+        self.target = ["-i", str(lab.inventory), "-l", node.name]
+        self.policy = folder / "policy.py"
+        self.say()
+
+    def say(self, *, dcgm: str = "", exporter: str = "", base: str = BASE, more: str = "") -> None:
+        """Write the policy."""
+        text = POLICY.format(base=base, dcgm=dcgm, exporter=exporter, more=more)
+        self.policy.write_text(text)
+
+    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command line."""
+        program = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words, *self.target],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def on_policy(self, verb: str, *, code: int = 0) -> dict[str, Any]:
+        """Run a verb on the policy; what it says of the node."""
+        yes = [] if verb in ("drift", "validate") else ["--yes"]
+        done = self.run(verb, str(self.policy), *yes, "-o", "json", code=code)
+        found: dict[str, Any] = json.loads(done.stdout)["nodes"][0]
+        return found
+
+
+def changes(found: dict[str, Any], state: str) -> set[str]:
+    """Fields of a state that differ or differed."""
+    mine = next(one for one in found["states"] if one["state"] == state)
+    return {change["field"] for change in mine.get("changes", [])}
+
+
+def unchanged(found: dict[str, Any]) -> bool:
+    return all(one["outcome"] in ("unchanged", "not applicable") for one in found["states"])
+
+
+def test_installed_scraped_damaged_repaired_and_taken_away(
+    lab: Lab, node12: Node, tmp_path: Path
+) -> None:
+    site = Site(lab, node12, tmp_path)
+    old = "dpkg-query -W -f '${Package} ${db:Status-Abbrev}\\n' 'datacenter-gpu-manager*' | grep ' .i'"
+    files = "ls -Ad /etc/dcgm-exporter /etc/systemd/system/nvidia-dcgm* /var/lib/dcgm-exporter"
+    site.on_policy("apply")
+    assert (
+        node12.run("systemctl is-active nvidia-dcgm nvidia-dcgm-exporter").stdout == "active\n" * 2
+    )
+    assert re.search(r"127\.0\.0\.1:5555\b", node12.run("ss -ltnH").stdout)
+    answer = node12.run(METRICS.format(9400)).stdout
+    assert len(re.findall(r"^DCGM_FI_DEV_GPU_TEMP\{", answer, re.MULTILINE)) == 8
+    assert node12.run("apt-mark showhold").stdout.count("datacenter-gpu-manager") == 5
+    assert unchanged(site.on_policy("apply"))
+
+    # A comment costs no restart; a field that is gone does, and so does a service that is stopped.
+    pid = "systemctl show -p MainPID --value nvidia-dcgm-exporter"
+    before = node12.run(pid).stdout
+    counters = "/etc/dcgm-exporter/gpustate-counters.csv"
+    node12.run(f"echo '# mine' >>{counters}")
+    assert changes(site.on_policy("apply"), "dcgm-exporter") == {"counters"}
+    assert node12.run(pid).stdout == before
+    # The exporter has to be there first: one that starts pulls its host engine up again.
+    wait = f"until {METRICS.format(9400)} >/dev/null 2>&1; do sleep 0.2; done"
+    node12.run(
+        f"sed -i /POWER_USAGE/d {counters}; systemctl restart nvidia-dcgm-exporter; {wait}; "
+        "systemctl stop nvidia-dcgm"
+    )
+    drift = site.on_policy("drift", code=2)
+    assert {"active", "bound", "words"} <= changes(drift, "dcgm")
+    site.on_policy("apply")
+    assert "DCGM_FI_DEV_POWER_USAGE{" in node12.run(METRICS.format(9400)).stdout
+
+    site.say(
+        dcgm='address="ALL", port=5566',
+        exporter='engine="localhost:5566", listen="127.0.0.1:9401", job_mapping="/var/lib/dcgm-exporter/jobs"',
+    )
+    site.on_policy("apply")
+    node12.run("echo 4711 >/var/lib/dcgm-exporter/jobs/3")
+    jobs = node12.run(METRICS.format(9401)).stdout
+    assert re.search(r'GPU_TEMP\{gpu="3",.*hpc_job="4711"\}', jobs)
+    assert re.search(r"0\.0\.0\.0:5566\b", node12.run("ss -ltnH").stdout)
+    assert unchanged(site.on_policy("apply"))
+
+    node12.run("rm /var/lib/dcgm-exporter/jobs/3")
+    site.say(base="", exporter='job_mapping="/var/lib/dcgm-exporter/jobs"')
+    site.on_policy("remove")
+    assert node12.run(old, check=False).stdout == ""
+    assert node12.run(files, check=False).stdout == ""
+    assert unchanged(site.on_policy("remove"))
+
+    # DCGM 3 is named and replaced.
+    node12.run("apt-get install -y -q datacenter-gpu-manager && systemctl start nvidia-dcgm")
+    site.say()
+    assert "old" in changes(site.on_policy("apply"), "dcgm")
+    assert "datacenter-gpu-manager ii" not in node12.run(old).stdout
+    assert unchanged(site.on_policy("apply"))
+
+
+def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    site = Site(lab, node13, tmp_path)
+    site.say(more=PROOF)
+    site.on_policy("apply")
+    assert site.on_policy("validate")["status"] == "ok"
+    site.run("health")
+
+    for fault in ("remap-failure:3", "pcie-width:1", "xid-13:2"):
+        node13.fault(fault, on=True)
+    broken = site.on_policy("validate", code=3)
+    check = next(one for one in broken["checks"] if one["outcome"] == "failed")
+    assert check["name"] == "health"
+    assert "GPU 3" in check["evidence"]
+    assert "replaced" in check["remedy"]
+    told = json.loads(site.run("health", "-o", "json", code=3).stdout)["nodes"][0]["gpus"]
+    assert [gpu["state"] for gpu in told] == ["well", "warning", "well", "failed", *["well"] * 4]
+
+    site.run("quarantine", "--gpu", "3", "--for", "1d", "-m", "RMA 4711")
+    features = (
+        "grep -h nvidia.com/gpu.count /etc/kubernetes/node-feature-discovery/features.d/gpustate"
+    )
+    proven = site.on_policy("apply")
+    assert "RMA 4711" in json.dumps(proven["notes"])
+    assert "kernel ran on 7 devices" in json.dumps(site.on_policy("validate")["checks"])
+    assert node13.run(features).stdout == "nvidia.com/gpu.count=7\n"
+    assert "RMA 4711" in site.run("facts").stdout
+    site.run("health")
+
+    # It ends by itself: the node's clock, not a command, brings the GPU back, and it has to prove itself.
+    path = "/var/lib/gpustate/quarantine.json"
+    node13.run(f'sed -i \'s/"until": [0-9]*/"until": 1700000000/\' {path}')
+    drift = site.on_policy("drift", code=2)
+    assert changes(drift, "quarantine") == {"gpus"}
+    assert "the quarantine has ended" in json.dumps(site.run("health", code=3).stdout)
+    assert "the quarantine has ended" in json.dumps(site.on_policy("validate", code=3)["checks"])
+    node13.fault("remap-failure:3", on=False)
+    site.on_policy("apply")
+    assert node13.run(features).stdout == "nvidia.com/gpu.count=8\n"
+    assert node13.run(f"ls {path}", check=False).stdout == ""

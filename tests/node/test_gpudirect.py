@@ -1,0 +1,220 @@
+"""OFED, nvidia-peermem, GDRCopy, GPUDirect Storage and CUDA toolkits on a real node.
+
+Real: apt, dpkg, DKMS, update-alternatives, depmod, modinfo and modprobe's list of symbols. Simulated: NVIDIA's
+packages, the modules' code, and what the kernel says to a module that does not fit. Looked at with the
+distribution's own tools and the node's files, not with the probes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import gpustate
+from labnodes import LabFactory
+
+from gpustate import ops
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+from gpustate.ops import brought
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "peermem": ("simulated node", "debian13"),
+    "gds": ("simulated node", "debian13"),
+    "gdrcopy": ("simulated node", "debian13"),
+    "cuda-toolkit": ("simulated node", "debian13"),
+}
+
+POLICY = """
+from gpustate import Policy, registry
+
+policy = Policy(*(registry.get(name)(**parameters) for name, parameters in {states!r}.items()))
+"""
+NIC = {
+    "pci_address": "0000:05:00.0",
+    "vendor": 0x15B3,
+    "device_id": "1021",
+    "subsystem_id": "0022",
+    "pci_class": "020000",
+}
+DRIVER = "580.65.06"
+
+
+class Site:
+    """One node with a network card and an open driver that apt installed, and policies for it."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab, self.node, self.folder = lab, lab.nodes[0], folder
+
+    def run(
+        self, verb: str, code: int = 0, /, **states: dict[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        policy = self.folder / "policy.py"
+        named = {name.replace("_", "-"): parameters for name, parameters in states.items()}
+        policy.write_text(POLICY.format(states=named))
+        words = ["--yes"] if verb in ("apply", "remove") else []
+        ran = gpustate(
+            verb, policy, "-i", self.lab.inventory, *words, "-o", "json", code=code, timeout=900
+        )
+        return {row["state"]: row for row in ran.document["nodes"][0]["states"]}
+
+    def outcomes(self, verb: str, code: int = 0, /, **states: dict[str, Any]) -> dict[str, str]:
+        return {name: row["outcome"] for name, row in self.run(verb, code, **states).items()}
+
+    def said(self, command: str, *, check: bool = True) -> str:
+        return self.node.run(command, check=check, timeout_s=600).stdout.strip()
+
+    def loaded(self) -> set[str]:
+        return {
+            line.split()[0] for line in self.said("cat /run/gpustate-lab/proc/modules").splitlines()
+        }
+
+    def packages(self) -> str:
+        return self.said(
+            "dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\\n' | grep '^.i'"
+        )
+
+
+def install_driver(node: Node) -> None:
+    """As a person does it; an initramfs has nothing to do with what is tested here."""
+    run = lambda text: node.run(text, timeout_s=900)  # noqa: E731
+    inventory = run("cat /etc/apt/sources.list.d/gpustate-lab-lab.list").stdout
+    base = inventory.split("] ")[1].split("/lab/")[0]
+    suite = inventory.split("/lab/")[1].split("/")[0]
+    run("printf '#!/bin/sh\n' >/usr/sbin/update-initramfs")
+    run(
+        f"echo 'deb [trusted=yes] {base}/mirror/{suite}/ /' >/etc/apt/sources.list.d/mirror.list; apt-get -q update"
+        " -o Dir::Etc::sourcelist=/etc/apt/sources.list.d/mirror.list -o Dir::Etc::sourceparts=-"
+    )
+    run(
+        "DEBIAN_FRONTEND=noninteractive apt-get -y -q install --no-install-recommends "
+        + " ".join(
+            f"{name}={DRIVER}-1"
+            for name in (
+                "nvidia-kernel-open-dkms",
+                "nvidia-kernel-support",
+                "firmware-nvidia-gsp",
+                "nvidia-modprobe",
+            )
+        )
+    )
+    path = node.root / "etc/gpustate-lab/hardware.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "nics": [NIC]}))
+    node.reboot()
+
+
+@pytest.fixture(scope="module")
+def prepared(lab_factory: LabFactory) -> Lab:
+    lab = lab_factory(LabSpec(nodes=1, images=("debian13",), gpus=("2xH100",)))
+    install_driver(lab.nodes[0])
+    return lab
+
+
+@pytest.fixture
+def site(prepared: Lab, tmp_path: Path) -> Site:
+    return Site(prepared, tmp_path)
+
+
+def swap_ofed(site: Site, version: str) -> None:
+    """Install an OFED and let it be the one that runs, as a reboot would."""
+    site.said(
+        "for m in nvidia_peermem mlx5_core ib_core mlx_compat; do rmmod $m 2>/dev/null; done; :"
+    )
+    site.said(
+        f"DEBIAN_FRONTEND=noninteractive apt-get -y -q install doca-ofed={version}-1 "
+        f"mlnx-ofed-kernel-dkms={version}-1 ofed-scripts={version}-1"
+    )
+    site.said("modprobe mlx5_core")
+
+
+@pytest.mark.proof
+def test_peermem_follows_the_ofed_that_runs(site: Site) -> None:
+    by_rule = site.run("plan", peermem={})["peermem"]
+    assert "DMA-BUF" in json.dumps(by_rule)
+    assert site.outcomes("apply", 5, peermem={"method": "peermem"})["peermem"] == "refused"
+
+    swap_ofed(site, "24.10.1.1.4")
+    assert "Invalid argument" in site.node.run("modprobe nvidia-peermem", check=False).stderr
+    assert site.outcomes("apply", peermem={"method": "peermem"}) == {"peermem": "changed"}
+    assert "nvidia_peermem" in site.loaded()
+    symbols = "modprobe --dump-modversions $(modinfo -n nvidia-peermem)"
+    assert "0x1a2b3c4d\tib_register_peer_memory_client" in site.said(symbols)
+    assert site.outcomes("apply", peermem={"method": "peermem"}) == {"peermem": "unchanged"}
+
+    swap_ofed(site, "25.04.0.6.0")
+    drifted = site.run("drift", 2, peermem={"method": "peermem"})["peermem"]
+    assert "another OFED" in json.dumps(drifted)
+    assert site.outcomes("apply", peermem={"method": "peermem"}) == {"peermem": "changed"}
+    assert "0x0badf00d\tib_register" in site.said(symbols)
+    site.node.reboot()
+    site.said("modprobe mlx5_core; modprobe nvidia-peermem")
+    assert site.outcomes("apply", peermem={"method": "peermem"}) == {"peermem": "unchanged"}
+
+    assert site.outcomes("remove", peermem={"method": "peermem"}) == {"peermem": "changed"}
+    assert "nvidia_peermem" not in site.loaded()
+    assert site.said("find /etc -name '*gpustate-peermem*'") == ""
+
+
+def test_gdrcopy_and_gds_are_built_loaded_mended_and_taken_away(site: Site) -> None:
+    before = site.packages()
+    states: dict[str, Any] = {"gdrcopy": {}, "gds": {"version": "2.26.6"}}
+    assert site.outcomes("apply", **states) == {"gdrcopy": "changed", "gds": "changed"}
+    assert {"gdrdrv", "nvidia_fs"} <= site.loaded()
+    assert site.said("cat /proc/driver/nvidia-fs/version") == "version: 2.26"
+    assert site.said("stat -c '%F %a' /dev/gdrdrv") == "character special file 666"
+    assert set(site.outcomes("apply", **states).values()) == {"unchanged"}
+
+    site.said("rmmod gdrdrv nvidia_fs; rm -f $(modinfo -n nvidia-fs); depmod")
+    assert site.outcomes("apply", **states) == {"gdrcopy": "changed", "gds": "changed"}
+    assert site.said("cat /proc/driver/nvidia-fs/version") == "version: 2.26"
+
+    assert site.outcomes("remove", **states) == {"gdrcopy": "changed", "gds": "changed"}
+    assert site.packages() == before
+    assert not {"gdrdrv", "nvidia_fs"} & site.loaded()
+    assert (
+        site.said(
+            "find /etc /var/lib/gpustate/brought -name '*g[d]*' 2>/dev/null | grep -E 'gdrdrv|nvidia-fs|gdrcopy' || :"
+        )
+        == ""
+    )
+
+
+def test_toolkits_lie_beside_each_other_and_bring_no_driver(site: Site) -> None:
+    before = site.packages()
+    site.said("DEBIAN_FRONTEND=noninteractive apt-get -y -q install cuda-toolkit-12-4")
+    with_one, link = site.packages(), site.said("cat /var/lib/dpkg/alternatives/cuda")
+    states: dict[str, Any] = {"cuda_toolkit": {"versions": ("12.9", "13.0")}}
+    assert site.outcomes("apply", **states) == {"cuda-toolkit": "changed"}
+    assert site.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-12.4"
+    assert "V13.0" in site.said("/usr/local/cuda-13.0/bin/nvcc --version")
+    assert site.outcomes("apply", **states) == {"cuda-toolkit": "unchanged"}
+
+    site.said("rm /usr/local/cuda-12.9/bin/nvcc; update-alternatives --auto cuda")
+    assert site.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-13.0"
+    assert site.outcomes("apply", **states) == {"cuda-toolkit": "changed"}
+    assert "V12.9" in site.said("/usr/local/cuda-12.9/bin/nvcc --version")
+    assert site.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-12.4"
+    asked: dict[str, Any] = {"cuda_toolkit": {"versions": ("12.9", "13.0"), "default": "13.0"}}
+    assert site.outcomes("apply", **asked) == {"cuda-toolkit": "changed"}
+    assert site.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-13.0"
+
+    assert site.outcomes("remove", **states) == {"cuda-toolkit": "changed"}
+    assert site.packages() == with_one
+    assert site.said("cat /var/lib/dpkg/alternatives/cuda") == link
+    site.said("apt-get -y -q autoremove --purge cuda-toolkit-12-4")
+    assert site.packages() == before
+
+
+def test_a_package_that_would_move_the_driver_is_stopped_before_it_starts(site: Site) -> None:
+    before = site.packages()
+    script = brought.bring("trial", (("cuda-12-9", ""),)).script()
+    prelude = "G=/var/lib/gpustate R=$(mktemp -d) LOCK=x PROC=/proc SYS=/sys\n"
+    done = site.node.run(f"{prelude}{ops.LIBRARY}\nset -e\n{script}", check=False, timeout_s=300)
+    assert done.returncode != 0
+    assert "would install or move the driver" in done.stdout + done.stderr
+    assert site.packages() == before

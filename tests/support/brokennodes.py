@@ -1,0 +1,528 @@
+"""Nodes that are broken as people have met them, and healthy ones that look alike.
+
+One scenario, two worlds: ``breaks`` makes the node that is broken, ``twin`` the healthy one whose looks are as
+near to it as can be (the same services, the same oddity without its harm). ``problem`` is the public thread
+that tells of it, as the cause has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nodetrees import ADDRESSES, KERNEL, UUIDS, V, World
+
+from gpustate.model import chain
+from gpustate.text.nvml_report import MigDevice, NvmlFacts
+
+Change = Callable[[World], object]
+NEW = "580.95.05"
+OLD_KERNEL = "6.1.0-27-amd64"
+EFIVAR = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+HISTORY = f"""
+Start-Date: 2026-01-02  06:11:03
+Commandline: /usr/bin/unattended-upgrade
+Upgrade: libnvidia-ml1:amd64 ({V}-1, {NEW}-1), libcuda1:amd64 ({V}-1, {NEW}-1)
+End-Date: 2026-01-02  06:11:20
+"""
+MAKE_LOG = f"""DKMS make.log for nvidia-{V} for kernel {KERNEL} (x86_64)
+/var/lib/dkms/nvidia/{V}/build/nvidia/os-mlock.c:42:1: error: too few arguments to function 'follow_pfn'
+make[1]: *** [Makefile:1] Error 2
+"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One broken node and its healthy twin.
+
+    Args:
+        cause: the name ``explain`` must give it.
+        problem: numbers of the problem in the collected reports of the field, for the count of what is covered.
+        breaks: what is wrong.
+        words: what the evidence must say.
+        twin: the same node without its harm; without one, the plain healthy node is it.
+    """
+
+    cause: str
+    problem: tuple[int, ...]
+    breaks: Change
+    words: tuple[str, ...]
+    twin: Change | None = None
+
+    def healthy(self) -> World:
+        """The twin; the plain healthy node where the scenario has none of its own."""
+        world = World()
+        if self.twin is not None:
+            self.twin(world)
+        return world
+
+    def broken(self) -> World:
+        """The broken node."""
+        world = World()
+        self.breaks(world)
+        return world
+
+    def __str__(self) -> str:
+        return self.cause
+
+
+def both(*changes: Change) -> Change:
+    """Several changes, one after the other."""
+
+    def change(world: World) -> None:
+        for one in changes:
+            one(world)
+
+    return change
+
+
+def file(path: str, text: str = "") -> Change:
+    """A file is there."""
+    return lambda world: world.files.__setitem__(path, text)
+
+
+def programs(**texts: str) -> Change:
+    """Programs print something; ``__`` stands for a dash."""
+    return lambda world: world.programs.update({k.replace("__", "-"): v for k, v in texts.items()})
+
+
+# --- PCI and driver ------------------------------------------------------------------------------
+
+
+def bound(driver: str) -> Change:
+    """Both GPUs are bound to another kernel driver, and NVIDIA's is away."""
+
+    def change(world: World) -> None:
+        world.without_driver()
+        world.pci = dict.fromkeys(ADDRESSES, ("0x2330", "0x030200", driver))
+
+    return change
+
+
+def secure_boot(signer: str, *enrolled: str, waiting: str = "") -> Change:
+    """Secure Boot is on; the module has a signer, the kernel these keys, and one waits to be enrolled."""
+
+    def change(world: World) -> None:
+        world.files["signer"] = f"{signer}\n"
+        world.files[EFIVAR] = "\x06\x00\x00\x00\x01"
+        keys = "".join(
+            f"1a2b3c4{n} I------     1 perm 1f030000     0     0 asymmetri {name}: 6cce: X509.rsa 4d0d []\n"
+            for n, name in enumerate(("Debian Secure Boot CA", *enrolled))
+        )
+        world.files["proc/keys"] = keys
+        world.programs["mokutil"] = f"        Subject: CN={waiting}\n" if waiting else ""
+
+    return change
+
+
+def loaded_proprietary(world: World) -> None:
+    world.open_module, world.license = False, "NVIDIA"
+
+
+def blackwell(world: World) -> None:
+    world.pci = dict.fromkeys(ADDRESSES, ("0x2901", "0x030200", "nvidia"))
+
+
+def pascal(world: World) -> None:
+    world.pci = dict.fromkeys(ADDRESSES, ("0x15f8", "0x030200", "nvidia"))
+
+
+def no_gpu_answers(world: World) -> None:
+    world.nvml = replace(world.nvml, gpus=())
+
+
+def upgraded(world: World) -> None:
+    """What an unattended upgrade leaves: new files around the old module in memory."""
+    world.on_disk = NEW
+    world.libraries = {name: f"{name.partition('.')[0]}.so.{NEW}" for name in world.libraries}
+    world.packages = dict.fromkeys(world.packages, f"{NEW}-1")
+    world.nvml = NvmlFacts(source="nvml", error=18, error_text="Driver/library version mismatch")
+    world.files["var/log/apt/history.log"] = HISTORY
+
+
+def other_libraries(world: World) -> None:
+    world.libraries = {name: f"{name.partition('.')[0]}.so.{NEW}" for name in world.libraries}
+
+
+def holder(world: World) -> None:
+    world.files["proc/777/comm"] = "trainer\n"
+    world.links["proc/777/fd/5"] = "dev/nvidia0"
+
+
+def module_elsewhere(world: World) -> None:
+    world.files[f"lib/modules/{OLD_KERNEL}/updates/dkms/nvidia.ko"] = ""
+
+
+def no_headers(world: World) -> None:
+    world.gone.add("headers")
+
+
+def precompiled(kernel: str) -> Change:
+    """Precompiled modules, as Ubuntu has them, for one kernel."""
+
+    def change(world: World) -> None:
+        world.packages = {
+            f"linux-modules-nvidia-580-server-{kernel}": "6.1.0-27.28",
+            "libcuda1": f"{V}-1",
+        }
+
+    return change
+
+
+def unfinished(world: World) -> None:
+    world.files["var/lib/gpustate/runs/20260102T061103-aa/journal"] = (
+        '{"e":"start","t":1}\n{"e":"intent","i":1}\n'
+    )
+
+
+def finished(world: World) -> None:
+    world.files["var/lib/gpustate/runs/20260102T061103-aa/journal"] = (
+        '{"e":"start","t":1}\n{"e":"end","stopped":0}\n'
+    )
+
+
+DRIVER = (
+    Scenario("no-gpu-on-pci", (25,), lambda w: w.pci.clear(), ("no NVIDIA GPU on PCI",)),
+    Scenario("gpus-held-for-virtual-machines", (25,), bound("vfio-pci"), ("all 2 GPUs are bound to vfio-pci",),
+             lambda w: w.pci.__setitem__("0000:52:00.0", ("0x2330", "0x030200", "vfio-pci"))),
+    Scenario("nouveau-bound", (14,), bound("nouveau"), ("bound to nouveau", "nothing below modprobe.d"),
+             file("etc/modprobe.d/blacklist.conf", "blacklist nouveau\n")),
+    Scenario("nouveau-in-initramfs", (14,),
+             both(bound("nouveau"), file("etc/modprobe.d/b.conf", "blacklist nouveau\n"), file(f"boot/initrd.img-{KERNEL}"),
+                  programs(lsinitramfs="usr/lib/modules/6.1.0-28-amd64/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n")),
+             ("holds and loads it first",),
+             both(file("etc/modprobe.d/b.conf", "blacklist nouveau\n"), programs(lsinitramfs="nouveau.ko\n"))),
+    Scenario("gpu-missing", (25,), lambda w: expect_gpus(w, 4), ("2 GPUs on PCI", "4 expected"),
+             lambda w: expect_gpus(w, 2)),
+    Scenario("gpu-off-the-bus", (25,), lambda w: w.off_the_bus.add(ADDRESSES[1]),
+             (ADDRESSES[1], "with ones")),
+    Scenario("mok-enrolment-waits", (15,), both(World.without_driver, secure_boot("Site DKMS", waiting="Site DKMS")),
+             ("'Site DKMS' is in none", "at the console"), secure_boot("Site DKMS", "Site DKMS", waiting="Site DKMS")),
+    Scenario("module-not-signed-for-secure-boot", (15,), both(World.without_driver, secure_boot("Site DKMS")),
+             ("Secure Boot is on", "'Site DKMS'"), secure_boot("Site DKMS", "Site DKMS")),
+    Scenario("open-modules-needed", (29,), both(World.without_driver, blackwell, loaded_proprietary),
+             ("only the open one drives",), blackwell),
+    Scenario("proprietary-modules-needed", (29,), both(World.without_driver, pascal), ("older than Turing",),
+             both(pascal, loaded_proprietary)),
+    Scenario("gsp-off-with-open-modules", (28,),
+             both(World.without_driver, file("etc/modprobe.d/gsp.conf", "options nvidia NVreg_EnableGpuFirmware=0\n")),
+             ("NVreg_EnableGpuFirmware=0",),
+             both(loaded_proprietary, file("etc/modprobe.d/gsp.conf", "options nvidia NVreg_EnableGpuFirmware=0\n"))),
+    Scenario("gpu-not-supported-by-branch", (29,),
+             both(World.without_driver, programs(dmesg="[  9.1] NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330)\n"
+                  "[  9.1] NVRM: installed in this system is not supported by the NVIDIA 470.256.02 driver release.\n")),
+             ("is not supported by the NVIDIA 470.256.02",),
+             programs(dmesg="[  9.1] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64\n")),
+    Scenario("upgraded-under-a-loaded-module", (1, 22), both(upgraded, holder),
+             (f"loaded {V}", "unattended-upgrades", "trainer (pid 777)"), file("var/log/apt/history.log", HISTORY)),
+    Scenario("library-version-mismatch", (1,), other_libraries, (f"libnvidia-ml {NEW}", f"loaded {V}"),
+             file("usr/local/lib/libcuda.so.555.42")),
+    Scenario("kernel-compiler-missing", (19,),
+             both(World.without_module, lambda w: w.gone.update({"gcc-12", "gcc"})), ("was built with gcc-12",),
+             lambda w: w.gone.add("gcc-12")),
+    Scenario("module-build-failed", (19,), both(World.without_module, file(f"var/lib/dkms/nvidia/{V}/build/make.log", MAKE_LOG)),
+             ("too few arguments to function",), file(f"var/lib/dkms/nvidia/{V}/build/make.log", MAKE_LOG)),
+    Scenario("kernel-headers-missing", (19,), both(World.without_module, no_headers), ("no headers of kernel",), no_headers),
+    Scenario("precompiled-module-missing", (18,), both(World.without_module, precompiled(OLD_KERNEL)),
+             (OLD_KERNEL, f"none for {KERNEL}"), precompiled(KERNEL)),
+    Scenario("module-for-another-kernel", (19,), both(World.without_module, module_elsewhere), (f"built for {OLD_KERNEL}",),
+             module_elsewhere),
+    Scenario("repository-unreachable", (17,),
+             both(World.bare, programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n")),
+             ("does not answer: https://repo.example/d12",),
+             both(programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n"))),
+    Scenario("run-broken-off", (20,), both(World.without_driver, unfinished), ("20260102T061103-aa",), finished),
+    Scenario("driver-not-installed", (16,), World.bare, ("no driver is installed",)),
+    Scenario("module-not-loaded", (16,), World.without_driver, ("but not loaded",)),
+    Scenario("module-missing", (16,), World.without_module, (f"no nvidia module for kernel {KERNEL}",)),
+)  # fmt: skip
+
+
+def expect_gpus(world: World, count: int) -> None:
+    """The kept proof was asked for a number of GPUs."""
+    world.wanted = chain.Wanted(gpus=count)
+
+
+# --- GPUs and fabric -----------------------------------------------------------------------------
+
+
+def rack(world: World) -> None:
+    world.each_gpu(name="NVIDIA GB200", fabric_state="completed", fabric_status="success")
+
+
+def mig(world: World, pending: bool | None = None, devices: bool = True) -> None:
+    migs = (MigDevice("MIG-x"), MigDevice("MIG-y")) if devices else ()
+    world.each_gpu(
+        mig_current=True, mig_pending=True if pending is None else pending, mig_devices=migs
+    )
+    world.cdi = {"var/run/cdi/nvidia.yaml": ["0:0", "0:1", "1:0", "1:1", "all"]}
+    world.registered, world.no_kubernetes = None, True
+
+
+def without(package: str, unit: str | None = None) -> Change:
+    """A package is not installed, nor its unit."""
+
+    def change(world: World) -> None:
+        world.packages.pop(package, None)
+        world.units.pop(unit or package, None)
+
+    return change
+
+
+FABRIC = "nvidia-fabricmanager"
+GPUS = (
+    Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
+    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("no answer in time",)),
+    Scenario("driver-library-missing", (1,), lambda w: w.libraries.pop("libcuda.so.1"), ("libcuda.so.1 is not installed",)),
+    Scenario("access-blocked", (2,), lambda w: setattr(w, "nvml", NvmlFacts(source="nvml", error=17)),
+             ("blocked by the operating system",)),
+    Scenario("nothing-to-ask-nvml-with", (16,), lambda w: setattr(w, "nvml", NvmlFacts(error=127)), ("neither a complete python3",)),
+    Scenario("gpu-not-in-nvml", (25,), lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), (ADDRESSES[1],)),
+    Scenario("gpu-without-device-node", (16,), both(lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])),
+             lambda w: setattr(w, "module_gpus", 2), lambda w: w.devices.pop("/dev/nvidia1")), ("/dev/nvidia1 is missing",)),
+    Scenario("mig-mode-waits-for-a-reset", (8,), lambda w: w.each_gpu(mig_current=False, mig_pending=True),
+             ("MIG mode is to be on",), lambda w: w.each_gpu(mig_current=False, mig_pending=False)),
+    Scenario("fabric-manager-on-a-rack-node", (13,),
+             both(rack, lambda w: w.unit(FABRIC, "failed/failed/enabled", "error: no NVSwitch found")),
+             ("the switches of this rack",), both(rack, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
+    Scenario("imex-failed", (13,), both(rack, lambda w: w.unit("nvidia-imex", "failed/failed/enabled", "error: nodes_config.cfg is empty"),
+             file("etc/nvidia-imex/nodes_config.cfg")), ("names no node",),
+             both(rack, lambda w: w.unit("nvidia-imex", "inactive/dead/disabled"))),
+    Scenario("nvlink5-modules-missing", (12,), both(World.nvlink5, World.fabric_down, lambda w: w.modules.discard("ib_umad")),
+             ("mlx5_4", "ib_umad is not loaded"), World.nvlink5),
+    Scenario("nvlink-subnet-manager-missing", (12,), both(World.nvlink5, World.fabric_down, without("nvlsm")),
+             ("nvlsm is not installed",), World.nvlink5),
+    Scenario("driver-too-old-for-nvlink5", (12,), both(World.nvlink5, World.fabric_down, lambda w: old_driver(w)),
+             ("570.86.15 is older",), both(World.nvlink5)),
+    Scenario("fabric-manager-missing", (11,), both(World.switches, World.fabric_down, without(FABRIC)),
+             ("no Fabric Manager is installed",), without(FABRIC)),
+    Scenario("fabric-manager-version", (11,), both(World.switches, World.fabric_down,
+             lambda w: w.packages.__setitem__(FABRIC, "580.95.05-1"),
+             lambda w: w.unit(FABRIC, "failed/failed/enabled", "version mismatch: driver 580.65.06")),
+             (f"{FABRIC} is 580.95.05", "version mismatch"), World.switches),
+    Scenario("fabric-manager-down", (11,), both(World.switches, World.fabric_down, lambda w: w.unit(FABRIC, "inactive/dead/disabled")),
+             ("is inactive (disabled)",), both(World.switches, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
+    Scenario("fabric-not-complete", (11, 40), both(World.switches, World.fabric_down), ("in progress",), World.switches),
+    Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
+    Scenario("device-numbers-moved", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), ("should be 510:0",),
+             both(lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), lambda w: w.majors.__setitem__("nvidia-uvm", 511))),
+    Scenario("device-node-missing", (16,), lambda w: w.devices.pop("/dev/nvidia1"), ("/dev/nvidia1 is missing",)),
+    Scenario("mig-without-devices", (8, 9), lambda w: mig(w, devices=False), ("no MIG device to use",), mig),
+    Scenario("fabric-not-ready", (11,), lambda w: w.prove(error=802, text="cuInit"), ("CUDA 802",), World.prove),
+    Scenario("two-mps-daemons", (33,), both(lambda w: w.prove(error=46, text="cuCtxCreate"),
+             programs(ps="  11 nvidia-cuda-mps-control -d\n  12 /opt/x/nvidia-cuda-mps-control -f\n")),
+             ("2 MPS control daemons",), both(World.prove, programs(ps="  11 nvidia-cuda-mps-control -d\n"))),
+    Scenario("gpu-exclusive-and-taken", (33,), both(lambda w: w.prove(error=46, text="cuCtxCreate"), programs(ps="")),
+             ("CUDA 46", "no MPS daemon"), World.prove),
+    Scenario("cuda-compat-in-the-way", (1,), lambda w: w.prove(error=804, text="cuInit"), ("CUDA 804",), World.prove),
+    Scenario("memory-error", (27,), lambda w: w.prove(error=214, text="cuCtxSynchronize"), ("CUDA 214",), World.prove),
+    Scenario("wrong-result", (40,), lambda w: w.prove(error=None, text="the kernel gave a wrong result"), ("wrong result",), World.prove),
+    Scenario("peermem-built-for-another-rdma-stack", (36,), both(lambda w: rdma(w),
+             programs(dmesg="[ 5.0] nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client\n")),
+             ("asks for nvidia-peermem", "disagrees about version"),
+             both(lambda w: rdma(w), lambda w: w.modules.add("nvidia_peermem"))),
+    Scenario("peermem-not-loaded", (36,), lambda w: rdma(w), ("asks for nvidia-peermem",),
+             both(lambda w: rdma(w), lambda w: w.files.pop("etc/modules-load.d/peermem.conf"))),
+)  # fmt: skip
+
+
+def old_driver(world: World) -> None:
+    """The same set in a branch from before the switches."""
+    old = "570.86.15"
+    world.loaded = world.on_disk = old
+    world.libraries = {name: f"{name.partition('.')[0]}.so.{old}" for name in world.libraries}
+    world.packages = {
+        name: (v if name == "nvlsm" else f"{old}-1") for name, v in world.packages.items()
+    }
+
+
+def rdma(world: World) -> None:
+    """A network function of an RDMA stack, and a file that asks for peermem."""
+    world.files["sys/class/infiniband/mlx5_0/node_type"] = "1: CA\n"
+    world.files["etc/modules-load.d/peermem.conf"] = "nvidia-peermem\n"
+    world.modules |= {"ib_core", "mlx5_ib"}
+
+
+# --- containers ----------------------------------------------------------------------------------
+
+DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
+DROP_IN_TEXT = "[plugins.x.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n"
+CONFIG = "etc/containerd/config.toml"
+
+
+def numbered(minor: int) -> Change:
+    """A specification that gives device numbers."""
+    spec = (
+        "---\ncdiVersion: 0.5.0\ndevices:\n- containerEdits:\n    deviceNodes:\n    - path: @DEV@\n      type: c\n"
+        f'      major: 195\n      minor: {minor}\n  name: "0"\n- name: "1"\nkind: nvidia.com/gpu\n'
+    )
+    return both(
+        lambda w: w.cdi.clear(), lambda w: w.specs.__setitem__("var/run/cdi/nvidia.yaml", spec)
+    )
+
+
+CONTAINERS = (
+    Scenario("toolkit-missing", (16,), lambda w: w.gone.add("nvidia-ctk"), ("nvidia-ctk is not installed",),
+             both(lambda w: w.gone.update({"nvidia-ctk", "nvidia-container-runtime", "containerd"}), lambda w: w.cdi.clear())),
+    Scenario("toolkit-broken", (16,), programs(nvidia__ctk="!error while loading shared libraries: libnvidia-container.so.1\n"),
+             ("ended with 1", "libnvidia-container")),
+    Scenario("containerd-configuration-broken", (3,), programs(containerd="!containerd: toml: line 7: expected ]\n"), ("toml: line 7",)),
+    Scenario("containerd-down", (3,), lambda w: w.unit("containerd", "failed/failed/enabled", "invalid plugin config: no such runtime"),
+             ("is not running", "invalid plugin config")),
+    Scenario("containerd-missing", (3,), both(lambda w: w.gone.add("containerd"),
+             lambda w: setattr(w, "wanted", chain.Wanted(containers="required"))), ("containerd is not installed",),
+             lambda w: w.gone.add("containerd")),
+    Scenario("containerd-imports-lost", (3,), both(lambda w: setattr(w, "handler", False), file(DROP_IN, DROP_IN_TEXT),
+             file(CONFIG, "version = 3\n")), ("does not import that folder",),
+             both(file(DROP_IN, DROP_IN_TEXT), file(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'))),
+    Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler nvidia",)),
+    Scenario("handler-left-behind", (4,), lambda w: setattr(w, "runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),
+             ("which does not exist",)),
+    Scenario("runtime-template-in-the-way", (3,), both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),
+             file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "[plugins]\n")), ("config.toml.tmpl", "no nvidia runtime"),
+             both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),
+                  file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", '[plugins.x.containerd.runtimes."nvidia"]\n'))),
+    Scenario("container-runtime-failed", (3,), lambda w: w.unit("docker", "activating/auto-restart/enabled",
+             "unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character"),
+             ("docker failed", "daemon.json"), lambda w: w.unit("docker", "inactive/dead/disabled")),
+    Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
+             ("cri-containerd-ab.scope", "Unknown Error"),
+             lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
+    Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
+    Scenario("cdi-names-missing-files", (35,), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "1", "7", "all"]),
+             ("/dev/nvidia7",)),
+    Scenario("cdi-lacks-devices", (35, 9), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "all"]), ("no device for 1",)),
+    Scenario("cdi-device-numbers", (35,), numbered(9), ("195:9", "195:0"), numbered(0)),
+    Scenario("cdi-device-named-twice", (35,), lambda w: w.cdi.__setitem__("var/run/cdi/old.yaml", ["0"]), ("both name nvidia.com/gpu=0",),
+             lambda w: w.cdi.__setitem__("etc/cdi/nvidia.yaml", ["0", "1", "all"])),
+)  # fmt: skip
+
+
+# --- kubelet, plugin, scheduler, metrics ---------------------------------------------------------
+
+
+def spec(**keys: object) -> Change:
+    """Keys of the Node's spec."""
+
+    def change(world: World) -> None:
+        assert world.node is not None
+        world.node["spec"].update(keys)
+
+    return change
+
+
+def status(part: str, **quantities: str) -> Change:
+    """Resources of the Node; ``gpu`` is ``nvidia.com/gpu``."""
+
+    def change(world: World) -> None:
+        assert world.node is not None
+        world.node["status"][part].update(
+            {f"nvidia.com/{k.replace('_', '-')}": v for k, v in quantities.items()}
+        )
+
+    return change
+
+
+def condition(value: str) -> Change:
+    """How Kubernetes holds the node."""
+
+    def change(world: World) -> None:
+        assert world.node is not None
+        row = {
+            "type": "Ready",
+            "status": value,
+            "reason": "KubeletNotReady",
+            "message": "PLEG is not healthy",
+        }
+        world.node["status"]["conditions"] = [row]
+
+    return change
+
+
+PLUGIN_FILE = "etc/nvidia-device-plugin/config.yaml"
+RIGHT = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 2\n"
+WRONG = RIGHT.replace("sharing:\n", "sharing:\n  renameByDefaultt: true\n")
+
+
+def shared(world: World) -> None:
+    world.registered = {"nvidia.com/gpu": [f"{uuid}::{n}" for uuid in UUIDS for n in (0, 1)]}
+    status("capacity", gpu="4")(world)
+    status("allocatable", gpu="4")(world)
+
+
+def mixed(version: str) -> Change:
+    """One GPU divided, one whole, MIG strategy mixed, in some driver."""
+
+    def change(world: World) -> None:
+        world.each_gpu(mig_current=False, mig_pending=False)
+        world.one_gpu(1, mig_current=True, mig_pending=True, mig_devices=(MigDevice("MIG-x"),))
+        world.cdi = {"var/run/cdi/nvidia.yaml": ["0", "1:0", "all"]}
+        world.registered = {"nvidia.com/gpu": [UUIDS[0]], "nvidia.com/mig-1g.10gb": ["MIG-x"]}
+        quantities = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "1"}
+        assert world.node is not None
+        world.node["status"].update(capacity=quantities, allocatable=quantities)
+        world.loaded = world.on_disk = version
+        world.libraries = {
+            name: f"{name.partition('.')[0]}.so.{version}" for name in world.libraries
+        }
+        world.packages = dict.fromkeys(world.packages, f"{version}-1")
+
+    return change
+
+
+EXPORTER = "dcgm-exporter"
+CLUSTER = (
+    Scenario("kubelet-stopped-by-mig-manager", (7,), both(lambda w: w.unit("kubelet", "inactive/dead/enabled"),
+             file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")), ("systemctl stop kubelet",),
+             file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")),
+    Scenario("kubelet-down", (7,), lambda w: w.unit("kubelet", "activating/auto-restart/enabled", "failed to run Kubelet: swap on"),
+             ("swap on",), lambda w: w.unit("kubelet", "inactive/dead/disabled")),
+    Scenario("device-plugin-not-running", (31,), both(lambda w: w.sockets.pop("nvidia-gpu.sock"),
+             file("var/log/pods/kube-system_nvidia-device-plugin-x_1/ctr/0.log", "F Failed to initialize NVML: not found\n")),
+             ("has no socket", "Failed to initialize NVML"),
+             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: setattr(w, "node", None))),
+    Scenario("device-plugin-not-registered", (31,), both(lambda w: setattr(w, "registered", {})), ("did not register",),
+             lambda w: setattr(w, "registered", None)),
+    Scenario("sharing-in-the-wrong-place", (34,), file(PLUGIN_FILE, WRONG), ("renameByDefault", "2 of nvidia.com/gpu"),
+             both(shared, file(PLUGIN_FILE, RIGHT))),
+    Scenario("sharing-not-applied", (34,), file(PLUGIN_FILE, RIGHT), ("shares each GPU 2 times",), file(PLUGIN_FILE, "version: v1\n")),
+    Scenario("device-plugin-lacks-gpus", (31,), lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}), (UUIDS[1],), shared),
+    Scenario("mig-manager-stuck", (6,), both(
+             lambda w: kube_labels(w, {"mig.config": "all-1g.10gb", "mig.config.state": "pending",
+                                       "gpu.deploy.device-plugin": "paused-for-mig-change"})),
+             ("mig.config.state is pending", "gpu.deploy.device-plugin"),
+             lambda w: kube_labels(w, {"mig.config": "all-disabled", "mig.config.state": "success", "gpu.deploy.device-plugin": "true"})),
+    Scenario("operator-upgrade-stuck", (20,), both(spec(unschedulable=True),
+             lambda w: kube_labels(w, {"gpu-driver-upgrade-state": "drain-required"})), ("drain-required", "cordoned"),
+             lambda w: kube_labels(w, {"gpu-driver-upgrade-state": "upgrade-done"})),
+    Scenario("node-not-ready", (7, 30), condition("False"), ("PLEG is not healthy",)),
+    Scenario("driver-known-bad-with-mixed-mig", (10,), mixed("570.133.20"), ("570.133.20 with MIG strategy mixed",), mixed("570.86.15")),
+    Scenario("gpus-kept-unhealthy", (26,), status("allocatable", gpu="1"), ("only 1 of 2 nvidia.com/gpu",)),
+    Scenario("no-gpu-resource", (31, 40), both(status("capacity", gpu="0"), status("allocatable", gpu="0")), ("Kubernetes lists none",)),
+    Scenario("labels-stale", (38,), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=8\n"),
+             ("says 8", "sees 2"), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=2\n")),
+    Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
+             lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
+    Scenario("cordoned", (21,), both(spec(unschedulable=True, taints=[{"key": "maintenance", "effect": "NoSchedule"}])),
+             ("cordoned (maintenance:NoSchedule)",), spec(taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])),
+    Scenario("slurm-misses-gpus", (38,), lambda w: w.slurm("IDLE+DRAIN", "gres/gpu count reported lower than configured (0 < 2)"),
+             ("gres/gpu count reported lower",), World.slurm),
+    Scenario("slurmd-down", (30,), both(World.slurm, lambda w: w.unit("slurmd", "failed/failed/enabled", "error: cannot open gres.conf")),
+             ("cannot open gres.conf",), World.slurm),
+    Scenario("slurm-drained", (21,), lambda w: w.slurm("MIXED+DRAIN", "bad nic"), ("MIXED+DRAIN", "bad nic"), lambda w: w.slurm("MIXED")),
+    Scenario("two-dcgm-host-engines", (32,), programs(ps="  7 /usr/bin/nv-hostengine -n\n  9 /usr/local/bin/nv-hostengine -n -p 5556\n"),
+             ("2 DCGM host engines",), programs(ps="  7 /usr/bin/nv-hostengine -n\n")),
+    Scenario("exporter-failed", (32,), lambda w: w.unit(EXPORTER, "failed/failed/enabled", "error: counters.csv line 3: unknown field"),
+             ("counters.csv line 3",), lambda w: w.unit(EXPORTER, "active/running/enabled")),
+)  # fmt: skip
+
+
+def kube_labels(world: World, more: dict[str, str]) -> None:
+    """Labels of the Node, without ``nvidia.com/``."""
+    assert world.node is not None
+    world.node["metadata"]["labels"].update(
+        {f"nvidia.com/{key}": value for key, value in more.items()}
+    )
+
+
+SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *CLUSTER)

@@ -1,0 +1,111 @@
+"""What is broken on a lab node to see ``explain`` name it, and ``apply`` repair it.
+
+Simulated: GPUs, driver, NVIDIA's packages. Real: the damage (files, services, packages, containerd), systemd, ssh,
+the repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpustate.lab.node import Node
+
+
+def sh(script: str) -> Callable[[Node], object]:
+    """Damage by a script as root."""
+    return lambda node: node.run(["sh", "-c", script])
+
+
+def fault(name: str) -> Callable[[Node], object]:
+    """A fault of the lab is switched on."""
+    return lambda node: node.fault(name, on=True)
+
+
+@dataclass(frozen=True)
+class Break:
+    """One damage.
+
+    Args:
+        cause: what ``explain`` must call it.
+        state: the state that ``drift`` must find and apply repairs; empty: none does.
+        damage: done to a node on which every link holds.
+        heal: undoes it where no apply can.
+        words: what the evidence must say.
+    """
+
+    cause: str
+    state: str
+    damage: Callable[[Node], object]
+    words: str
+    heal: Callable[[Node], object] | None = None
+
+    def __str__(self) -> str:
+        return self.cause
+
+
+SPEC = "/var/run/cdi/nvidia.yaml"
+BREAKS = (
+    Break(
+        "library-version-mismatch", "driver", fault("library-mismatch"), "libnvidia-ml 580.178.04"
+    ),
+    Break(
+        "module-not-loaded",
+        "driver",
+        sh(
+            "systemctl stop nvidia-persistenced nvidia-fabricmanager; "
+            "for m in nvidia_drm nvidia_modeset nvidia_uvm nvidia; do rmmod $m 2>/dev/null; done; ! lsmod | grep -q '^nvidia '"
+        ),
+        "but not loaded",
+    ),
+    Break(
+        "fabric-manager-down",
+        "fabric-manager",
+        sh("systemctl stop nvidia-fabricmanager"),
+        "nvidia-fabricmanager is inactive",
+    ),
+    Break(
+        "gpu-without-device-node",
+        "",
+        sh("mv /dev/nvidia3 /dev/lab-nvidia3"),
+        "/dev/nvidia3 is missing",
+        sh("mv /dev/lab-nvidia3 /dev/nvidia3"),
+    ),
+    Break(
+        "toolkit-missing",
+        "container-toolkit",
+        sh(
+            "DEBIAN_FRONTEND=noninteractive apt-get -y -q --allow-change-held-packages remove nvidia-container-toolkit nvidia-container-toolkit-base"
+        ),
+        "nvidia-ctk is not installed",
+    ),
+    Break(
+        "containerd-handler-missing",
+        "containerd",
+        sh(
+            "rm -f /etc/containerd/config.toml /etc/containerd/conf.d/*nvidia*; systemctl restart containerd"
+        ),
+        "no runtime handler nvidia",
+    ),
+    Break(
+        "containerd-down",
+        "",
+        sh("systemctl stop containerd"),
+        "is not running",
+        sh("systemctl start containerd"),
+    ),
+    Break("cdi-missing", "cdi", sh(f"rm {SPEC}"), "no CDI specification"),
+    Break(
+        "cdi-names-missing-files",
+        "cdi",
+        sh(f"sed -i 's|/dev/nvidia3$|/dev/nvidia33|' {SPEC}"),
+        "/dev/nvidia33",
+    ),
+    Break(
+        "gpu-lost",
+        "",
+        fault("gpu-off-bus:3"),
+        "GPU is lost",
+        lambda node: node.fault("gpu-off-bus:3", on=False),
+    ),
+)

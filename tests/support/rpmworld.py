@@ -1,0 +1,208 @@
+"""Rpm repositories for tests: metadata written by hand, packages built with rpmbuild, questions to libsolv and dnf.
+
+Everything is made here: NVIDIA's names and relations, no software of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import pytest
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+FLAGS = {"=": "EQ", "<": "LT", "<=": "LE", ">": "GT", ">=": "GE"}
+
+
+def needs(*programs: str) -> None:
+    """Skip a test where a program of Debian's packages rpm, dnf, createrepo-c or zstd is not installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(
+                f"{program} is not installed (Debian packages rpm, dnf, createrepo-c, zstd)"
+            )
+
+
+def needs_libsolv() -> None:
+    """Skip a test where Debian's python3-hawkey, which comes with dnf, is not installed."""
+    done = subprocess.run([SYSTEM_PYTHON, "-c", "import hawkey"], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("libsolv cannot be asked here (Debian package python3-hawkey)")
+
+
+@dataclass(frozen=True)
+class Rpm:
+    """One package; relations are written as in a spec file: ``name >= 1``."""
+
+    name: str
+    version: str  # epoch:version-release
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    obsoletes: tuple[str, ...] = ()
+    arch: str = "x86_64"
+
+    @property
+    def evr(self) -> tuple[str, str, str]:
+        epoch, colon, rest = self.version.partition(":")
+        version, _, release = (rest if colon else self.version).rpartition("-")
+        return (epoch if colon else "0"), version, release
+
+    def spec(self) -> str:
+        """A spec file that builds it, empty."""
+        epoch, version, release = self.evr
+        rows = {
+            "Requires": self.requires,
+            "Provides": self.provides,
+            "Conflicts": self.conflicts,
+            "Obsoletes": self.obsoletes,
+        }
+        more = "".join(f"{key}: {one}\n" for key, many in rows.items() for one in many)
+        return (
+            f"Name: {self.name}\nEpoch: {epoch}\nVersion: {version}\nRelease: {release}\n"
+            f"Summary: a <package> & more\nLicense: none\nBuildArch: {self.arch}\nAutoReqProv: no\n"
+            f"{more}%description\nNothing </package> is in it.\n%files\n"
+        )
+
+    def xml(self) -> str:
+        """Its element of a primary.xml."""
+        epoch, version, release = self.evr
+        itself = f"{self.name} = {self.version}"
+        parts = "".join(
+            f"<rpm:{kind}>{''.join(map(_entry, rows))}</rpm:{kind}>"
+            for kind, rows in (
+                ("provides", (*self.provides, itself)),
+                ("requires", self.requires),
+                ("conflicts", self.conflicts),
+                ("obsoletes", self.obsoletes),
+            )
+        )
+        digest = f"{abs(hash((self.name, self.version))):064x}"[-64:]
+        return (
+            f'<package type="rpm"><name>{self.name}</name><arch>{self.arch}</arch>'
+            f'<version epoch="{epoch}" ver="{version}" rel="{release}"/>'
+            f'<checksum type="sha256" pkgid="YES">{digest}</checksum>'
+            f'<summary>x</summary><description/><packager/><url/><time file="1" build="1"/>'
+            f'<size package="10" installed="10" archive="10"/>'
+            f'<location href="{self.name}-{version}-{release}.rpm"/>'
+            f"<format>{parts}</format></package>"
+        )
+
+
+def _entry(relation: str) -> str:
+    words = relation.split()
+    if relation.startswith("(") or len(words) != 3:
+        return f"<rpm:entry name={quoteattr(relation)}/>"
+    name, sign, bound = words
+    epoch, colon, rest = bound.partition(":")
+    version, dash, release = (rest if colon else bound).partition("-")
+    more = f" rel={quoteattr(release)}" if dash else ""
+    return (
+        f'<rpm:entry name={quoteattr(name)} flags="{FLAGS[sign]}" '
+        f'epoch="{epoch if colon else 0}" ver={quoteattr(version)}{more}/>'
+    )
+
+
+def primary(packages: Iterable[Rpm]) -> bytes:
+    """A primary.xml."""
+    rows = "".join(one.xml() for one in packages)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<metadata xmlns="http://linux.duke.edu/metadata/common" '
+        f'xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="1">{rows}</metadata>'
+    ).encode()
+
+
+_SOLVE = """
+import hawkey, json, os, sys, tempfile
+REPOMD = '<?xml version="1.0"?><repomd xmlns="http://linux.duke.edu/metadata/repo"/>'
+with tempfile.TemporaryDirectory() as folder:
+    answers = []
+    for number, (primary, names) in enumerate(json.load(sys.stdin)):
+        files = [f"{folder}/{number}.{kind}" for kind in ("repomd", "primary")]
+        for path, text in zip(files, (REPOMD, primary)):
+            with open(path, "w") as file:
+                file.write(text)
+        repo = hawkey.Repo("x")
+        repo.repomd_fn, repo.primary_fn = files
+        sack = hawkey.Sack(cachedir=f"{folder}/cache{number}", arch="x86_64", make_cache_dir=True)
+        sack.load_repo(repo)
+        goal = hawkey.Goal(sack)
+        there = True
+        for name in names:
+            selector = hawkey.Selector(sack)
+            selector.set(name=name)
+            there = there and bool(selector.matches())
+            goal.install(select=selector)
+        answers.append(there and goal.run(ignore_weak_deps=True))
+print(json.dumps(answers))
+"""
+
+
+def installable(cases: Sequence[tuple[Sequence[Rpm], Sequence[str]]]) -> list[bool]:
+    """What libsolv, through hawkey, says of each: packages of these names can be installed together."""
+    given = json.dumps([(primary(packages).decode(), list(names)) for packages, names in cases])
+    done = subprocess.run(
+        [SYSTEM_PYTHON, "-c", _SOLVE], input=given, capture_output=True, text=True, check=True
+    )
+    return [bool(one) for one in json.loads(done.stdout)]
+
+
+def compared(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """What the rpm program makes of pairs of versions."""
+    calls = ",".join(f'rpm.vercmp("{a}","{b}")' for a, b in pairs)
+    lua = f"%{{lua:print(table.concat({{{calls}}}, ' '))}}"
+    done = subprocess.run(["rpm", "--eval", lua], capture_output=True, text=True, check=True)
+    return [int(float(word)) for word in done.stdout.split()]
+
+
+def build(packages: Iterable[Rpm], folder: Path, scratch: Path) -> None:
+    """Build packages with rpmbuild into a folder."""
+    specs: list[str] = []
+    scratch.mkdir(parents=True)
+    for number, one in enumerate(packages):
+        (scratch / f"{number}.spec").write_text(one.spec())
+        specs.append(f"{scratch}/{number}.spec")
+    defines = {
+        "_topdir": f"{scratch}/top",
+        "_rpmdir": str(folder),
+        "_rpmfilename": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
+        "_build_id_links": "none",
+        "debug_package": "%{nil}",
+    }
+    words = [word for key, value in defines.items() for word in ("--define", f"{key} {value}")]
+    _do("rpmbuild", "-bb", "--quiet", "--target", "x86_64", *words, *specs)
+
+
+def _do(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words[0]}: {done.stderr[-800:]}"
+
+
+def index(folder: Path, *, zstd: bool = False, modules: str = "") -> None:
+    """Write the repodata of a folder with createrepo_c; its own zstd is newer than Debian's."""
+    _do("createrepo_c", "-q", str(folder))
+    if modules:
+        file = folder / "modules.yaml"
+        file.write_text(modules)
+        _do("modifyrepo_c", "--mdtype=modules", str(file), str(folder / "repodata"))
+    if zstd:
+        data = folder / "repodata"
+        (packed,) = data.glob("*primary.xml.gz")
+        plain = subprocess.run(["gzip", "-dc", packed], capture_output=True, check=True).stdout
+        raw = packed.with_suffix("")
+        raw.write_bytes(plain)
+        _do("modifyrepo_c", "--remove", "primary", str(data))
+        _do("zstd", "-q", "--rm", str(raw))
+        _do("modifyrepo_c", "--no-compress", "--mdtype=primary", str(raw) + ".zst", str(data))
+
+
+def documents(rows: Iterable[dict[str, Any]]) -> str:
+    """Documents of a modules.yaml; JSON is YAML."""
+    return "".join(f"---\n{json.dumps(row)}\n...\n" for row in rows)

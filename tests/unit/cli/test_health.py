@@ -1,0 +1,135 @@
+"""``gpustate health`` and ``gpustate quarantine``: what they show, what they write, one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+from gpustate.cli import health
+from gpustate.errors import UsageError
+from gpustate.model.chain_data import ModuleGpu, Seen
+from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.testing import FakeNode
+from gpustate.text import quarantine
+from gpustate.text.nvml_report import GpuHealth
+from gpustate.text.quarantine import Entry, Quarantine
+
+GPUS = tuple(
+    Gpu(n, f"GPU-{n}", f"0000:0{n}:00.0", name="H100", health=GpuHealth(recovery_action=0))
+    for n in range(3)
+)
+NVML = NvmlFacts(source="nvml", gpus=GPUS)
+ENTRY = Entry("GPU-1", "0000:01:00.0", "RMA 4711", 200, 50, "somebody")
+XID = "[   50.0] NVRM: Xid (PCI:0000:02:00): {}, pid=1"
+
+
+def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
+    node = FakeNode(
+        answers={"GpuFacts": nvml}, shell={"NVRM: Xid": (0, "".join(f"{one}\n" for one in lines))}
+    )
+    return health._look(node)
+
+
+def states(found: dict[str, object]) -> list[str]:
+    gpus = found["gpus"]
+    assert isinstance(gpus, list)
+    return [gpu["state"] for gpu in gpus]
+
+
+def held(*entries: Entry, now: int = 100) -> tuple[str, str]:
+    return f"quarantine={json.dumps(json.loads(quarantine.as_text(entries)))}", f"now={now}"
+
+
+def test_each_gpu_has_a_state_and_its_findings() -> None:
+    assert states(look(NVML)) == ["well", "well", "well"]
+    bad = replace(NVML, gpus=(GPUS[0], replace(GPUS[1], remap_failed=True), GPUS[2]))
+    assert states(look(bad, f"xid={XID.format(95)}")) == ["well", "failed", "warning"]
+    assert states(look(bad, *held(ENTRY))) == ["well", "quarantine", "well"]
+    over = look(bad, *held(ENTRY, now=200))
+    assert states(over) == ["well", "failed", "well"]
+    assert over["quarantine_ended"] == [ENTRY.text]
+
+
+def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:
+    found = look(replace(NVML, gpus=GPUS[:2]), f"xid={XID.format(79)}")
+    assert [one["pci"] for one in _list(found["others"])] == ["0000:02:00.0"]
+
+
+def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
+    nothing = NvmlFacts(error=9, error_text="driver not loaded")
+    assert str(look(nothing)["error"]).startswith("NVML: driver not loaded; see: gpustate explain")
+    assert "cannot be read" in str(look(NVML, "quarantine=x", "now=1")["error"])
+
+
+def changed(seen: Seen, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:
+    return health._changed(seen, 100, gpu, "why", 60, end, "me")
+
+
+@pytest.mark.parametrize("gpu", ["2", "GPU-2", "0000:02:00.0"])
+def test_a_gpu_is_taken_out_of_use_and_back_and_others_stay(gpu: str) -> None:
+    seen = Seen(nvml=NVML, quarantine=Quarantine((ENTRY,), 100))
+    made = changed(seen, gpu)
+    assert made == (ENTRY, Entry("GPU-2", "0000:02:00.0", "why", 160, 100, "me"))
+    assert changed(replace(seen, quarantine=Quarantine(made, 100)), gpu, end=True) == (ENTRY,)
+    assert changed(seen, None, end=True) == ()
+
+
+def test_a_gpu_in_quarantine_gets_another_end_and_what_is_over_goes() -> None:
+    seen = Seen(
+        nvml=NVML,
+        quarantine=Quarantine((ENTRY, replace(ENTRY, uuid="GPU-0", pci="", until=99)), 100),
+    )
+    assert changed(seen, "1") == (Entry("GPU-1", "0000:01:00.0", "why", 160, 100, "me"),)
+
+
+def test_a_lost_gpu_is_named_by_its_place() -> None:
+    listed = tuple(ModuleGpu(gpu.pci, -1, "?") for gpu in GPUS)
+    lost = Seen(nvml=replace(NVML, gpus=(*GPUS[:2], Gpu(2, error=15))), module_gpus=listed)
+    for name in ("2", "0000:02:00.0"):
+        (entry,) = changed(lost, name)
+        assert (entry.uuid, entry.pci) == ("", "0000:02:00.0")
+    with pytest.raises(UsageError, match="there is no GPU '7' here"):
+        changed(lost, "7")
+    with pytest.raises(UsageError, match="is not in quarantine"):
+        changed(lost, "1", end=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpu", "1"), "give --reason and --for"),
+        (("--gpu", "1", "-m", "x"), "give --reason and --for"),
+        (("-m", "x"), "name it with --gpu"),
+        (("--gpu", "1", "-m", "x", "--for", "soon"), "write 30m, 8h or 7d"),
+        (("--gpu", "1", "-m", "x", "--for", "0d"), "write 30m, 8h or 7d"),
+        (("--gpu", "1", "-m", "x", "--for", "400d"), "up to a year"),
+        (("--gpu", "1", "-m", "a\nb", "--for", "1d"), "in one line"),
+        (("--gpu", "1", "-m", " ", "--for", "1d"), "in one line"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:
+    done = gpustate("quarantine", "-i", "a,b", *words)
+    assert done.status == 1
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_node_that_has_no_gpus_ends_in_an_error(gpustate: Cli, project: Path) -> None:
+    (project / "hosts.yml").write_text(
+        "all: {hosts: {here: {ansible_connection: local, gpustate_state_folder: "
+        f"{project}/state}}}}}}\n"
+    )
+    done = gpustate("health", "-i", "hosts.yml", "-o", "json")
+    data = json.loads(done.out)
+    assert data["format"] == "gpustate.health/1"
+    if "error" in data["nodes"][0]:  # no driver here
+        assert done.status == 1
+
+
+def _list(value: object) -> list[dict[str, object]]:
+    assert isinstance(value, list)
+    return list(value)

@@ -1,0 +1,91 @@
+"""Every broken node is given its cause, and its healthy twin is never accused.
+
+The fragments run for real, on trees of files with recorded answers of programs (``nodetrees``): GPUs, driver,
+services and the cluster are recorded, sh and the judgement are not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from brokennodes import SCENARIOS, Scenario
+from nodetrees import Tree, World
+
+from gpustate import registry
+from gpustate.explain import walk
+from gpustate.explain.walk import LINKS
+
+#: Problems of the collected reports that no look at a node can show, with the reason.
+NOT_ON_A_NODE = {
+    5: "a restart leaves no trace that it was needless",
+    23: "about the order of many nodes",
+    24: "about what an upgrade would cost",
+    37: "about versions of the Operator, in a cluster",
+    39: "about keys of a file: gpustate lint",
+    41: "about the controller",
+    42: "about the controller",
+    43: "about objects of a cluster",
+    44: "about documents",
+}
+
+
+def diagnosis(world: World, folder: Path) -> walk.Diagnosis:
+    view = Tree(world, folder).view()
+    assert not view.cut_short
+    return walk.diagnose(view)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) -> None:
+    found = diagnosis(scenario.broken(), tmp_path / "node")
+    assert found.broken is not None, f"{scenario.cause} was not seen"
+    assert found.name == scenario.cause, found.broken.evidence
+    for word in scenario.words:
+        assert word in found.broken.evidence
+    assert found.cause is not None
+    assert found.broken.remedy == found.cause.remedy
+    assert found.broken.name == found.cause.link
+    # It stops there: what rests on the broken link is not judged.
+    names = [check.name for check in found.checks]
+    assert list(found.open) == list(LINKS[LINKS.index(found.cause.link) + 1 :])
+    assert names == list(LINKS[: LINKS.index(found.cause.link) + 1])
+    assert not [check for check in found.checks[:-1] if check.failed]
+
+
+@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.twin], ids=str)
+def test_its_healthy_twin_is_not_accused(scenario: Scenario, tmp_path: Path) -> None:
+    found = diagnosis(scenario.healthy(), tmp_path / "node")
+    assert found.broken is None, f"{found.name}: {found.broken}"
+    assert [check.name for check in found.checks] == list(LINKS)
+
+
+def test_the_plain_healthy_node_is_not_accused(tmp_path: Path) -> None:
+    found = diagnosis(World(), tmp_path / "node")
+    assert found.broken is None, f"{found.name}: {found.broken}"
+    said = {check.name: check.outcome for check in found.checks}
+    assert [name for name in LINKS if said[name] == "not applicable"] == [
+        "fabric",
+        "cuda",
+        "rdma",
+        "metrics",
+    ]
+
+
+def test_every_cause_has_a_scenario_and_there_are_many() -> None:
+    names = [scenario.cause for scenario in SCENARIOS]
+    assert len(names) == len(set(names)) >= 80
+    assert set(names) == {cause.name for cause in walk.CAUSES}
+
+
+def test_every_problem_that_a_node_can_show_has_a_scenario() -> None:
+    covered = {number for scenario in SCENARIOS for number in scenario.problem}
+    assert covered.isdisjoint(NOT_ON_A_NODE)
+    assert covered | set(NOT_ON_A_NODE) == set(range(1, 45))
+
+
+def test_a_cause_names_a_link_and_a_state_that_exist() -> None:
+    for cause in walk.CAUSES:
+        assert cause.link in LINKS
+        assert cause.remedy
+        assert not cause.state or cause.state in registry.names(), cause.name

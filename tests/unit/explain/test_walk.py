@@ -1,0 +1,74 @@
+"""What an explanation does when a node is slow, silent or half there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from nodetrees import Tree, World
+
+from gpustate.errors import ProbeError
+from gpustate.explain import walk
+from gpustate.model import health
+
+
+def test_a_program_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
+    tree = Tree(World(), tmp_path / "node")
+    tree.program("containerd", "sleep 900\n")
+    (tree.bin / "sleep").symlink_to("/bin/sleep")
+    began = time.monotonic()
+    found = walk.diagnose(tree.view())
+    assert time.monotonic() - began < 120
+    assert found.name == "containerd-configuration-broken"
+    assert found.broken is not None
+    assert "ended with 124" in found.broken.evidence
+
+
+def test_one_program_that_hangs_leaves_an_explanation_under_ten_seconds() -> None:
+    """By the limits themselves: a second more is given to whoever does not heed a TERM."""
+    assert max(walk.NVML_S, walk.PROGRAM_S + 2) + 3 < 10
+    assert f"timeout -k 1 ${{limit:-{walk.PROGRAM_S}}}" in walk.script.SCRIPT
+
+
+def test_a_node_that_never_comes_to_its_end_is_told_and_not_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(World(), tmp_path / "node")
+    tree.program("uname", "sleep 900\n")
+    (tree.bin / "sleep").symlink_to("/bin/sleep")
+    monkeypatch.setattr(walk, "CHAIN_S", 1)
+    with pytest.raises(ProbeError, match="something hangs: the node did not tell all within 1 s"):
+        walk.ask(tree)
+
+
+def test_traces_that_were_cut_short_accuse_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.unit("kubelet", "failed/failed/enabled", "error: swap is on")
+    tree = Tree(world, tmp_path / "node")
+    tree.program("gcc", "")
+    whole = tree.view()
+    assert walk.diagnose(whole).name == "kubelet-down"
+    monkeypatch.setattr(walk.script, "SCRIPT", walk.script.SCRIPT.replace("echo complete=1", ":"))
+    view = tree.view()
+    assert view.cut_short
+    assert walk.diagnose(view).broken is None
+
+
+def test_every_link_of_the_chain_is_walked_in_its_order() -> None:
+    assert walk.LINKS[:4] == ("pci", "driver", "libraries", "fabric")
+    assert walk.LINKS[-4:] == ("rdma", "device-plugin", "scheduler", "metrics")
+    assert set(walk.chain.LINKS) < set(walk.LINKS)
+
+
+def test_a_link_whose_cause_is_not_known_here_keeps_its_own_words(tmp_path: Path) -> None:
+    world = World()
+    world.one_gpu(1, remap_failed=True)
+    found = walk.diagnose(Tree(world, tmp_path / "node").view())
+    assert found.broken is not None
+    assert (found.broken.name, found.name, found.cause) == ("health", "health-broken", None)
+    assert found.broken.evidence
+    assert found.broken.remedy
+    assert health.failed(health.judge(world.nvml))

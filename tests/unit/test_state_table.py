@@ -1,0 +1,67 @@
+"""docs/states.md says of each state what its tests prove, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import statetable
+
+from gpustate import registry
+
+#: States that no test applies on a node yet, and what keeps it from doing so.
+ONLY_RECORDED = {
+    "kata": "Kata's packages have no stand-in in the lab",
+    "ofed": "the lab's OFED is installed by its tests, not by the state",
+}
+
+
+def test_the_page_is_what_the_tests_prove() -> None:
+    assert statetable.PAGE.read_text("utf-8") == statetable.page(), (
+        "python tests/support/statetable.py writes docs/states.md anew"
+    )
+
+
+def test_no_state_has_a_blank_row() -> None:
+    made = statetable.rows()
+    assert {row.state for row in made} == set(registry.names())
+    assert [row.state for row in made if row.blank] == []
+
+
+def test_every_other_state_is_proven_on_a_node() -> None:
+    assert {row.state for row in statetable.rows() if not row.tests} == set(ONLY_RECORDED)
+
+
+def test_a_state_that_nothing_tests_is_a_blank_row() -> None:
+    row = statetable.Row("x")
+    assert row.blank
+    row.take("Ubuntu", statetable.RECORDED)
+    assert not row.blank
+    row.take("Ubuntu", statetable.REAL_NODE)
+    row.take("Ubuntu", statetable.SIMULATED)
+    assert row.cells == {"Ubuntu": "real node"}
+
+
+GOOD = 'from labnodes import x\ndef test_a(node12): apply(get("docker")())\n'
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "said"),
+    [
+        ('{"nothing": ("real node", "debian12")}', GOOD, "there is no such state"),
+        ('{"docker": ("golden file only", "debian12")}', GOOD, "is none of"),
+        ('{"podman": ("real node", "debian12")}', GOOD, "no test there asks for that state"),
+        ('{"docker": ("real node", "rhel")}', GOOD, "starts a node of rhel"),
+        ('{"docker": ("real node", "plan9")}', GOOD, "starts a node of plan9"),
+        ('{"docker": ("real node",)}', GOOD, "on which distribution"),
+    ],
+)
+def test_a_declaration_that_the_tests_do_not_bear_out_is_refused(
+    declared: str, text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "tests/node/test_x.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(f"PROVES = {declared}\n{text}")
+    monkeypatch.setattr(statetable, "TOP", tmp_path)
+    with pytest.raises(statetable.Unproven, match=said):
+        statetable.rows([module])
