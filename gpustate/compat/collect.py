@@ -69,6 +69,8 @@ class _After:
     def __init__(self, seen: object, result: StateResult | None) -> None:
         self.seen = seen
         self.changes = {c.field: c.after for c in result.plan.changes} if result else {}
+        #: What becomes of the state is known.
+        self.known = result is not None and not result.known_after
 
     def value(self, field: str) -> object:
         """What a field will be; ``None`` when there is no such field."""
@@ -112,13 +114,14 @@ def _of_driver(state: AnyState, after: _After) -> dict[str, object]:
 
 
 def _of_fabric(name: str, after: _After) -> dict[str, object]:
-    version = after.value("version")
-    given: dict[str, object] = {
-        _FABRIC[name]: upstream_version(version) if isinstance(version, str) else None,
-    }
     topology = after.value("topology")
+    given: dict[str, object] = {}
     if isinstance(topology, str):
         given["fabric"] = _TOPOLOGIES.get(topology)
+    if not after.known:
+        return given
+    version = after.value("version")
+    given[_FABRIC[name]] = upstream_version(version) if isinstance(version, str) else None
     if name == "nvlsm":
         loaded = after.value("loaded")
         given["ib_umad"] = "ib_umad" in loaded if isinstance(loaded, tuple) else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpustate import Policy
 from gpustate.compat.collect import collect
-from gpustate.compat.facts import told
+from gpustate.compat.facts import Value, told
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.model.change import Change, Plan
 from gpustate.model.facts import NodeFacts, PciGpu
@@ -17,6 +19,7 @@ from gpustate.plan.document import policy_data
 from gpustate.run import gate
 from gpustate.states.container_toolkit import ContainerToolkit
 from gpustate.states.driver import DriverInstalled
+from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.repository import DriverRepository
 
 B200 = PciGpu("0000:1b:00.0", "2901", "030200", None)
@@ -66,6 +69,26 @@ def test_a_driver_counts_as_it_will_be() -> None:
     )
     found = known(node(L40S), *states, driver=StateResult("driver", Outcome.PENDING, Plan(changes)))
     assert (found["driver"], found["module_type"]) == ("580.65.06", "open")
+
+
+def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_does_not_run() -> (
+    None
+):
+    seen = {"fabric-manager": SimpleNamespace(topology="nvlink5", version=None, enabled=False)}
+
+    def found(result: StateResult) -> dict[str, Value]:
+        return collect(node(B200), (FabricManagerRunning(),), seen, {"fabric-manager": result})
+
+    later = StateResult("fabric-manager", Outcome.KNOWN_AFTER, known_after=("driver",))
+    assert told(found(later)["fabric"]) == "nvlink5"
+    assert "fabric_manager_runs" not in found(later)
+    plan = Plan((Change("version", None, "580.65.06-1"), Change("enabled", False, True)))
+    planned = found(StateResult("fabric-manager", Outcome.PENDING, plan))
+    assert told(planned["fabric_manager"]) == "580.65.06"
+    assert told(planned["fabric_manager_runs"]) == "yes"
+    assert (
+        told(found(StateResult("fabric-manager", Outcome.UNCHANGED))["fabric_manager_runs"]) == "no"
+    )
 
 
 def test_the_toolkit_counts_as_it_will_be() -> None:
