@@ -155,7 +155,9 @@ class DevCharLinks(State[Observed]):
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent:
-            yield ops.Run(_LINK, "link NVIDIA's devices below /dev/char", 60, running=True)
+            # Nobody may have asked for a GPU yet, and then there are no device nodes.
+            ask = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
+            yield ops.Run(ask + _LINK, "link NVIDIA's devices below /dev/char", 90, running=True)
 
 
 def _is_rule(text: str | None) -> bool:

@@ -88,17 +88,19 @@ class SubnetManagerInstalled(State[Observed]):
         loaded = node.modules()
         missing = node.shell(_MISSING).stdout.split()
         there = package is not None and package.installed
+        if facts.image:
+            needed = fabric.may_need(sight.gpu_ids, NVLSM)
+        else:
+            needed = NVLSM in sight.topology.packages
         return Observed(
             topology=sight.topology.value,
-            needed=fabric.may_need(sight.gpu_ids, NVLSM)
-            if facts.image
-            else NVLSM in sight.topology.packages,
+            needed=needed,
             version=package.version if package and there else None,
             offered=tuple(one.version for one in offered),
             held=package.held if package and there else False,
             load_text=load_text,
             loaded=tuple(module for module in MODULES if module in loaded),
-            missing=tuple(module for module in missing if module not in loaded),
+            missing=tuple(module for module in missing if module not in loaded) if needed else (),
             image=facts.image,
         )
 

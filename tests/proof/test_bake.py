@@ -36,7 +36,19 @@ policy = presets.image(
 )
 """
 IDENTITY = ("etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/ssh", "etc/hosts")
-WORK = ["nouveau", "driver", "fabric-manager", "persistenced", "cdi", "containerd", "validator"]
+WORK = [
+    *(
+        "nouveau",
+        "driver",
+        "nvlsm",
+        "fabric-manager",
+        "persistenced",
+        "dev-char",
+        "cdi",
+        "containerd",
+    ),
+    "validator",
+]
 
 
 def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:

@@ -43,15 +43,15 @@ from gpustate.cli.common import as_json
 from gpustate.cli.explain import checks_page
 from gpustate.cli.facts import _node as facts_page
 from gpustate.errors import ConnectionFailed
+from gpustate.explain import walk as explaining
 from gpustate.inventory import load, select
-from gpustate.model import chain
 from gpustate.model.asks import Answer
-from gpustate.model.chain_ask import ask_chain
 from gpustate.model.encode import plain
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.outcome import NodeResult
 from gpustate.model.policy import Policy, resolve
+from gpustate.model.quarantine import AskQuarantine
 from gpustate.plan import document, make, render
 from gpustate.remote.batch import AnswerReader, make_batch
 from gpustate.remote.session import read_entry
@@ -164,24 +164,26 @@ def test_what_a_node_answers_is_planned_or_told_in_one_line_and_never_run(
 @some(400)
 @given(whims=ri.whims)
 def test_what_a_node_answers_is_explained_in_text_and_nothing_else(whims: ri.Whims) -> None:
-    seen = attempt("node answers", lambda: ask_node(NODE, ask_chain, ri.BentNode(whims)))
-    if seen is not None:
+    view = attempt("node answers", lambda: ask_node(NODE, explaining.ask, ri.BentNode(whims)))
+    if view is not None:
         page = render.Page()
-        checks_page(page, plain(chain.evaluate(seen)))
+        checks_page(page, plain(explaining.diagnose(view).checks))
         check_shown(page.plain())
-        json.loads(as_json(plain(seen)))
+        json.loads(as_json(plain(view)))
     facts = attempt(
         "node answers",
         lambda: ask_node(
-            NODE, lambda node: (node.facts(), node.ask(GpuFacts())), ri.BentNode(whims)
+            NODE,
+            lambda node: (node.facts(), node.ask(GpuFacts()), node.ask(AskQuarantine())),
+            ri.BentNode(whims),
         ),
     )
     if facts is not None:
         page = render.Page()
-        one, nvml = facts
-        facts_page(
-            page, "gpu1", {**plain(one), "distribution": one.distribution, "nvml": plain(nvml)}
-        )
+        one, nvml, held = facts
+        row = {"distribution": one.distribution, "nvml": plain(nvml)}
+        row["quarantine"] = [entry.text for entry in held.active]
+        facts_page(page, "gpu1", {**plain(one), **row})
         check_shown(page.plain())
 
 

@@ -27,6 +27,9 @@ NVIDIA = 0x10DE
 VFIO_UNIT = "/etc/systemd/system/sysinit.target.wants/gpustate-vfio.service"
 VFIO_PROGRAM = "/usr/local/sbin/gpustate-vfio"
 GRUB_MENU = "/boot/grub/grub.cfg"
+#: The rule that links device nodes below /dev/char, and what it runs.
+LINK_RULES = [f"{folder}/udev/rules.d/71-nvidia-dev-char.rules" for folder in ("/etc", "/usr/lib")]
+LINK = ("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
 UDEV_RULE = "/usr/lib/udev/rules.d/60-nvidia.rules"
 #: What the machine has beside GPUs: one host bridge, so that nobody counts PCI devices as GPUs.
 BRIDGE = {"pci_address": "0000:00:00.0", "vendor": 0x8086, "device_id": "29c0", "subsystem_id": "1100", "pci_class": "060000"}  # fmt: skip
@@ -188,6 +191,8 @@ def load_as_udev(data: dict[str, Any]) -> None:
     ):
         for name in ("nvidia-uvm", "nvidia-modeset"):
             modprobe("-b", "-q", name)
+    if "nvidia" in modules.loaded() and any(at(path).exists() for path in LINK_RULES):
+        subprocess.run([*LINK], check=False)
 
 
 def load_as_modules_load() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -134,11 +135,13 @@ def create_dev_char(arguments: list[str]) -> int:
         create_nodes(["--control-devices"])
     directory = first(found, "dev-char-path", "/dev/char")
     os.makedirs(directory, exist_ok=True)
+    numbers = possible() if "create-all" in found else {}
     for path in sorted(glob.glob("/dev/nvidia*") + glob.glob("/dev/nvidia-caps/*")):
-        if os.path.isdir(path):
-            continue
-        device = os.stat(path).st_rdev
-        link = f"{directory}/{os.major(device)}:{os.minor(device)}"
+        if not os.path.isdir(path):
+            device = os.stat(path).st_rdev
+            numbers[path] = f"{os.major(device)}:{os.minor(device)}"
+    for path, number in sorted(numbers.items()):
+        link = f"{directory}/{number}"
         if os.path.lexists(link):
             if os.readlink(link) == path:
                 continue
@@ -147,6 +150,21 @@ def create_dev_char(arguments: list[str]) -> int:
         if "dry-run" not in found:
             os.symlink(path, link)
     return 0
+
+
+def possible() -> dict[str, str]:
+    """Device nodes that the loaded driver has, made or not, and their numbers."""
+    numbers = {"/dev/nvidiactl": "195:255", "/dev/nvidia-modeset": "195:254"}
+    for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
+        with open(path, encoding="utf-8") as handle:
+            minor = re.search(r"^Device Minor:\s*(\d+)", handle.read(), re.M)
+        if minor:
+            numbers[f"/dev/nvidia{minor[1]}"] = f"195:{minor[1]}"
+    with open("/run/gpustate-lab/proc/devices", encoding="utf-8") as handle:
+        major = re.search(r"^\s*(\d+) nvidia-uvm$", handle.read(), re.M)
+    if major:
+        numbers |= {"/dev/nvidia-uvm": f"{major[1]}:0", "/dev/nvidia-uvm-tools": f"{major[1]}:1"}
+    return numbers
 
 
 def create_nodes(arguments: list[str]) -> int:
