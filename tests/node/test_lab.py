@@ -58,7 +58,10 @@ def test_each_user_logs_in_over_ssh_with_the_host_key_checked(lab: Lab) -> None:
 
 def test_each_node_runs_its_own_distribution_with_nothing_failed(fresh_lab: Lab) -> None:
     versions = {
-        node.name: ssh(node, ". /etc/os-release; echo $VERSION_ID; systemctl is-system-running")
+        node.name: ssh(
+            node,
+            ". /etc/os-release; echo $VERSION_ID; timeout 60 systemctl is-system-running --wait",
+        )
         for node in fresh_lab.nodes
     }
     assert versions == {"gpu1": "12\nrunning\n", "gpu2": "13\nrunning\n"}

@@ -10,6 +10,8 @@ maker.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +27,11 @@ from gpustate.lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
 
+_numbers = itertools.count()
+#: systemd, dbus, logind and containerd of a node take eight of the kernel's 128; labs of several
+#: processes stand side by side.
+INOTIFY, INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
+
 
 @pytest.fixture(scope="session")
 def lab_machine() -> None:
@@ -32,31 +39,43 @@ def lab_machine() -> None:
     missing = checks.missing()
     if missing:
         pytest.skip(f"no lab on this machine: {'; '.join(missing)}")
+    if int(INOTIFY.read_text()) < INSTANCES:
+        with contextlib.suppress(OSError):
+            INOTIFY.write_text(str(INSTANCES))
     for lab in api.labs():
         maker = re.fullmatch(r"pytest-.*?(\d+)", lab.name)
         if maker and not Path("/proc", maker[1]).exists():
             api.down(lab.name)
 
 
-@pytest.fixture(scope="session")
-def lab_factory(lab_machine: None) -> Iterator[LabFactory]:
-    """Makes labs of any kind; a name is given to each, and all are gone at the end."""
+@contextlib.contextmanager
+def _labs() -> Iterator[LabFactory]:
     names: list[str] = []
 
     def make(spec: LabSpec) -> Lab:
-        name = f"pytest-{len(names)}-{os.getpid()}"
+        name = f"pytest-{next(_numbers)}-{os.getpid()}"
         names.append(name)
         return api.up(replace(spec, name=name))
 
-    yield make
-    for name in names:
-        api.down(name)
+    try:
+        yield make
+    finally:
+        for name in names:
+            api.down(name)
+
+
+@pytest.fixture(scope="module")
+def lab_factory(lab_machine: None) -> Iterator[LabFactory]:
+    """Makes labs of any kind; a name is given to each, and all are gone at the end of the module."""
+    with _labs() as make:
+        yield make
 
 
 @pytest.fixture(scope="session")
-def lab(lab_factory: LabFactory) -> Lab:
+def lab(lab_machine: None) -> Iterator[Lab]:
     """The shared lab: gpu1 with Debian 12, gpu2 with Debian 13, eight H100 each."""
-    return lab_factory(LabSpec(nodes=2, images=("debian12", "debian13"), gpus=("8xH100",)))
+    with _labs() as make:
+        yield make(LabSpec(nodes=2, images=("debian12", "debian13"), gpus=("8xH100",)))
 
 
 @pytest.fixture
