@@ -173,3 +173,7 @@ class SubnetManagerInstalled(State[Observed]):
             yield ops.AptInstall(((NVLSM, wanted.version),), hold=self.hold)
         elif "held" in plan.fields:
             yield ops.AptHold((NVLSM,))
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        if not self.absent and seen.needed:
+            yield ops.LoadModules(MODULES, optional=True)

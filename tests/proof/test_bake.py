@@ -37,16 +37,7 @@ policy = presets.image(
 """
 IDENTITY = ("etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/ssh", "etc/hosts")
 WORK = [
-    *(
-        "nouveau",
-        "driver",
-        "nvlsm",
-        "fabric-manager",
-        "persistenced",
-        "dev-char",
-        "cdi",
-        "containerd",
-    ),
+    *("nouveau", "driver", "fabric-manager", "persistenced", "dev-char", "cdi", "containerd"),
     "validator",
 ]
 
