@@ -171,14 +171,17 @@ class Node:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return once sshd greets and systemd has started what it wanted to start."""
         deadline = time.monotonic() + timeout_s
-        seen = "nothing yet"
+        seen, greeted = "nothing yet", False
         while time.monotonic() < deadline:
-            seen = self._greeting()
-            if seen.startswith("SSH-"):
+            if not greeted:
+                # Once: sshd shuts out an address that connects again and again without a login.
+                seen = self._greeting()
+                greeted = seen.startswith("SSH-")
+            if greeted:
                 seen = self._system_state()
                 if seen in ("running", "degraded"):
                     return
-            elif not self.running:
+            if not self.running:
                 raise LabError("went off while it booted", place=self.name, fix=self._hint())
             time.sleep(0.05)
         raise LabError(
