@@ -264,7 +264,8 @@ def _remove(name: str) -> list[str]:
             removed += _remove_node(lab, node)
         if process.end(process.read_state(lab.directory / "server.json").get("server")):
             removed.append("repository server")
-        # What was started a moment before `up` was killed may not have said who it is.
+        # What was started a moment before `up` was killed may not have said who it is, nor be in its cgroup.
+        process.kill_named(lab.directory)
         process.kill_cgroup(lab.network.tag)
         if process.remove_cgroups(lab.network.tag):
             removed.append(f"cgroup {lab.network.tag}")

@@ -7,6 +7,7 @@ two of them in one ``payload`` would end one another's services.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -136,6 +137,16 @@ def start_daemon(
             said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
             raise LabError(f"{' '.join(arguments[:1])} did not start; it said: {said[0]}")
         time.sleep(0.01)
+
+
+def kill_named(directory: Path) -> None:
+    """SIGKILL every ``daemon.py`` whose command line has a path below a lab's directory."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+            ours = str(Path(daemon.__file__)) in words
+            if ours and any(word.startswith(f"{directory}/") for word in words):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
 def end(who: dict[str, Any] | None, timeout_s: float = 10.0) -> bool:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpustate import NodeFacts, PciGpu
 from gpustate.cli import common
-from gpustate.cli.fabric import fabric
+from gpustate.cli.main import cli
 from gpustate.errors import ConnectionFailed
 from gpustate.model.inventory import Connection, InventoryNode
 from gpustate.run import fleet
@@ -58,7 +58,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
         monkeypatch.setattr(fleet, "question", question)
         monkeypatch.setattr(common, "load_inventory", lambda _: SimpleNamespace(nodes=rows))
-        return CliRunner().invoke(fabric, ["-i", "x", *words])
+        return CliRunner().invoke(cli, ["fabric", "-i", "x", *words])
 
     return go
 
