@@ -39,8 +39,8 @@ def lab_machine() -> None:
     missing = checks.missing()
     if missing:
         pytest.skip(f"no lab on this machine: {'; '.join(missing)}")
-    if int(INOTIFY.read_text()) < INSTANCES:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if int(INOTIFY.read_text()) < INSTANCES:
             INOTIFY.write_text(str(INSTANCES))
     for lab in api.labs():
         maker = re.fullmatch(r"pytest-.*?(\d+)", lab.name)
