@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.text import cdi
+from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
 UNIT = services.ENGINE_UNIT
@@ -109,7 +109,7 @@ class DcgmRunning(State[Observed]):
         offered = node.candidates(*packages.all_names())
         unit = node.units(UNIT).get(UNIT)
         drop_in = node.read_text(DROP_IN_PATH)
-        keys = _keys(node.shell(_LOOK).stdout)
+        keys = keyed.lists(node.shell(_LOOK).stdout)
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
@@ -264,12 +264,3 @@ class DcgmRunning(State[Observed]):
             yield ops.DaemonReload()
         if "packages" in plan.fields:
             yield ops.AptRemove(tuple(seen.packages))
-
-
-def _keys(text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found.setdefault(key, []).append(value.strip())
-    return found

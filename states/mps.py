@@ -28,7 +28,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
-from gpustate.text import dpkg, mps
+from gpustate.text import dpkg, keyed, mps
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.text.numbers import whole
 
@@ -108,7 +108,7 @@ class MpsRunning(State[Observed]):
         said = node.shell(_look(self.pipe_folder))
         package = node.packages(PACKAGE).get(PACKAGE)
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
-        keys = _keys(said.stdout)
+        keys = keyed.lists(said.stdout)
         unit = units.get(UNIT)
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
@@ -342,15 +342,6 @@ if [ -n "$s" ] && [ -r "$PROC/driver/nvidia/version" ]; then
   done
 fi
 :"""
-
-
-def _keys(text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found.setdefault(key, []).append(value.strip())
-    return found
 
 
 def _threads(text: str) -> str | None:

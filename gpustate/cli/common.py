@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpustate.errors import UsageError, worst_exit_code
+from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
 
 if TYPE_CHECKING:
     from gpustate.model.inventory import Inventory
+    from gpustate.model.node import Node
     from gpustate.model.policy import Policy
     from gpustate.policies import Changes
     from gpustate.run.fleet import FleetResult, Request
@@ -330,6 +331,30 @@ def as_json(document: Any) -> str:
     from gpustate.text.words import json_text
 
     return json_text(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+
+
+def ask_nodes(
+    inventory: Inventory, forks: int, ask: Callable[[Node], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Ask nodes something that changes nothing.
+
+    Returns:
+        A row a node: its name and what was found, or an ``error``; and an exit code for each error,
+        those that ``ask`` itself found included.
+    """
+    from gpustate.run import fleet
+
+    rows: list[dict[str, Any]] = []
+    codes: list[int] = []
+    for node, data, error in fleet.question(inventory.nodes, forks, ask):
+        if error is not None or data is None:
+            codes.append(error.exit_code if error else EXIT_ERROR)
+            rows.append({"name": node.name, "error": str(error)})
+            continue
+        if "error" in data:
+            codes.append(EXIT_ERROR)
+        rows.append({"name": node.name, **data})
+    return rows, codes
 
 
 def finish(*codes: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
+from gpustate.errors import EXIT_VALIDATION, GpustateError, UsageError
 
 if TYPE_CHECKING:
     from gpustate.model.node import Node
@@ -65,7 +65,6 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
     What a GPU cannot report is a note. A field that an exporter does not have though its GPU can report
     it ends in exit code 3.
     """
-    from gpustate.run import fleet
 
     wanted = _wanted(file)
     place = file or "counters.csv"
@@ -75,19 +74,9 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
         common.write_out(f"{place}: {len(wanted)} fields, nothing wrong\n")
         return
     inventory = common.load_inventory(options)
-    rows: list[dict[str, Any]] = []
-    codes: list[int] = []
     ask = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
-    for node, data, error in fleet.question(inventory.nodes, options["forks"], ask):
-        if error is not None or data is None:
-            codes.append(error.exit_code if error else EXIT_ERROR)
-            rows.append({"name": node.name, "error": str(error)})
-            continue
-        if "error" in data:
-            codes.append(EXIT_ERROR)
-        if data.get("missing"):
-            codes.append(EXIT_VALIDATION)
-        rows.append({"name": node.name, **data})
+    rows, codes = common.ask_nodes(inventory, options["forks"], ask)
+    codes += [EXIT_VALIDATION for row in rows if row.get("missing")]
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.dcgm-check/1", "nodes": rows}))
     else:

@@ -37,20 +37,15 @@ def fabric(output: str, network: str | None, **options: Any) -> None:
     imex; ask all nodes of a rack, for one that does not answer is in no list. Exit 3: a node needs a
     fabric that is not complete.
     """
-    from gpustate.run import fleet
-
     inside = _network(network, output)
     inventory = common.load_inventory(options)
-    rows: list[dict[str, Any]] = []
-    codes: list[int] = []
-    for node, data, error in fleet.question(inventory.nodes, options["forks"], _look):
-        if error is not None or data is None:
-            codes.append(error.exit_code if error else EXIT_ERROR)
-            rows.append({"name": node.name, "error": str(error)})
-            continue
-        if data["needs"] and data["fabric"] not in ("complete", ""):
-            codes.append(EXIT_VALIDATION)
-        rows.append({"name": node.name, **data, "address": _address(node, data, inside)})
+    rows, codes = common.ask_nodes(inventory, options["forks"], _look)
+    nodes = {node.name: node for node in inventory.nodes}
+    for row in rows:
+        if "error" not in row:
+            row["address"] = _address(nodes[row["name"]], row, inside)
+            if _unfinished(row):
+                codes.append(EXIT_VALIDATION)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.fabric/1", "nodes": rows}))
     elif output == "domains":
@@ -129,6 +124,11 @@ def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
     return codes
 
 
+def _unfinished(row: dict[str, Any]) -> bool:
+    """A node needs a fabric that is not complete."""
+    return bool(row["needs"]) and row["fabric"] not in ("complete", "")
+
+
 def _page(rows: list[dict[str, Any]]) -> None:
     from gpustate.cli.show import show
     from gpustate.plan.render import Page
@@ -140,9 +140,8 @@ def _page(rows: list[dict[str, Any]]) -> None:
             continue
         needs = ", ".join(row["needs"]) or "nothing"
         state = row["fabric"] or "NVML says nothing of a fabric"
-        wrong = bool(row["needs"]) and row["fabric"] not in ("complete", "")
         page.add((row["name"], "bold"), f"  {row['topology']}  needs {needs}")
-        page.add("  fabric: ", (state, "red" if wrong else ""))
+        page.add("  fabric: ", (state, "red" if _unfinished(row) else ""))
         if row["domain"]:
             page.add(f"  NVLink domain {row['domain']}")
     show(page)

@@ -20,7 +20,6 @@ def facts(output: str, **options: Any) -> None:
     from gpustate.model.gpu_facts import GpuFacts
     from gpustate.model.node import Node
     from gpustate.model.quarantine import AskQuarantine
-    from gpustate.run import fleet
 
     inventory = common.load_inventory(options)
 
@@ -34,17 +33,13 @@ def facts(output: str, **options: Any) -> None:
             "quarantine": [one.text for one in held.active],
         }
 
-    rows: list[dict[str, Any]] = []
-    codes: list[int] = []
+    rows, codes = common.ask_nodes(inventory, options["forks"], question)
     page = Page()
-    for node, data, error in fleet.question(inventory.nodes, options["forks"], question):
-        if error is not None or data is None:
-            codes.append(error.exit_code if error else 1)
-            rows.append({"name": node.name, "error": str(error)})
-            page.add((node.name, "bold"), "  ", (str(error), "red"))
-            continue
-        rows.append({"name": node.name, **data})
-        _node(page, node.name, data)
+    for row in rows:
+        if "error" in row:
+            page.add((row["name"], "bold"), "  ", (row["error"], "red"))
+        else:
+            _node(page, row["name"], row)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.facts/1", "nodes": rows}))
     else:

@@ -37,21 +37,11 @@ def health(output: str, **options: Any) -> None:
     down, NVLinks, and what the driver asks for; each finding with the next move. A GPU in quarantine is
     shown and does not count.
     """
-    from gpustate.run import fleet
-
     inventory = common.load_inventory(options)
-    rows: list[dict[str, Any]] = []
-    codes: list[int] = []
-    for node, data, error in fleet.question(inventory.nodes, options["forks"], _look):
-        if error is not None or data is None:
-            codes.append(error.exit_code if error else EXIT_ERROR)
-            rows.append({"name": node.name, "error": str(error)})
-            continue
-        if "error" in data:
-            codes.append(EXIT_ERROR)
-        if any(gpu["state"] == "failed" for gpu in data.get("gpus", [])) or data.get("others"):
+    rows, codes = common.ask_nodes(inventory, options["forks"], _look)
+    for row in rows:
+        if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
-        rows.append({"name": node.name, **data})
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.health/1", "nodes": rows}))
     else:

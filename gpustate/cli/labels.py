@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_ERROR, PolicyError
+from gpustate.errors import PolicyError
 
 if TYPE_CHECKING:
     from gpustate.model.node import Node
@@ -42,21 +42,10 @@ def labels(
     Without --config a node's own /etc/nvidia-device-plugin/config.yaml counts. With -o slurm: lines of
     gres.conf and slurm.conf for a whole cluster.
     """
-    from gpustate.run import fleet
-
     given = _given(config, config_name)
     inventory = common.load_inventory(options)
     ask = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
-    rows: list[dict[str, Any]] = []
-    codes: list[int] = []
-    for node, data, error in fleet.question(inventory.nodes, options["forks"], ask):
-        if error is not None or data is None:
-            codes.append(error.exit_code if error else EXIT_ERROR)
-            rows.append({"name": node.name, "error": str(error)})
-            continue
-        if "error" in data:
-            codes.append(EXIT_ERROR)
-        rows.append({"name": node.name, **data})
+    rows, codes = common.ask_nodes(inventory, options["forks"], ask)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.labels/1", "nodes": rows}))
     else:
