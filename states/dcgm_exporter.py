@@ -167,6 +167,8 @@ class DcgmExporterRunning(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         nvml = node.ask(GpuFacts())
+        if self.scrape and not self.absent:
+            node.shell(scraping.settled(UNIT, *self._place))
         found = node.packages(*packages.EXPORTERS)
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)

@@ -15,10 +15,10 @@ from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
 from gpustate.states.mig.observed import CLIENTS, NO_RESET_PATH, RESET_CLIENTS, UNIT
 
-#: Everything that starts with GPUs at boot, and finds them divided then.
+#: Everything that starts with GPUs at boot, and finds them divided then. Services only: a path or a socket
+#: starts before basic.target, after which this unit starts, and systemd breaks such a cycle by leaving one out.
 _AFTER_US = (
     "nvidia-cdi-refresh.service",
-    "nvidia-cdi-refresh.path",
     "gpustate-cdi-refresh.service",
     "containerd.service",
     "crio.service",

@@ -21,6 +21,7 @@ OWN = "var/lib/gpustate"
 #: What two undisturbed runs on one image do not agree about, and why that is no finding.
 VOLATILE: Mapping[str, str] = {
     r"var/log(/.*)?": "logs grow with every attempt",
+    r"var/dcgm-exporter\.log": "the exporter's, where NVIDIA's unit has it",
     r"var/cache/(apt|ldconfig|debconf|man)(/.*)?": "caches: made anew from what the ledger does hold",
     r"var/lib/systemd(/.*)?": "random seed, time stamps of timers",
     r"var/lib/(containerd|nvidia-fabricmanager)(/.*)?": "the daemons' own data",

@@ -35,3 +35,32 @@ def script(host: str, port: int, path: str = "/metrics") -> str:
         f'timeout -k 2 30 "$p" -I -S -c {shlex.quote(_PROGRAM)} {words} 2>/dev/null\n'
         f"else curl -fsS --max-time 20 -- {url} 2>/dev/null; fi"
     )
+
+
+def settled(unit: str, host: str, port: int) -> str:
+    """Wait up to 20 s for an exporter that has just been started: a restart would only begin anew.
+
+    That is one of a boot a moment ago, or one that systemd starts again because its host engine did not
+    listen yet.
+    """
+    return _SETTLED.replace("@UNIT@", unit).replace("@ASK@", script(host, port))
+
+
+_SETTLED = r"""
+[ -d /run/systemd/system ] || exit 0
+read -r now _ </proc/uptime; n=0
+while [ $n -lt 20 ]; do
+  state=; since=0
+  while IFS== read -r key value; do
+    case $key in SubState) state=$value;; StateChangeTimestampMonotonic) since=$((value / 1000000));; esac
+  done <<END
+$(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic @UNIT@ 2>/dev/null)
+END
+  case $state in
+    running) [ $((${now%.*} - since)) -lt 20 ] || break; { @ASK@; } | grep -q '^DCGM_' && break;;
+    auto-restart|start*) ;;
+    *) break;;
+  esac
+  n=$((n + 1)); sleep 1
+done
+:"""
