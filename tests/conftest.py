@@ -12,7 +12,7 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["labnodes", "shares"]
+pytest_plugins = ["labnodes", "shares", "cycles"]
 
 # Runs of the tests are no runs of the person whose machine this is: ``gpustate resume`` must not find them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpustate-tests-")

@@ -6,13 +6,13 @@ configuration is in tests/proof/test_containerd_configurations.py.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from gpustate.lab.api import Lab
@@ -74,10 +74,11 @@ def start(verb: str, lab: Lab, node: Node, folder: Path) -> subprocess.Popen[str
 
 def gpustate(verb: str, lab: Lab, node: Node, folder: Path, *, code: int = 0) -> dict[str, Any]:
     """Run a verb on one node; return the state's part of the document, the summary in it."""
-    process = start(verb, lab, node, folder)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, out + err
-    document: dict[str, Any] = json.loads(out)
+    policy = folder / "policy.py"
+    policy.write_text(POLICY)
+    target = ["-i", lab.inventory, "-l", node.name, "-o", "json"]
+    more = ["--yes"] if verb in ("apply", "remove") else []
+    document = commands.gpustate(verb, policy, *target, *more, code=code, timeout=120).document
     state: dict[str, Any] = document["nodes"][0]["states"][0]
     return {**state, "summary": document.get("summary", "")}
 

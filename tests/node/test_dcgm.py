@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+import commands
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -49,24 +49,15 @@ class Site:
         text = POLICY.format(base=base, dcgm=dcgm, exporter=exporter, more=more)
         self.policy.write_text(text)
 
-    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, code: int = 0) -> commands.Ran:
         """Run a command line."""
-        program = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words, *self.target],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+        return commands.gpustate(*words, *self.target, code=code, timeout=500)
 
     def on_policy(self, verb: str, *, code: int = 0) -> dict[str, Any]:
         """Run a verb on the policy; what it says of the node."""
         yes = [] if verb in ("drift", "validate") else ["--yes"]
         done = self.run(verb, str(self.policy), *yes, "-o", "json", code=code)
-        found: dict[str, Any] = json.loads(done.stdout)["nodes"][0]
+        found: dict[str, Any] = done.document["nodes"][0]
         return found
 
 

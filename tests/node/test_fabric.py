@@ -6,13 +6,11 @@ dpkg, and everything gpustate does. Boards with NVSwitches on PCI are in the tes
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from gpustate.lab.api import Lab
@@ -54,20 +52,11 @@ def gpustate(verb: str, lab: Lab, folder: Path, code: int = 0) -> dict[str, dict
     policy = folder / "policy.py"
     base = "" if verb == "remove" else "*base,"
     policy.write_text(POLICY.format(nodes=nodes, base=base))
-    run = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-    words = [verb, str(policy), "-i", str(lab.inventory), "-o", "json"]
+    words = [verb, policy, "-i", lab.inventory, "-o", "json"]
     words += [] if verb == "drift" else ["--yes"]
-    done = subprocess.run(
-        [sys.executable, "-c", run, *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
     return {
         node["name"]: {state["state"]: state for state in node["states"]}
-        for node in json.loads(done.stdout)["nodes"]
+        for node in commands.gpustate(*words, code=code, timeout=600).document["nodes"]
     }
 
 

@@ -55,7 +55,7 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     whole.write_text(OURS + DRIVER)
     alone.write_text(OURS + "policy = Policy(*ours)\n")
 
-    gpustate("apply", whole, *inventory, "--yes", code=0)
+    gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
     listed = node.run(f"ls -A {FEATURES}").stdout.split()
     assert listed == ["gpustate"]
     labels = node.run(f"cat {FEATURES}/gpustate").stdout
@@ -85,20 +85,20 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     )
     assert "CUDA error 46" in node.run(beside).stdout
 
-    again = gpustate("apply", whole, *inventory, "--yes", code=0)
+    again = gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
     assert again.summary["changed"] == "0"
     node.run(f"sed -i s/gpu.count=2/gpu.count=8/ {FEATURES}/gpustate; systemctl stop gpustate-mps")
     assert node.run(modes).stdout == "Default\n" * 2
-    assert gpustate("drift", whole, *inventory).code == 2
-    gpustate("apply", whole, *inventory, "--yes", code=0)
+    assert gpustate("drift", whole, *inventory, "-o", "json").code == 2
+    gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
     assert "gpu.count=2" in node.run(f"cat {FEATURES}/gpustate").stdout
     assert node.run(modes).stdout == "Exclusive_Process\n" * 2
 
-    gpustate("remove", alone, *inventory, "--yes", code=0)
+    gpustate("remove", alone, *inventory, "--yes", "-o", "json", code=0)
     assert node.run(modes).stdout == "Default\n" * 2
     left = node.run(
         f"ls {FEATURES}/gpustate {CONFIG} /etc/systemd/system/gpustate-mps.service "
         "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control 2>/dev/null || :"
     )
     assert left.stdout == ""
-    assert gpustate("drift", alone, *inventory).code == 2
+    assert gpustate("drift", alone, *inventory, "-o", "json").code == 2

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+import commands
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -58,19 +58,9 @@ def gpustate(
     config.write_text(CONFIG.format(devices=devices))
     states, cdi = ("", "") if verb == "remove" else ("*base,", 'get("cdi")()')
     policy.write_text(POLICY.format(states=states, cdi=cdi, file=str(config)))
-    run = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json"]
+    target = ["-i", lab.inventory, "-l", node.name, "-o", "json"]
     target += [] if verb == "drift" else ["--yes"]
-    done = subprocess.run(
-        [sys.executable, "-c", run, verb, str(policy), *target],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return commands.gpustate(verb, policy, *target, code=code, timeout=500).document
 
 
 def places(node: Node) -> set[str]:

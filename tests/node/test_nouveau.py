@@ -6,10 +6,10 @@ Looked at with the distribution's own tools (lsinitramfs, lsmod's file, stat), n
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+import commands
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -31,18 +31,10 @@ policy = Policy(NodeFit(gpus="8xH100"), NouveauBlacklisted())
 
 def gpustate(verb: str, policy: Path, lab: Lab, node: Node, *more: str) -> dict[str, Any]:
     """Run a verb on one node and return its JSON document; a failure is the test's."""
-    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json", *more]
-    done = subprocess.run(
-        [sys.executable, "-c", code, verb, str(policy), *target],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode in (0, 5), done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    target = ["-i", lab.inventory, "-l", node.name, "-o", "json", *more]
+    ran = commands.gpustate(verb, policy, *target)
+    assert ran.code in (0, 5), ran.out + ran.err
+    return ran.document
 
 
 def images_with_nouveau(node: Node) -> int:

@@ -48,6 +48,15 @@ TOUCHED = (
     "! -path '/var/lib/containerd/*' ! -path '/root/*'"
 )
 
+#: Something of every state of the policy is taken away or changed.
+DAMAGE = """
+rm /etc/modprobe.d/gpustate-nouveau.conf /etc/apt/sources.list.d/gpustate-toolkit-repository.sources
+echo '# damaged' >>/etc/apt/preferences.d/gpustate-driver-repository
+apt-mark unhold libcuda1 nvidia-container-toolkit
+systemctl disable --now nvidia-persistenced nvidia-fabricmanager
+rm /var/run/cdi/nvidia.yaml
+"""
+
 
 def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
@@ -72,8 +81,8 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
         for node in fresh_lab.nodes
     }
     gpustate("plan", POLICY, *inventory, "--detailed-exitcode", code=2)
-    assert gpustate("drift", POLICY, *inventory).code == 2
-    done = gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    assert gpustate("drift", POLICY, *inventory, "-o", "json").code == 2
+    done = gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     assert done.summary["changed"] == "2"
     for node in fresh_lab.nodes:
         assert "580.65.06" in node.run("nvidia-smi").stdout
@@ -83,19 +92,32 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
         assert "libcuda1" in node.run("apt-mark showhold").stdout
         node.run("touch /var/tmp/mark; sleep 1.1")
     active = {node.name: node.run(ACTIVE).stdout for node in fresh_lab.nodes}
-    again = gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    again = gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     assert again.summary["changed"] == "0"
     for node in fresh_lab.nodes:
         assert node.run(ACTIVE).stdout == active[node.name]
         assert node.run(TOUCHED).stdout == ""
     converged(fresh_lab, POLICY)
-    assert gpustate("drift", POLICY, *inventory).code == 0
+    assert gpustate("drift", POLICY, *inventory, "-o", "json").code == 0
     proven = gpustate("validate", POLICY, *inventory, "-o", "json", code=0)
     for row in proven.document["nodes"]:
         links = {check["name"]: check["outcome"] for check in row["checks"]}
         assert links["cuda"] == "ok"
         assert "failed" not in links.values()
     assert gpustate("explain", "gpu1", *inventory, code=0).out.startswith("gpu1  every link holds")
+    for node in fresh_lab.nodes:
+        node.run(DAMAGE)
+        (node.root / "etc/containerd/config.toml").write_text(before[node.name])
+    damaged = gpustate("drift", POLICY, *inventory, "-o", "json", code=2)
+    for node in fresh_lab.nodes:
+        same = [
+            row["state"]
+            for row in damaged.node(node.name)["states"]
+            if row["outcome"] == "unchanged"
+        ]
+        assert same == ["preflight"]
+    gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
+    converged(fresh_lab, POLICY)
     for node in fresh_lab.nodes:
         node.reboot()
         node.run("systemctl is-system-running --wait || :", timeout_s=90)
@@ -105,7 +127,7 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
         "boot proof",
     )
     converged(fresh_lab, POLICY)
-    removed = gpustate("remove", POLICY, *inventory, "--yes")
+    removed = gpustate("remove", POLICY, *inventory, "--yes", "-o", "json")
     assert removed.code == 0, removed.out
     for node in fresh_lab.nodes:
         assert (
@@ -203,7 +225,7 @@ def test_nouveau_in_use_costs_one_reboot_after_the_driver_is_built(
         "apply", POLICY, "-i", lab.inventory, "--yes", "--max-disruption", "drain", code=5
     )
     assert "may cost reboot" in refused.out
-    ran = gpustate("apply", POLICY, "-i", lab.inventory, "--yes", code=0)
+    ran = gpustate("apply", POLICY, "-i", lab.inventory, "--yes", "-o", "json", code=0)
     assert ran.summary["reboots"] == "1"
     assert node.boot_id() != first
     assert "nouveau" not in node.run("cat /run/gpustate-lab/proc/modules").stdout
@@ -214,7 +236,7 @@ def test_what_breaks_is_named_with_evidence_and_remedy(lab: Lab, node12: Node) -
     inventory = ("-i", lab.inventory, "-l", "gpu1")
     broken = gpustate("explain", "gpu1", "-i", lab.inventory, "-o", "json", code=3).node("gpu1")
     assert broken["broken"] == "driver"
-    gpustate("apply", POLICY, *inventory, "--yes", code=0)
+    gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     node12.fault("gpu-off-bus:3", on=True)
     ran = gpustate("validate", POLICY, *inventory, "-o", "json", code=3)
     failed = [check for check in ran.node("gpu1")["checks"] if check["outcome"] == "failed"]
@@ -245,5 +267,5 @@ def test_a_module_that_fails_to_build_is_told_by_its_first_compiler_error(
         assert outcomes["cdi"] == "not run"
     finally:
         node12.fault("dkms-build", on=False)
-    gpustate("apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", code=0)
+    gpustate("apply", POLICY, "-i", lab.inventory, "-l", "gpu1", "--yes", "-o", "json", code=0)
     converged(lab, POLICY, "gpu1")

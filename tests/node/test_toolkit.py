@@ -5,11 +5,9 @@ Looked at with dpkg, apt-mark, systemctl and nvidia-ctk, not with the probes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+
+import commands
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -60,18 +58,8 @@ def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str) -> str
     # Taken away is what this file is about; the driver stays.
     states = "toolkit" if verb == "remove" else "driver, *toolkit"
     policy.write_text(POLICY.format(version=version, states=states))
-    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-    target = ["-i", str(lab.inventory), "-l", node.name, "-o", "json", "--yes"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, verb, str(policy), *target],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return str(document["summary"])
+    target = ["-i", lab.inventory, "-l", node.name, "-o", "json", "--yes"]
+    return str(commands.gpustate(verb, policy, *target, code=0, timeout=500).document["summary"])
 
 
 def versions(node: Node) -> dict[str, str]:

@@ -183,7 +183,7 @@ CUTS = {
     "reboot": ("", "cord"),
 }
 FIRST_WORDS = "Linux version"
-TAKEN = share("power cuts", list(CUTS), most=1)
+TAKEN = share("power cuts", list(CUTS), most=3 if everything() else 1, always=True)
 
 
 @dataclass(frozen=True)

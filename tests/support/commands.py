@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cycles
+
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 
 
@@ -21,8 +23,10 @@ class Ran:
 
     @property
     def summary(self) -> dict[str, str]:
-        """The last line of standard output, by key."""
-        return dict(word.split("=") for word in self.out.strip().splitlines()[-1].split())
+        """The last line of standard output, or what the document has of it, by key."""
+        json_text = self.out.startswith("{")
+        line = self.document["summary"] if json_text else self.out.strip().splitlines()[-1]
+        return dict(word.split("=") for word in line.split())
 
     @property
     def document(self) -> dict[str, Any]:
@@ -45,6 +49,7 @@ def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> R
         stdin=subprocess.DEVNULL,
     )
     ran = Ran(done)
+    cycles.heard(words, ran.out)
     assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
     assert "Traceback" not in ran.err, ran.err
     return ran

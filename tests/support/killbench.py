@@ -41,6 +41,8 @@ class Recording:
     gaps: dict[int, float] = field(default_factory=dict[int, float])
     states: dict[str, str] = field(default_factory=dict[str, str])
     seconds: float = 0.0
+    converged: dict[str, Any] = field(default_factory=dict[str, Any])
+    looked_s: float = 0.0  # processor time of the login that looked at the converged node
 
 
 @dataclass(slots=True)
@@ -242,7 +244,24 @@ class Bench:
         rows = json.loads(run.out.read_text())["nodes"]
         made.states = {row["state"]: row["outcome"] for row in rows[0]["states"]}
         self.reference = self.summary()
+        self._look(made)
         return made
+
+    def _look(self, made: Recording) -> None:
+        """What a look at the converged node costs; the second one, for daemons have just been started."""
+        for _ in range(2):
+            before = self.processor_s()
+            run = self.start("drift", "-o", "json")
+            if run.wait(300) != 0:
+                raise Trouble(f"drift after the recorded run ended with {run.code}:\n{run.said()}")
+            made.looked_s = self.processor_s() - before
+            made.converged = json.loads(run.out.read_text())["nodes"][0]
+
+    def processor_s(self) -> float:
+        """Processor time of every login that has ended, with all that was started in it, in seconds."""
+        stat = "cat /proc/$(systemctl show -p MainPID --value ssh)/stat"
+        fields = self.node.run(stat).stdout.rpartition(")")[2].split()
+        return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
 
     def _tick(
         self, made: Recording, stop: Stop, ticks: tuple[float, ...], hold: Hold, *, keep: bool
