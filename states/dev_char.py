@@ -19,6 +19,7 @@ Sources:
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -40,7 +41,7 @@ _SCRIPT = (
     + r"""
 set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do [ -c "$f" ] && set -- "$@" "$f"; done
 [ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
-for f in /dev/char/*; do [ -L "$f" ] && case $(readlink "$f") in *nvidia*) echo "link=${f##*/} $(readlink -f "$f")" ;; esac; done
+find /dev/char -maxdepth 1 -type l -lname '*nvidia*' -printf 'link=%f %l\n' 2>/dev/null
 gpu_scopes | while IFS= read -r s; do echo "exposed=$s"; done
 :
 """
@@ -98,7 +99,10 @@ class DevCharLinks(State[Observed]):
         theirs = [node.read_text(path) for path in _ELSEWHERE]
         said = node.shell(_SCRIPT).stdout
         rows = read_rows(said.encode(), "the device nodes", ())
-        links = rows.pairs("link")
+        links = {
+            number: posixpath.normpath(posixpath.join("/dev/char", target))
+            for number, target in rows.pairs("link").items()
+        }
         missing: list[str] = []
         for row in rows.keys.get("node", ()):
             if len(row.split()) != 3:

@@ -12,14 +12,16 @@ use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import re
 import shlex
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gpustate.errors import ProbeError
 from gpustate.text import dpkg, systemd
@@ -106,6 +108,17 @@ class Ask(ABC, Generic[T]):
     @abstractmethod
     def stand_in(self) -> T:
         """What probing assumes before the answer is there: the common, harmless case."""
+
+
+class SharedAsk(Ask[T]):
+    """One of several questions of a kind that a single call answers: they leave as one.
+
+    Each reads what it asked for out of the answer to all; so what others asked must not matter to it.
+    """
+
+    @abstractmethod
+    def joined(self, others: Sequence[Ask[Any]]) -> Ask[T]:
+        """One ask for this one and others of its class."""
 
 
 def rooted(path: str) -> str:
@@ -267,7 +280,7 @@ class FileStats(Ask[dict[str, FileStat]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Packages(Ask[dict[str, dpkg.Package]]):
+class Packages(SharedAsk[dict[str, dpkg.Package]]):
     """Installed (and half-installed) Debian packages whose names match shell patterns."""
 
     patterns: tuple[str, ...]
@@ -277,14 +290,25 @@ class Packages(Ask[dict[str, dpkg.Package]]):
         return f"dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || :"
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
-        return dpkg.parse_query(answer.text)
+        return self._mine(dpkg.parse_query(answer.text))
+
+    def _mine(self, found: dict[str, dpkg.Package]) -> dict[str, dpkg.Package]:
+        return {
+            name: one
+            for name, one in found.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+        }
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Packages:
+        mine = (pattern for one in others if isinstance(one, Packages) for pattern in one.patterns)
+        return Packages(tuple(dict.fromkeys((*self.patterns, *mine))))
 
     def stand_in(self) -> dict[str, dpkg.Package]:
         return {}
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates(Ask[dict[str, tuple[dpkg.Candidate, ...]]]):
+class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
     """Every version of some packages that the configured repositories offer, best first."""
 
     names: tuple[str, ...]
@@ -294,17 +318,27 @@ class Candidates(Ask[dict[str, tuple[dpkg.Candidate, ...]]]):
         return f"apt-cache madison {names} 2>/dev/null || :"
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
-        return dpkg.parse_madison(answer.text)
+        return self._mine(dpkg.parse_madison(answer.text))
+
+    def _mine(
+        self, found: dict[str, tuple[dpkg.Candidate, ...]]
+    ) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        return {name: rows for name, rows in found.items() if name in self.names}
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Candidates:
+        mine = (name for one in others if isinstance(one, Candidates) for name in one.names)
+        return Candidates(tuple(dict.fromkeys((*self.names, *mine))))
 
     def stand_in(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
         return {}
 
 
-_UNIT_FILES = "=unit-files"
+#: Around the parts of an answer: the names that were asked for, and what the disk says of them.
+_ASKED, _UNIT_FILES = "=asked", "=unit-files"
 
 
 @dataclass(frozen=True, slots=True)
-class Units(Ask[dict[str, systemd.Unit]]):
+class Units(SharedAsk[dict[str, systemd.Unit]]):
     """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``.
 
     What systemd remembers of a running unit that was enabled without a reload is what it was before; so
@@ -317,6 +351,7 @@ class Units(Ask[dict[str, systemd.Unit]]):
         names = " ".join(shlex.quote(name) for name in self.names)
         keys = ",".join(systemd.SHOW_KEYS)
         return (
+            f"echo {_ASKED} {names}\n"
             # An image has files of units and links that enable them, and nothing that runs.
             f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
             '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
@@ -326,8 +361,16 @@ class Units(Ask[dict[str, systemd.Unit]]):
         )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
-        shown, _, files = answer.text.partition(f"{_UNIT_FILES}\n")
-        return systemd.as_on_disk(systemd.parse_show(shown), files)
+        asked, _, text = ("" if not answer.text.startswith(_ASKED) else answer.text).partition("\n")
+        shown, _, files = (text or answer.text).partition(f"{_UNIT_FILES}\n")
+        found = systemd.as_on_disk(systemd.parse_show(shown), files)
+        # One that was asked for by another name, an alias, shows under its own.
+        others = set(asked.split()[1:]) - set(self.names)
+        return {name: unit for name, unit in found.items() if name not in others}
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Units:
+        mine = (name for one in others if isinstance(one, Units) for name in one.names)
+        return Units(tuple(dict.fromkeys((*self.names, *mine))))
 
     def stand_in(self) -> dict[str, systemd.Unit]:
         return {}

@@ -45,7 +45,7 @@ for d in "$SYS"/bus/pci/devices/*; do
   v=; read -r v <"$d/vendor" || continue
   [ "$v" = 0x10de ] || continue
   read -r i <"$d/device"; read -r c <"$d/class"; k=
-  [ -e "$d/driver" ] && { k=$(readlink -f "$d/driver"); k=${k##*/}; }
+  [ -e "$d/driver" ] && { k=$(cd -P "$d/driver" && pwd); k=${k##*/}; }
   printf 'pci=%s|%s|%s|%s\n' "${d##*/}" "${i#0x}" "${c#0x}" "$k"
 done
 for d in "$PROC"/driver/nvidia/gpus/*; do

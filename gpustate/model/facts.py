@@ -157,7 +157,7 @@ for d in "$SYS"/bus/pci/devices/*; do
   v=; read -r v 2>/dev/null <"$d/vendor" || continue
   [ "$v" = 0x10de ] || continue
   read -r i <"$d/device"; read -r c <"$d/class"; k=-
-  [ -e "$d/driver" ] && { k=$(readlink -f "$d/driver"); k=${k##*/}; }
+  [ -e "$d/driver" ] && { k=$(cd -P "$d/driver" && pwd); k=${k##*/}; }
   printf 'pci=%s %s %s %s\n' "${d##*/}" "$i" "$c" "$k"
 done
 :"""

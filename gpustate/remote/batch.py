@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, Ask, ShippedFile
+from gpustate.model.asks import Answer, Ask, SharedAsk, ShippedFile
 from gpustate.model.inventory import InventoryNode
 
 #: What stands behind the nonce where a part begins, and where it ends with its status.
@@ -34,13 +34,15 @@ class Batch:
     Args:
         script: plain text.
         nonce: frames the answer.
-        asks: in the order of their numbers.
+        asks: those that are sent, in the order of their numbers.
+        numbers: of each ask that was handed in, the number of the one that is sent for it.
         shipped: files some ask needs, by digest.
     """
 
     script: str
     nonce: str
     asks: tuple[Ask[Any], ...]
+    numbers: tuple[int, ...]
     shipped: dict[str, tuple[ShippedFile, bytes]]
 
     @property
@@ -78,6 +80,7 @@ def make_batch(
 ) -> Batch:
     """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
     shipped: dict[str, tuple[ShippedFile, bytes]] = {}
+    asks, numbers = _joined(asks)
     for ask in asks:
         for file in getattr(ask, "ships", ()):
             if file.digest not in shipped:
@@ -101,7 +104,26 @@ def make_batch(
             f"printf '\\n%s = %d %d\\n' {nonce} {number} $?\n"
         )
     parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c\n")
-    return Batch("".join(parts), nonce, tuple(asks), shipped)
+    return Batch("".join(parts), nonce, tuple(asks), numbers, shipped)
+
+
+def _joined(asks: Sequence[Ask[Any]]) -> tuple[Sequence[Ask[Any]], tuple[int, ...]]:
+    """One ask for all that can leave as one, where the last of them stands: what waits comes before it."""
+    kinds: dict[type, list[int]] = {}
+    for place, ask in enumerate(asks):
+        if isinstance(ask, SharedAsk):
+            kinds.setdefault(type(ask), []).append(place)
+    sent: dict[int, Ask[Any]] = {}
+    stands = {place: places[-1] for places in kinds.values() for place in places}
+    for place, ask in enumerate(asks):
+        others = [asks[one] for one in kinds.get(type(ask), ()) if one != place]
+        if isinstance(ask, SharedAsk) and others:
+            if stands[place] == place:
+                sent[place] = ask.joined(others)
+        else:
+            sent[place] = ask
+    order = {place: number for number, place in enumerate(sent)}
+    return tuple(sent.values()), tuple(order[stands.get(n, n)] for n in range(len(asks)))
 
 
 class AnswerReader:
@@ -163,8 +185,9 @@ class AnswerReader:
         self.done = self._unpack.eof
 
     def answers(self) -> tuple[Answer, ...]:
-        """The answers in the order of the asks; raise ``ProbeError`` when one is missing."""
-        return split_answers(bytes(self._body), self.batch.nonce, len(self.batch.asks))
+        """An answer for each ask that was handed in; raise ``ProbeError`` when one is missing."""
+        found = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.asks))
+        return tuple(found[number] for number in self.batch.numbers)
 
 
 def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:

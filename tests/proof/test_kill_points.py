@@ -3,7 +3,8 @@
 The run is recorded on lab nodes, held at every call that forces something to disk, and its points are
 enumerated (:mod:`killpoints`). Somebody dies there: the controller, the whole node program, the
 program's shell alone while its step goes on, or the node. On Debian 12 controller and node die at every
-entry of the journal; of the other deaths, and of Debian 13, a share is taken that turns with the commit. Then ``gpustate apply`` is run once more, and
+entry of the journal; of the other deaths, of those inside a step, and of Debian 13, a share is taken that turns
+with the commit. Then ``gpustate apply`` is run once more, and
 ``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
 others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
 disk may have been done again.
@@ -87,7 +88,8 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
     if POINT:
         return [p for p in campaign.points if fnmatchcase(f"{image}/{p.name}", POINT)]
     some = [place.chosen for place in killpoints.thinned(campaign.places)]
-    whole = [point for point in some if image == WHOLE and point.who in (CONTROLLER, NODE)]
+    entries = {place.chosen for place in killpoints.with_entries(campaign.places)}
+    whole = [p for p in some if image == WHOLE and p.who in (CONTROLLER, NODE) and p in entries]
     rest = [point for point in some if point not in whole]
 
     def share(what: str, points: list[Point], most: int, *, always: bool) -> list[Point]:
@@ -105,7 +107,7 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
         turn = int(hashlib.sha256(shares.seed().encode()).hexdigest(), 16) + IMAGES.index(image)
         mine = set(kinds[turn % len(IMAGES) :: len(IMAGES)])
         return share("", [p for p in some if (p.who, p.when) in mine], 0, always=False)
-    return share("", whole, 0, always=False) + share(", the rest", rest, 6, always=True)
+    return share("", whole, 0, always=False) + share(", the rest", rest, 10, always=True)
 
 
 @pytest.fixture(scope="module")
