@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpustate.errors import InventoryError
 from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
+from gpustate.inventory.secrets import quoted
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
@@ -106,10 +107,11 @@ def _kind(name: str, fields: Fields) -> str:
         return "local"
     if short in _SSH:
         return "ssh"
+    place = fields.scope.variables["ansible_connection"].origin
     raise fields.error(
         "ansible_connection",
-        f"is {shown(found)}, wanted ssh or local",
-        fields.scope.variables["ansible_connection"].origin,
+        f"is {fields.shown('ansible_connection', found, place)}, wanted ssh or local",
+        place,
         "leave the node out (--exclude), or connect to it by ssh",
     )
 
@@ -209,7 +211,9 @@ class _Options:
         value = str(found.value)
         if value[:1] == "-" or not pattern.fullmatch(value):
             raise self.fields.error(
-                name, f"is {shown(value)}, which ssh does not take", found.origin
+                name,
+                f"is {quoted(value, name, found.origin)}, which ssh does not take",
+                found.origin,
             )
         return value
 
@@ -245,7 +249,7 @@ class _Options:
         if strict is None:
             raise self.fields.error(
                 "StrictHostKeyChecking",
-                f"is {shown(found.value)}, wanted yes, accept-new or no",
+                f"is {quoted(found.value, '', found.origin)}, wanted yes, accept-new or no",
                 found.origin,
             )
         return strict
@@ -261,7 +265,7 @@ class _Options:
         if not 0 < value < float("inf"):
             raise self.fields.error(
                 "ConnectTimeout",
-                f"is {shown(found.value)}, wanted seconds above zero",
+                f"is {quoted(found.value, '', found.origin)}, wanted seconds above zero",
                 found.origin,
             )
         return value
@@ -275,7 +279,7 @@ class _Options:
         if value is None:
             raise self.fields.error(
                 "ServerAliveInterval",
-                f"is {shown(found.value)}, wanted a time such as 15 or 1m",
+                f"is {quoted(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
                 found.origin,
             )
         return value

@@ -11,9 +11,10 @@ import os
 import re
 
 from gpustate.errors import InventoryError
+from gpustate.inventory.secrets import quoted
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.text.words import kind_of, shown
+from gpustate.text.words import kind_of
 
 # OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): no word of a shell.
 HOST = re.compile(r"""[^\s'`"$\\;&<>|(){},]+""")
@@ -59,7 +60,7 @@ class Fields:
             return None
         name, (value, place) = found
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            seen = "" if secret else f" ({shown(value)})"
+            seen = "" if secret else f" ({self.shown(name, value, place)})"
             raise self.error(name, f"is {kind_of(value)}{seen}, wanted a text", place)
         text = _written(value)
         if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
@@ -74,7 +75,9 @@ class Fields:
         found = self.text(*names)
         if found is not None and (found[0] == "-" or not HOST.fullmatch(found)):
             raise self.error(
-                self._named(names), f"is {shown(found)}, no address", self._place(names)
+                self._named(names),
+                f"is {self._shown(names, found)}, no address",
+                self._place(names),
             )
         return found
 
@@ -83,9 +86,19 @@ class Fields:
         found = self.text(*names)
         if found is not None and (found[0] == "-" or not USER.fullmatch(found)):
             raise self.error(
-                self._named(names), f"is {shown(found)}, no name of a user", self._place(names)
+                self._named(names),
+                f"is {self._shown(names, found)}, no name of a user",
+                self._place(names),
             )
         return found
+
+    def shown(self, name: str, value: object, place: str) -> str:
+        """A value for a message, unless it may be a secret."""
+        written = self.scope.variables.get(name)
+        return quoted(value, name, place, written.value if written is not None else "")
+
+    def _shown(self, names: tuple[str, ...], value: object) -> str:
+        return self.shown(self._named(names), value, self._place(names))
 
     def _named(self, names: tuple[str, ...]) -> str:
         found = self.first(*names)
@@ -109,7 +122,9 @@ class Fields:
         text = _written(value) if isinstance(value, str | int) and value is not True else ""
         if re.fullmatch(r"[0-9]{1,6}", text) and 1 <= int(text) <= 65535:
             return int(text)
-        raise self.error(name, f"is {shown(value)}, wanted a port from 1 to 65535", place)
+        raise self.error(
+            name, f"is {self.shown(name, value, place)}, wanted a port from 1 to 65535", place
+        )
 
     def flag(self, *names: str) -> bool | None:
         """Return a boolean, in any of Ansible's words for it."""
@@ -122,7 +137,7 @@ class Fields:
             return True
         if word in FALSE_WORDS:
             return False
-        raise self.error(name, f"is {shown(value)}, wanted true or false", place)
+        raise self.error(name, f"is {self.shown(name, value, place)}, wanted true or false", place)
 
     def seconds(self, *names: str) -> float | None:
         """Return a time above zero, in seconds."""
@@ -136,7 +151,9 @@ class Fields:
             number = float("nan")
         if math.isfinite(number) and number > 0:
             return number
-        raise self.error(name, f"is {shown(value)}, wanted seconds above zero", place)
+        raise self.error(
+            name, f"is {self.shown(name, value, place)}, wanted seconds above zero", place
+        )
 
     def error(self, name: str, why: str, place: str, fix: str | None = None) -> InventoryError:
         """Return an error about one variable of this node."""

@@ -24,6 +24,7 @@ from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.ranges import expand
+from gpustate.inventory.secrets import line_shown, word_shown
 from gpustate.inventory.store import Store, Value
 from gpustate.text.words import at, named, shown
 
@@ -67,7 +68,7 @@ def fill(store: Store, text: str, path: str) -> None:
                 group, kind = _section(store, match, place, declared, wanted)
             elif line[0] == "[" and line[-1] == "]":
                 raise InventoryError(
-                    f"{shown(line)} is not a section, wanted [group], [group:vars] or"
+                    f"{line_shown(line)} is not a section, wanted [group], [group:vars] or"
                     " [group:children], without spaces",
                     place=place,
                 )
@@ -113,10 +114,10 @@ def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
         words = shlex.split(line, comments=True) if _NEEDS_SHLEX.search(line) else line.split()
     except ValueError as error:
         raise InventoryError(
-            f"{shown(line)}: {str(error).lower()}", place=place, fix="close the quotes"
+            f"{line_shown(line)}: {str(error).lower()}", place=place, fix="close the quotes"
         ) from error
     if not words or not words[0]:
-        raise InventoryError(f"{shown(line)} names no node", place=place)
+        raise InventoryError(f"{line_shown(line)} names no node", place=place)
     if words[0] == "---":
         raise InventoryError(
             "'---' begins a YAML file, and this one is read as INI",
@@ -129,7 +130,7 @@ def _nodes(store: Store, line: str, group: str, place: str, path: str) -> None:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InventoryError(
-                f"{shown(word)} behind {shown(words[0])}, wanted key=value",
+                f"{word_shown(word, words[1:])} behind {shown(words[0])}, wanted key=value",
                 place=place,
                 fix="write one node a line, and quote a value with spaces",
             )
@@ -143,7 +144,7 @@ def _group_var(store: Store, line: str, group: str, place: str) -> None:
     key, equals, text = line.partition("=")
     if not equals or not key.strip():
         raise InventoryError(
-            f"{shown(line)} under [{named(group)}:vars], wanted key=value", place=place
+            f"{line_shown(line)} under [{named(group)}:vars], wanted key=value", place=place
         )
     store.set_group_var(group, key.strip(), Value(typed(text.strip()), place))
 
@@ -151,7 +152,7 @@ def _group_var(store: Store, line: str, group: str, place: str) -> None:
 def _child(line: str, place: str) -> str:
     match = _GROUP_NAME.fullmatch(line)
     if match is None:
-        raise InventoryError(f"{shown(line)} is not the name of a group", place=place)
+        raise InventoryError(f"{line_shown(line)} is not the name of a group", place=place)
     return match[1]
 
 

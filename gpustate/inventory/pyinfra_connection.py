@@ -11,7 +11,6 @@ from collections.abc import Callable
 from gpustate.inventory.fields import Fields
 from gpustate.inventory.templates import Scope
 from gpustate.model.inventory import Connection
-from gpustate.text.words import shown
 
 _STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no", "false": "no"}
@@ -77,5 +76,7 @@ def _strict(fields: Fields) -> str:
     name, (value, place) = found
     strict = _STRICT.get(str(value).lower())
     if strict is None:
-        raise fields.error(name, f"is {shown(value)}, wanted yes, accept-new or no", place)
+        raise fields.error(
+            name, f"is {fields.shown(name, value, place)}, wanted yes, accept-new or no", place
+        )
     return strict

@@ -16,6 +16,7 @@ import shlex
 from typing import NamedTuple
 
 from gpustate.errors import InventoryError
+from gpustate.inventory.secrets import word_shown
 from gpustate.text.words import shown
 
 #: Options of ssh_config that say something about a connection made here.
@@ -79,12 +80,12 @@ def parse(text: str) -> tuple[Option, ...]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InventoryError(f"{shown(text)}: {str(error).lower()}") from error
+        raise InventoryError(f"options that ssh cannot read: {str(error).lower()}") from error
     found: list[Option] = []
     waiting = iter(words)
     for word in waiting:
         if len(word) < 2 or word[0] != "-" or word == "--":
-            raise InventoryError(f"{shown(word)} is not an option of ssh")
+            raise InventoryError(f"{word_shown(word, [f'{text}='])} is not an option of ssh")
         for position, letter in enumerate(word[1:], 1):
             if letter in _WITH_VALUE:
                 value = word[position + 1 :] or next(waiting, None)
@@ -94,7 +95,7 @@ def parse(text: str) -> tuple[Option, ...]:
                 break
             if letter not in _FLAGS:
                 raise InventoryError(
-                    f"{shown('-' + letter)} in {shown(word)} is not an option of ssh"
+                    f"{shown('-' + letter)} in {word_shown(word, [f'{text}='])} is not an option of ssh"
                 )
             if letter not in _FLAGS_TUNING:
                 found.append(Option(f"-{letter}", ""))
@@ -106,7 +107,7 @@ def _valued(letter: str, value: str) -> Option:
         return Option(_AS_OPTION.get(letter, f"-{letter}"), value)
     match = _OPTION.fullmatch(value)
     if match is None or not match[2].strip():
-        raise InventoryError(f"-o {shown(value)}, wanted -o Name=value")
+        raise InventoryError(f"-o {word_shown(value, [])}, wanted -o Name=value")
     text = match[2].strip()
     # ssh_config takes quotes around a value with spaces.
     if len(text) > 1 and text[0] == text[-1] == '"':

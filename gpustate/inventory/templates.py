@@ -11,15 +11,18 @@ A value that is one expression keeps its type: ``"{{ port }}"`` is the number th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.documents import EncryptedText, LiteralText
+from gpustate.inventory.secrets import HIDDEN, gives_secrets, is_secret
 from gpustate.inventory.store import Value
 from gpustate.text.words import named, shown
 
 _MARKS = ("{{", "{%", "{#")
+_UNDEFINED = re.compile(r"'\w+' is undefined|the environment variable '\w+' is not set")
 _LIMIT_TEXT = 1_000_000
 _LIMIT_CHAIN = 50
 
@@ -152,14 +155,17 @@ class Scope:
         except RecursionError:
             raise
         except jinja2.UndefinedError as error:
-            raise self._error(
-                found, names[0], error.message or "undefined", self._hint()
-            ) from error
+            why = error.message or "undefined"
+            if self._secret(text, names) and not _UNDEFINED.fullmatch(why):
+                why = f"{HIDDEN}: undefined"  # a key that it looked for may be a value
+            raise self._error(found, names[0], why, self._hint()) from error
         except jinja2.TemplateError as error:
-            why = f"{shown(text)}: {error.message}"
+            why = f"{HIDDEN if self._secret(text, names) else shown(text)}: {error.message}"
             raise self._error(found, names[0], why) from error
         except Exception as error:
             why = f"{shown(text)}: {type(error).__name__}: {error}"
+            if self._secret(text, names):  # the message may quote a value
+                why = f"{HIDDEN}: {type(error).__name__}"
             raise self._error(found, names[0], why) from error
         if isinstance(result, str) and len(result) > _LIMIT_TEXT:
             raise self._error(found, names[0], f"becomes {len(result)} characters")
@@ -172,6 +178,9 @@ class Scope:
         if len(names) >= _LIMIT_CHAIN:
             raise self._error(found, names[0], f"refers through more than {_LIMIT_CHAIN} variables")
         return self._resolve(self.variables[name], (*names, name))
+
+    def _secret(self, text: str, names: tuple[str, ...]) -> bool:
+        return is_secret(text) or gives_secrets(text) or any(map(is_secret, names))
 
     def _hint(self) -> str:
         if self._encrypted:

@@ -289,7 +289,8 @@ class _Builder:
                 return _SCALARS.construct_yaml_float(node)
         except (ValueError, KeyError, OverflowError, IndexError, ConstructorError) as error:
             wanted = tag.removeprefix(_TAG)
-            raise self.error(f"{shown(event.value)} is not a YAML {wanted}", event) from error
+            # The value itself is not quoted: it may stand in a file of secrets.
+            raise self.error(f"what stands here is not a YAML {wanted}", event) from error
         raise self.error(f"the tag {shown(tag.removeprefix(_TAG))} is not supported", event)
 
     def check_tag(self, event: Any, wanted: str) -> None:

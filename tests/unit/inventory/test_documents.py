@@ -28,7 +28,7 @@ MERGE_BOMB = "a0: &a0 {k0: 1}\n" + "".join(
         (BOMB, "f.yml:7: the aliases stand for more than 2000000 values"),
         ("a: !!python/object:os.system x\n", "f.yml:1: the tag 'python/object:os.system'"),
         ("a: !include x\n", "f.yml:1: the tag '!include' is not supported"),
-        ("a: !!int x\n", "f.yml:1: 'x' is not a YAML int"),
+        ("a: !!int x\n", "f.yml:1: what stands here is not a YAML int"),
         ("? [a]\n: 1\n", "f.yml:1: a key is a list or a mapping, wanted a string"),
         ("a:\n  <<: 5\n", "f.yml:2: '<<' wants a mapping"),
         ("a: 1\nb: \x01\n", "f.yml:2: is not YAML: a control character (0x01)"),
