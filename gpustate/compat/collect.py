@@ -1,7 +1,8 @@
 """Facts of one node from its probe and from what its policy wants. Pure; asks nothing of the node.
 
 What a policy changes counts as it will be, not as it is: a node that is to get another driver is judged with that
-one. Only what is certain is said: everything else stays unknown, and rules about it cannot tell.
+one. Only what is certain is said: everything else stays unknown, and rules about it cannot tell. Of a state that
+cannot be planned yet that is what the policy itself says, and what no state changes.
 
 The states are known by name and by the fields of what they observe, so that none has to know of
 the matrix; a field that is not there any more leaves its fact unknown.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from gpustate.compat.facts import MODELS, Value, facts
+from gpustate.compat.facts import FACTS, MODELS, Value, derived, value
 from gpustate.errors import UsageError
 from gpustate.model.facts import NodeFacts
 from gpustate.model.outcome import StateResult
@@ -57,24 +58,29 @@ def collect(
         elif state.name == "container-toolkit":
             given |= _of_toolkit(state, after)
         elif state.name == "containerd":
-            given["containerd"] = after.value("version") or None
+            given["containerd"] = after.now("version") or None
         elif state.name in _FABRIC:
             given |= _of_fabric(state.name, after)
     return _certain(given)
 
 
 class _After:
-    """Fields of an observation as they will be."""
+    """Fields of an observation as they will be; unknown while what becomes of the state is."""
 
     def __init__(self, seen: object, result: StateResult | None) -> None:
         self.seen = seen
         self.changes = {c.field: c.after for c in result.plan.changes} if result else {}
-        #: What becomes of the state is known.
         self.known = result is not None and not result.known_after
 
     def value(self, field: str) -> object:
-        """What a field will be; ``None`` when there is no such field."""
-        return self.changes[field] if field in self.changes else getattr(self.seen, field, None)
+        """What a field will be; ``None`` when there is no such field, or nobody knows yet."""
+        if not self.known:
+            return None
+        return self.changes[field] if field in self.changes else self.now(field)
+
+    def now(self, field: str) -> object:
+        """What a field is that no plan changes: of the hardware, or of packages of others."""
+        return getattr(self.seen, field, None)
 
 
 def _of_node(node: NodeFacts) -> dict[str, object]:
@@ -114,12 +120,10 @@ def _of_driver(state: AnyState, after: _After) -> dict[str, object]:
 
 
 def _of_fabric(name: str, after: _After) -> dict[str, object]:
-    topology = after.value("topology")
+    topology = after.now("topology")
     given: dict[str, object] = {}
     if isinstance(topology, str):
         given["fabric"] = _TOPOLOGIES.get(topology)
-    if not after.known:
-        return given
     version = after.value("version")
     given[_FABRIC[name]] = upstream_version(version) if isinstance(version, str) else None
     if name == "nvlsm":
@@ -139,9 +143,13 @@ def _kinds(built: Iterable[object]) -> Iterable[str]:
 
 def _of_toolkit(state: AnyState, after: _After) -> dict[str, object]:
     versions = after.value("versions")
-    given: dict[str, object] = {"runtime_mode": getattr(state, "mode", None)}
+    wanted = getattr(state, "version", None)
+    given: dict[str, object] = {
+        "runtime_mode": getattr(state, "mode", None),
+        "toolkit": wanted if isinstance(wanted, str) and wanted else None,
+    }
     if isinstance(versions, Mapping):
-        given["toolkit"] = versions.get("nvidia-container-toolkit")
+        given["toolkit"] = versions.get("nvidia-container-toolkit") or given["toolkit"]
         given["libnvidia_container"] = versions.get("libnvidia-container1")
     return given
 
@@ -153,7 +161,7 @@ def _certain(given: Mapping[str, object]) -> dict[str, Value]:
         if written is None:
             continue
         try:
-            known |= {key: one for key, one in facts({name: written}).items() if key not in known}
+            known[name] = value(FACTS[name], written)
         except UsageError:
             continue
-    return known
+    return derived(known)

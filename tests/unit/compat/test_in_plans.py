@@ -18,8 +18,10 @@ from gpustate.model.policy import resolve
 from gpustate.plan.document import policy_data
 from gpustate.run import gate
 from gpustate.states.container_toolkit import ContainerToolkit
+from gpustate.states.containerd import ContainerdHandler
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.fabric_manager import FabricManagerRunning
+from gpustate.states.nvlsm import SubnetManagerInstalled
 from gpustate.states.repository import DriverRepository
 
 B200 = PciGpu("0000:1b:00.0", "2901", "030200", None)
@@ -89,6 +91,28 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
     assert (
         told(found(StateResult("fabric-manager", Outcome.UNCHANGED))["fabric_manager_runs"]) == "no"
     )
+
+
+def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_known() -> None:
+    seen = {
+        "driver": SimpleNamespace(library="550.54.14", built={"6.1.0": "550.54.14 proprietary"}),
+        "container-toolkit": SimpleNamespace(versions={"nvidia-container-toolkit": "1.16.0-1"}),
+        "containerd": SimpleNamespace(version="1.7.27"),
+        "nvlsm": SimpleNamespace(topology="nvlink5", version="2025.03.6-1", loaded=("ib_umad",)),
+    }
+    states = (
+        DriverInstalled(branch=580),
+        ContainerToolkit(version="1.18.2"),
+        ContainerdHandler(),
+        SubnetManagerInstalled(),
+    )
+    later = {
+        name: StateResult(name, Outcome.KNOWN_AFTER, known_after=("preflight",)) for name in seen
+    }
+    found = {k: told(v) for k, v in collect(node(B200), states, seen, later).items()}
+    assert (found["driver"], found["toolkit"], found["containerd"]) == ("580.*", "1.18.2", "1.7.27")
+    assert found["fabric"] == "nvlink5"
+    assert not {"module_type", "libnvidia_container", "nvlsm", "ib_umad"} & set(found)
 
 
 def test_the_toolkit_counts_as_it_will_be() -> None:
