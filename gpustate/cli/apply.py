@@ -165,6 +165,7 @@ def _policy_of(document: dict[str, Any], place: str) -> Any:
             notes=notes,
             allow=made.get("allow"),
             last=made.get("last", ()),
+            pace=made.get("pace", ()),
             **layers,
         )
     except PolicyError as error:
@@ -207,7 +208,7 @@ def carry_out(
         planned=documents.planned_observations(document) if document and not moved_by_us else None,
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
-        serial=options["serial"].split(",") if options["serial"] else (),
+        serial=common.serial(options["serial"], policy, len(inventory.nodes)),
         run=fleet.new_run_id(),
     )
     # Errors of the user's text come before anything is recorded.

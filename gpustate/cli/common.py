@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -326,11 +325,25 @@ def write_out(text: str, path: str | None = None) -> None:
         raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
 
 
+def serial(asked: str | None, policy: Policy, count: int) -> tuple[str, ...]:
+    """Sizes of batches: those asked for, else the pace of the policy for so many nodes."""
+    if asked:
+        return tuple(asked.split(","))
+    if not policy.pace or not count:
+        return ()
+    shares = (
+        -(-count * int(size[:-1]) // 100) if size.endswith("%") else int(size)
+        for size in policy.pace
+    )
+    return (str(min(shares)),)
+
+
 def as_json(document: Any) -> str:
     """A document as it is printed and saved; what a terminal would act on is escaped in it."""
+    from gpustate.text.json_pages import indented
     from gpustate.text.words import json_text
 
-    return json_text(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+    return json_text(indented(document)) + "\n"
 
 
 def ask_nodes(

@@ -88,13 +88,14 @@ def make_plan(
         timings=estimate,
     )
     result = common.run(request, verb="plan", quiet=output != "text")
+    sizes = ",".join(common.serial(serial, policy, len(inventory.nodes)))
     made = document.plan_document(
         policy,
         source,
         result.nodes,
         run=result.run,
         created=common.now(),
-        schedule=reports.schedule(result, options["forks"], serial) if estimate else None,
+        schedule=reports.schedule(result, options["forks"], sizes) if estimate else None,
     )
     if lock is not None:
         made["lock"] = json.loads(lock)

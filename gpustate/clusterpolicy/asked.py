@@ -22,12 +22,14 @@ class Wanted:
         parameters: plain data, for :func:`gpustate.model.policy.build`.
         places: ``file:line`` of each parameter that the file gave.
         beside: states that make sense only together with it.
+        pace: of the driver: what a batch of nodes must not exceed.
     """
 
     state: str
     parameters: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, str] = field(default_factory=dict[str, str])
     beside: list[Wanted] = field(default_factory=list["Wanted"])
+    pace: tuple[str, ...] = ()
 
     def give(self, parameter: str, value: object, place: str | None = None) -> None:
         """Set a parameter and say where it comes from."""

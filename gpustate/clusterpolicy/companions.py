@@ -115,12 +115,14 @@ class Shelf:
         beside: ConfigMaps and Secrets of the same file.
         used: those that were asked for, by kind and name.
         own_nodes: Nodes of the same file.
+        workloads: labels of Nodes say what a node is for; filled while reading.
     """
 
     file: str
     beside: tuple[Item, ...] = ()
     used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     own_nodes: tuple[Item, ...] = ()
+    workloads: bool = False
     _folder: list[tuple[str, Item]] | None = None
 
     @property

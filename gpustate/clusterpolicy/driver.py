@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.documents import Item
+from gpustate.clusterpolicy.licensing import wanted_license
+from gpustate.clusterpolicy.upgrades import wanted_pace
 from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
@@ -83,6 +85,8 @@ def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
         parameters = _module_parameters(source, name, f"{prefix}kernelModuleConfig.name")
         driver.give("parameters", parameters, source.place(name))
     driver.beside.extend(_modules_beside(source, spec))
+    driver.beside.extend(wanted_license(source, spec, prefix))
+    driver.pace = wanted_pace(source, spec, prefix)
     return driver
 
 

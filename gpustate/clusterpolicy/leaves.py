@@ -33,20 +33,23 @@ from gpustate.clusterpolicy.blocks import (
     with_fate,
 )
 
-_ROLLING = "rolling upgrades come with the command 'upgrade'; --serial sets the pace until then"
+_PODS = "pods are neither moved nor waited for: gpustate talks to nodes; drain a node first"
+_PACE = "the most nodes that apply takes at a time, with autoUpgrade; --serial wins"
 
 
 def _upgrade_policy(auto_upgrade: bool) -> dict[str, Leaf]:
-    flag = later("boolean", _ROLLING, default=False)
-    text = later("string", _ROLLING)
+    flag = later("boolean", _PODS, default=False)
+    text = later("string", _PODS)
 
     def seconds(default: int) -> Leaf:
-        return later("integer", _ROLLING, default=default, minimum=0)
+        return later("integer", _PODS, default=default, minimum=0)
 
     return {
-        "upgradePolicy.autoUpgrade": later("boolean", _ROLLING, default=auto_upgrade),
-        "upgradePolicy.maxParallelUpgrades": seconds(1),
-        "upgradePolicy.maxUnavailable": later("int-or-string", _ROLLING, default="25%"),
+        "upgradePolicy.autoUpgrade": honoured(
+            "boolean", "whether the pace below is that of apply", default=auto_upgrade
+        ),
+        "upgradePolicy.maxParallelUpgrades": honoured("integer", _PACE, default=1, minimum=0),
+        "upgradePolicy.maxUnavailable": honoured("int-or-string", _PACE, default="25%"),
         "upgradePolicy.waitForCompletion.podSelector": text,
         "upgradePolicy.waitForCompletion.timeoutSeconds": seconds(0),
         "upgradePolicy.podDeletion.force": flag,
@@ -84,7 +87,10 @@ _GDRCOPY = under(
     },
 )
 _MANAGER = "the driver manager is a container; gpustate itself unloads drivers"
-_LICENSES = "vGPU licensing has no state yet"
+_CERTIFICATES = (
+    "they let a driver container trust a mirror of packages; a node trusts what it is told with "
+    "update-ca-certificates or update-ca-trust, and gpustate adds none"
+)
 #: What ClusterPolicy's ``driver`` and NVIDIADriver have in common.
 _DRIVER: Leaves = {
     **COMPONENT,
@@ -106,9 +112,12 @@ _DRIVER: Leaves = {
     ),
     "rdma.enabled": honoured("boolean", "peermem, when it is true"),
     "rdma.useHostMofed": no_meaning("boolean", "the network driver that counts is the host's"),
-    "certConfig.name": later("string", "no state yet installs certificates"),
-    "licensingConfig.secretName": later("string", _LICENSES),
-    "licensingConfig.nlsEnabled": later("boolean", _LICENSES),
+    "certConfig.name": later("string", _CERTIFICATES),
+    "licensingConfig.secretName": honoured(
+        "string",
+        "vgpu-guest, from the Secret's configuration file, and its token in the folder beside",
+    ),
+    "licensingConfig.nlsEnabled": honoured("boolean", "vgpu-guest.token_file, when it is true"),
     "secretEnv": later("string", _PROXY),
     **under(
         "manager",
@@ -119,8 +128,14 @@ _DRIVER: Leaves = {
         ),
     ),
 }
-_LICENSE_MAP = "a token belongs in a Secret, which licensingConfig.secretName names"
-_REPOSITORY_FILES = "no state yet takes repository files; driver-repository has parameters"
+_LICENSE_MAP = (
+    "vgpu-guest takes gridd.conf from it; a token belongs in a Secret, which licensingConfig.secretName "
+    "names"
+)
+_REPOSITORY_FILES = (
+    "a driver container takes packages of its distribution from them; a node has lists of its own, and "
+    "where NVIDIA's packages come from say driver-repository and toolkit-repository (origin, url, key)"
+)
 _TOPOLOGY = "the vGPU topology daemon has no state yet"
 
 
@@ -150,12 +165,18 @@ def _validator() -> dict[str, Leaf]:
     leaves.update(under("validator.plugin", ENV))
     for part in ("vfioPCI", "vgpuManager", "vgpuDevices"):
         leaves.update(
-            under(f"validator.{part}", env(later("string", "virtual machines have no state yet")))
+            under(
+                f"validator.{part}",
+                env(later("string", "the validator proves containers, not virtual machines")),
+            )
         )
     return leaves
 
 
-_SANDBOX = "GPUs for virtual machines have no state yet"
+_VGPU_HOST = "vGPUs of a host have no state; nodes whose workload is vm-vgpu are left alone"
+_MACHINES = "vfio and kata instead of driver and toolkit, on nodes whose workload is vm-passthrough"
+_SANDBOX_PLUGIN = "the device plugin is a pod"
+_CC = "kata.runtime confidential, where mode is kata and both are written; not the mode of the GPUs"
 _KATA = "the Operator no longer runs the Kata manager"
 _KATA_UNTIL = "v26.3.3"
 _PLUGIN = "the device plugin is a pod; what it is configured with is device-plugin-config"
@@ -242,7 +263,12 @@ CLUSTER_POLICY: Leaves = {
                 "boolean", "cdi, and whether a runtime's default changes", default=True
             ),
             "default": dead("boolean", "cdi.enabled says it all", default=False, instead="enabled"),
-            "nriPluginEnabled": later("boolean", "the NRI plugin has no state yet", default=False),
+            "nriPluginEnabled": later(
+                "boolean",
+                "the NRI plugin runs inside the toolkit's container, and no unit of a host runs it; the "
+                "runtimes are set up instead",
+                default=False,
+            ),
         },
     ),
     **under(
@@ -306,31 +332,39 @@ CLUSTER_POLICY: Leaves = {
             "service.internalTrafficPolicy": kubernetes("string", "a property of a Service"),
         },
     ),
-    **_simple("nodeStatusExporter", "the node status exporter has no state yet"),
+    **_simple(
+        "nodeStatusExporter",
+        "it exports what the Operator's validator found; gpustate validate and health say it instead",
+    ),
     **_validator(),
     **_GDS,
     **_GDRCOPY,
-    "sandboxWorkloads.enabled": later("boolean", _SANDBOX),
-    "sandboxWorkloads.defaultWorkload": later(
-        "string", _SANDBOX, choices=("container", "vm-passthrough", "vm-vgpu"), default="container"
+    "sandboxWorkloads.enabled": honoured("boolean", _MACHINES),
+    "sandboxWorkloads.defaultWorkload": honoured(
+        "string",
+        f"{_MACHINES}; vm-vgpu is refused",
+        choices=("container", "vm-passthrough", "vm-vgpu"),
+        default="container",
     ),
-    "sandboxWorkloads.mode": later(
-        "string", _SANDBOX, choices=("kubevirt", "kata"), default="kubevirt"
+    "sandboxWorkloads.mode": honoured(
+        "string", "kata, when it is 'kata'", choices=("kubevirt", "kata"), default="kubevirt"
     ),
-    **_simple("vgpuManager", _SANDBOX),
-    "vgpuManager.kernelModuleConfig.name": later("string", _SANDBOX),
+    **_simple("vgpuManager", _VGPU_HOST),
+    "vgpuManager.kernelModuleConfig.name": later("string", _VGPU_HOST),
     **under("vgpuManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
-    **_simple("vgpuDeviceManager", _SANDBOX),
-    "vgpuDeviceManager.config.name": later("string", _SANDBOX),
-    "vgpuDeviceManager.config.default": later("string", _SANDBOX, default="default"),
-    **_simple("vfioManager", _SANDBOX),
-    **under("vfioManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
-    **_simple("sandboxDevicePlugin", _SANDBOX),
-    **_simple("kataSandboxDevicePlugin", _SANDBOX),
-    **_simple("ccManager", "confidential computing has no state yet"),
-    "ccManager.defaultMode": later(
-        "string", "confidential computing has no state yet", choices=("on", "off", "devtools")
+    **_simple("vgpuDeviceManager", _VGPU_HOST),
+    "vgpuDeviceManager.config.name": later("string", _VGPU_HOST),
+    "vgpuDeviceManager.config.default": later("string", _VGPU_HOST, default="default"),
+    **under(
+        "vfioManager",
+        COMPONENT,
+        {"enabled": honoured("boolean", "vfio, on nodes whose workload is vm-passthrough")},
     ),
+    **under("vfioManager.driverManager", with_fate(Fate.NO_MEANING, _MANAGER, {**IMAGE, **ENV})),
+    **_simple("sandboxDevicePlugin", _SANDBOX_PLUGIN, fate=Fate.KUBERNETES),
+    **_simple("kataSandboxDevicePlugin", _SANDBOX_PLUGIN, fate=Fate.KUBERNETES),
+    **under("ccManager", COMPONENT, {"enabled": honoured("boolean", _CC)}),
+    "ccManager.defaultMode": honoured("string", _CC, choices=("on", "off", "devtools")),
     **with_fate(Fate.DEAD, _KATA, _simple("kataManager", _KATA), until=_KATA_UNTIL),
     "kataManager.config.artifactsDir": dead(
         "string",

@@ -22,7 +22,8 @@ NODE = "Node"
 #: The node's MIG layout, and its configuration of the device plugin.
 MIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/device-plugin.config"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_WORKLOAD = "nvidia.com/gpu.workload.config"
+#: What a node is for; looked at only with ``sandboxWorkloads.enabled``.
+WORKLOAD = "nvidia.com/gpu.workload.config"
 _DEPLOY = "nvidia.com/gpu.deploy."
 #: Values of a ``gpu.deploy`` label with which the Operator deploys the component.
 _DEPLOYED = ("", "true")
@@ -80,21 +81,32 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
             yield Label(node, found.value, where)
 
 
-def notes(nodes: tuple[tuple[str, Item], ...]) -> Iterator[str]:
-    """Say what becomes of these objects, and which labels ask for what is not done."""
+def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> Iterator[str]:
+    """Say what becomes of these objects, and which labels ask for what is not done.
+
+    Args:
+        nodes: Node objects, each with its file.
+        workloads: what a node is for was read.
+    """
     if not nodes:
         return
     file, first = nodes[0]
     what = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
-    yield f"{file}:{first.line}: of {what} the labels {MIG} and {PLUGIN} are read, nothing else"
+    read = f"{MIG}, {PLUGIN} and {WORKLOAD}" if workloads else f"{MIG} and {PLUGIN}"
+    yield f"{file}:{first.line}: of {what} the labels {read} are read, nothing else"
     for file, item in nodes:
         labels = item.get("metadata", "labels")
         for name, value in (
             labels.value.items() if labels and isinstance(labels.value, dict) else ()
         ):
             off = name.startswith(_DEPLOY) and value.value not in _DEPLOYED
-            machines = name == _WORKLOAD and value.value not in ("", "container")
-            if off or machines:
+            machines = name == WORKLOAD and value.value not in ("", "container")
+            if machines and not workloads:
+                yield (
+                    f"{file}:{value.line}: not used: label {name} {shown(value.value)} of Node "
+                    f"{shown(item.text('metadata', 'name'))}: sandboxWorkloads.enabled is not true"
+                )
+            if off:
                 yield (
                     f"{file}:{value.line}: not carried out: label {name} {shown(value.value)} of Node "
                     f"{shown(item.text('metadata', 'name'))}: choose the nodes with --limit"

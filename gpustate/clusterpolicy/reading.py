@@ -27,6 +27,7 @@ from gpustate.clusterpolicy.driver import wanted_driver
 from gpustate.clusterpolicy.gpucluster import GPU_CLUSTER
 from gpustate.clusterpolicy.helm import HELM, chart_notes, check_chart, deploys_dra, is_null
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
+from gpustate.clusterpolicy.machines import with_machines
 from gpustate.clusterpolicy.metrics import wanted_metrics
 from gpustate.clusterpolicy.operands import wanted_operands
 from gpustate.clusterpolicy.runtime import wanted_links, wanted_runtime, wanted_validator
@@ -53,6 +54,7 @@ class Reading:
         notes: everything else the file says, each with its place.
         companions: ConfigMaps and Secrets that were found, by the path of the key that names each.
         for_nodes: parameters that labels of single nodes give to states, in their order.
+        pace: what a batch of nodes must not exceed.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Reading:
     notes: tuple[str, ...]
     companions: tuple[tuple[str, Companion], ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
+    pace: tuple[str, ...] = ()
 
 
 def read(text: str, file: str, *, strict: bool = True) -> Reading:
@@ -115,7 +118,7 @@ class _Reader:
 
     def beside(self) -> Iterator[str]:
         """Note the objects in the file that nothing asked for."""
-        yield from nodelabels.notes(self.shelf.nodes)
+        yield from nodelabels.notes(self.shelf.nodes, workloads=self.shelf.workloads)
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
                 name = item.text("metadata", "name")
@@ -176,7 +179,7 @@ class _Reader:
                 f"{self.file}:{drivers[0].line}: an NVIDIADriver, which driver.useNvidiaDriverCRD "
                 "does not ask for"
             )
-        wanted = tuple(_stack(source, driver))
+        wanted = with_machines(source, lambda: _stack(source, driver))
         return self._reading("clusterpolicy", item, source, wanted, _ON_BY_DEFAULT)
 
     def _gpu_cluster(self, item: Item) -> Reading:
@@ -209,7 +212,7 @@ class _Reader:
             )
             wanted = (*_dra_stack(driver), *wanted_metrics(source))
             return self._reading("helm", item, source, wanted, ())
-        wanted = tuple(_stack(source, driver))
+        wanted = with_machines(source, lambda: _stack(source, driver))
         # dcgm is off in the chart, as long as nobody takes that away with null.
         on = tuple(n for n in _ON_BY_DEFAULT if n != "dcgm" or is_null(item, "dcgm.enabled"))
         return self._reading("helm", item, source, wanted, on)
@@ -293,7 +296,8 @@ class _Reader:
             )
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
-        return Reading(kind, name, wanted, notes, for_nodes=tuple(source.for_nodes))
+        pace = next((one.pace for one in wanted if one.pace), ())
+        return Reading(kind, name, wanted, notes, for_nodes=tuple(source.for_nodes), pace=pace)
 
 
 def _driver_stack(driver: Wanted) -> Iterator[Wanted]:
@@ -314,7 +318,6 @@ def _dra_stack(driver: Wanted | None) -> tuple[Wanted, ...]:
 
 def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
     """The whole stack of a ClusterPolicy; without ``driver`` the driver is somebody else's."""
-    _refuse_virtual_machines(source)
     root = source.spec.get("hostPaths", "rootFS")
     if root is not None and root.value not in ("", "/"):
         source.notes.append(
@@ -337,18 +340,3 @@ def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
     yield from wanted_operands(source)
     yield from wanted_metrics(source)
     yield wanted_validator(source, runtime)
-
-
-def _refuse_virtual_machines(source: Source) -> None:
-    """Nodes for virtual machines get no driver from the Operator; here they would get one."""
-    enabled = source.spec.get("sandboxWorkloads", "enabled")
-    workload = source.spec.get("sandboxWorkloads", "defaultWorkload")
-    if enabled is None or not enabled.value or workload is None:
-        return
-    if workload.value != "container":
-        raise PolicyError(
-            f"sandboxWorkloads.defaultWorkload {workload.value!r} has no state yet: the Operator "
-            "keeps the driver off such nodes, this policy would install it",
-            place=source.place(workload),
-            fix="wanted 'container'",
-        )

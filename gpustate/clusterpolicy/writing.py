@@ -16,7 +16,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -32,11 +32,14 @@ from gpustate.clusterpolicy.writing_objects import (
     counters_text,
     env,
     exporter_section,
+    license_section,
+    machine_sections,
     mig_manager,
     mig_text,
     objects,
     plugin_config,
     plugin_configs,
+    workload_of,
 )
 
 __all__ = ["Nodes", "Parameters", "counters_text", "mig_text", "plugin_configs", "write"]
@@ -56,7 +59,7 @@ _MODULES_BESIDE = ("gds", "gdrcopy")
 _DRIVER_ONLY = frozenset(
     {
         *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),
-        *("nvlsm", "fabric-manager", "peermem", *_MODULES_BESIDE),
+        *("nvlsm", "fabric-manager", "peermem", "vgpu-guest", *_MODULES_BESIDE),
     }
 )
 #: A driver's version or branch; words for one (``latest``) are not the Operator's.
@@ -104,33 +107,41 @@ def _lines(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _lines)
 
 
-def write(name: str, states: Mapping[str, Parameters], nodes: Nodes | None = None) -> str:
+def write(
+    name: str,
+    states: Mapping[str, Parameters],
+    nodes: Nodes | None = None,
+    pace: Sequence[str] = (),
+) -> str:
     """Write a ClusterPolicy, and the ConfigMaps and Nodes that go with it.
 
     Args:
         name: of the object.
         states: the parameters given, by the state's name; one that is to be absent is left out.
         nodes: what single nodes are given.
+        pace: what a batch of nodes must not exceed.
     """
-    documents = [*_objects(name, states), *_nodes(nodes or {})]
+    documents = [*_objects(name, states, pace), *_nodes(nodes or {})]
     text: str = yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=80
     )
     return text
 
 
-def _objects(name: str, states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
+def _objects(
+    name: str, states: Mapping[str, Parameters], pace: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     modules = _module_files(states.get("driver", {}))
     if set(states) <= {*_DRIVER_ONLY, *_VERSIONED.values(), "validator"} and (
         states.get("validator", {}).get("containers") == "none"
     ):
-        yield from _without_containers(name, states, modules)
+        yield from _without_containers(name, states, modules, pace)
     else:
         yield {
             "apiVersion": "nvidia.com/v1",
             "kind": "ClusterPolicy",
             "metadata": {"name": name},
-            "spec": _spec(states, modules),
+            "spec": _spec(states, modules, pace),
         }
     if modules:
         yield config_map(MODULE_PARAMETERS, modules)
@@ -138,7 +149,7 @@ def _objects(name: str, states: Mapping[str, Parameters]) -> Iterator[dict[str, 
 
 
 def _without_containers(
-    name: str, states: Mapping[str, Parameters], modules: Mapping[str, str]
+    name: str, states: Mapping[str, Parameters], modules: Mapping[str, str], pace: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """A driver and nothing else: an NVIDIADriver; metrics, or nothing at all: a GPUCluster."""
     driver = states.get("driver")
@@ -150,6 +161,8 @@ def _without_containers(
         yield _dra_object("GPUCluster", NAME, cluster)
     if driver is not None:
         spec = {"driverType": "gpu", **_driver(driver, modules), **_beside(states)}
+        spec.update(license_section(states.get("vgpu-guest")))
+        spec.update(_upgrades(pace))
         del spec["enabled"]
         if "peermem" in states:
             spec["rdma"] = {"enabled": True}
@@ -171,6 +184,7 @@ def _nodes(nodes: Nodes) -> Iterator[dict[str, Any]]:
         labels = {
             nodelabels.MIG: body.get("mig", {}).get("config"),
             nodelabels.PLUGIN: body.get("device-plugin-config", {}).get("selected"),
+            nodelabels.WORKLOAD: workload_of(body),
         }
         given = {label: value for label, value in labels.items() if value}
         if given:
@@ -181,7 +195,9 @@ def _nodes(nodes: Nodes) -> Iterator[dict[str, Any]]:
             }
 
 
-def _spec(states: Mapping[str, Parameters], modules: Mapping[str, str]) -> dict[str, Any]:
+def _spec(
+    states: Mapping[str, Parameters], modules: Mapping[str, str], pace: Sequence[str]
+) -> dict[str, Any]:
     spec: dict[str, Any] = {"operator": {}, "daemonsets": {}}
     handler = _of_runtimes(states, "handler")
     if handler:
@@ -191,6 +207,9 @@ def _spec(states: Mapping[str, Parameters], modules: Mapping[str, str]) -> dict[
     spec["driver"] = off if driver is None else _driver(driver, modules)
     if driver is not None and "peermem" in states:
         spec["driver"]["rdma"] = {"enabled": True}
+    if driver is not None:
+        spec["driver"].update(license_section(states.get("vgpu-guest")), **_upgrades(pace))
+    spec.update(machine_sections(states))
     spec.update(_beside(states))
     spec["toolkit"] = _toolkit(states)
     spec["cdi"] = {"enabled": "cdi" in states}
@@ -223,6 +242,21 @@ def _switched(section: str, given: Parameters | None) -> dict[str, Any]:
         return {"enabled": False}
     version = given.get("version")
     return {"enabled": True, **(_image(section, str(version)) if version else {})}
+
+
+def _upgrades(pace: Sequence[str]) -> dict[str, Any]:
+    """The pace, as the reader takes it: a number for one limit, a percentage for the other."""
+    if not pace:
+        return {}
+    numbers = [int(size) for size in pace if size.isdigit()]
+    shares = [size for size in pace if not size.isdigit()]
+    unavailable: int | str = shares[0] if shares else numbers[1] if len(numbers) > 1 else "100%"
+    policy = {
+        "autoUpgrade": True,
+        "maxParallelUpgrades": numbers[0] if numbers else 0,
+        "maxUnavailable": unavailable,
+    }
+    return {"upgradePolicy": policy}
 
 
 def _beside(states: Mapping[str, Parameters]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.clusterpolicy.companions import CONFIG_MAP
+from gpustate.clusterpolicy.companions import CONFIG_MAP, SECRET
 from gpustate.clusterpolicy.contents import CLIENTS_KEY
+from gpustate.clusterpolicy.licensing import CONF, KEYS
+from gpustate.clusterpolicy.machines import CONTAINER, PASSTHROUGH
 from gpustate.clusterpolicy.metrics import COUNTERS_KEY
-from gpustate.clusterpolicy.operands import EMPTY, EMPTY_NAME
+from gpustate.clusterpolicy.operands import EMPTY, EMPTY_NAME, NOWHERE
 from gpustate.text import deviceplugin
 
 Parameters = Mapping[str, Any]
@@ -21,6 +23,7 @@ Parameters = Mapping[str, Any]
 MODULE_PARAMETERS = "gpustate-module-parameters"
 _PLUGIN, _MIG = "gpustate-device-plugin", "gpustate-mig"
 _CLIENTS, _COUNTERS = "gpustate-gpu-clients", "gpustate-counters"
+_LICENSE = "gpustate-vgpu-license"
 
 
 def objects(states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
@@ -37,6 +40,16 @@ def objects(states: Mapping[str, Parameters]) -> Iterator[dict[str, Any]]:
     if mig.get("clients"):
         lines = "".join(f"  - {unit}\n" for unit in mig["clients"])
         yield config_map(_CLIENTS, {CLIENTS_KEY: f"version: v1\nsystemd-services:\n{lines}"})
+    if {"vgpu-guest", "driver"} <= set(states):
+        # Without the token: a secret of the machine is nothing to write into a policy.
+        rows = {key: states["vgpu-guest"].get(parameter) for key, parameter in KEYS.items()}
+        text = "".join(f"{key}={value}\n" for key, value in rows.items() if value not in (None, ""))
+        yield {
+            "apiVersion": "v1",
+            "kind": SECRET,
+            "metadata": {"name": _LICENSE},
+            "stringData": {CONF: text},
+        }
 
 
 def config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
@@ -128,3 +141,38 @@ def exporter_section(given: Parameters) -> dict[str, Any]:
     if given.get("job_mapping"):
         made["hpcJobMapping"] = {"enabled": True, "directory": given["job_mapping"]}
     return made
+
+
+def license_section(given: Parameters | None) -> dict[str, Any]:
+    """``licensingConfig``; the token itself is not written."""
+    if given is None:
+        return {}
+    nls = bool(given.get("token_file"))
+    return {"licensingConfig": {"secretName": _LICENSE, "nlsEnabled": nls}}
+
+
+def machine_sections(states: Mapping[str, Parameters]) -> dict[str, Any]:
+    """Sections about nodes for virtual machines; none where there are none."""
+    given = [states[name] for name in ("vfio", "kata") if name in states]
+    if not given:
+        return {}
+    some = given[0].get("only") == NOWHERE
+    made: dict[str, Any] = {
+        "sandboxWorkloads": {
+            "enabled": True,
+            "defaultWorkload": CONTAINER if some else PASSTHROUGH,
+            "mode": "kata" if "kata" in states else "kubevirt",
+        },
+        "vfioManager": {"enabled": "vfio" in states},
+    }
+    if states.get("kata", {}).get("runtime") == "confidential":
+        made["ccManager"] = {"enabled": True, "defaultMode": "on"}
+    return made
+
+
+def workload_of(body: Mapping[str, Parameters]) -> str | None:
+    """What a node is for, by where the states for virtual machines are."""
+    for name in ("vfio", "kata"):
+        if "only" in body.get(name, {}):
+            return PASSTHROUGH if body[name]["only"] is None else CONTAINER
+    return None

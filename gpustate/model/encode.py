@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -46,6 +46,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def differing(one: object, other: object) -> Iterator[tuple[str, Any, Any]]:
+    """Fields in which two instances of one dataclass differ, each with both plain values.
+
+    What is the same object in both is not looked into: ``replace`` keeps most of them.
+    """
+    kind: Any = type(one)
+    for name in _fields(kind) or ():
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine is theirs:
+            continue
+        before, after = plain(mine), plain(theirs)
+        if before != after:
+            yield name, before, after
 
 
 def fingerprint(value: Any) -> str:

@@ -14,6 +14,7 @@ Paths of values are those of a policy as YAML: ``states.driver.branch``,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,9 @@ Overrides = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 
 
+_SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
+
+
 class Policy:
     """States that should hold together.
 
@@ -55,6 +59,7 @@ class Policy:
             given here.
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
+        pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -70,6 +75,7 @@ class Policy:
         nodes: Overrides | None = None,
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
+        pace: Iterable[str] = (),
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -88,6 +94,7 @@ class Policy:
         self.groups = self._overrides("groups", groups or {})
         self.nodes = self._overrides("nodes", nodes or {})
         self.last = _paths(last)
+        self.pace = _sizes(pace)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         self._resolved: dict[tuple[object, ...], _Cached] = {}
@@ -120,6 +127,7 @@ class Policy:
             nodes=kept(self.nodes),
             places=self.places if places is None else places,
             last=(*self.last, *last),
+            pace=self.pace,
         )
         made.replaced.update(self.replaced)
         return made
@@ -127,7 +135,8 @@ class Policy:
     def layers_data(self) -> dict[str, Any]:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
-        said = {"groups": self.groups, "nodes": self.nodes, "last": last}
+        pace = list(self.pace)
+        said = {"groups": self.groups, "nodes": self.nodes, "last": last, "pace": pace}
         return {key: value for key, value in said.items() if value}
 
     def with_ensure(self, ensure: str) -> Policy:
@@ -209,6 +218,19 @@ def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
             raise PolicyError(f"{shown(one)} is no path of a value")
         found.add(path)
     return tuple(sorted(found))
+
+
+def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
+    """Sizes of batches.
+
+    Raises:
+        PolicyError: one that is none.
+    """
+    sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
+    for size in sizes:
+        if not isinstance(size, str) or not _SIZE.fullmatch(size):
+            raise PolicyError(f"pace: {shown(size)} is no number of nodes and no percentage")
+    return sizes
 
 
 def _reasons(allow: object, place: str | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from gpustate.model import where
 from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.encode import plain
+from gpustate.model.encode import differing, plain
 from gpustate.model.node import Node
 from gpustate.model.step import Step
 
@@ -158,19 +158,17 @@ def diff(
         secret: fields whose values are never printed.
         notes: passed on to the plan.
     """
-    before, after = plain(seen), plain(desired)
     changes = tuple(
         Change(
             field=name,
-            before=before[name],
-            after=after[name],
+            before=before,
+            after=after,
             disruption=(costs or {}).get(name, Disruption.NONE),
             why=(why or {}).get(name, ""),
             path=(paths or {}).get(name),
             secret=name in secret,
         )
-        for name in before
-        if before[name] != after[name]
+        for name, before, after in differing(seen, desired)
     )
     return Plan(changes, notes)
 

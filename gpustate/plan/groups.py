@@ -82,6 +82,20 @@ def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
     ]
 
 
+def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """The groups that a plan itself names, which were held against its nodes when it was read."""
+    by_name = {node["name"]: node for node in nodes}
+    return [
+        Group(
+            tuple(row["nodes"]),
+            by_name[row["nodes"][0]]
+            if len(row["nodes"]) == 1
+            else _nobody_s(by_name[row["nodes"][0]]),
+        )
+        for row in rows
+    ]
+
+
 def _key(node: Mapping[str, Any]) -> tuple[str, str]:
     states = node["states"]
     told = [node.get("reason"), node.get("notes"), [_told(state) for state in states]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.model.change import Disruption
-from gpustate.plan.groups import Group, counts, group, totals
+from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
 #: What a value of a change is shortened to on one line.
@@ -57,14 +57,14 @@ class Overview:
 
 
 def overview(document: Mapping[str, Any]) -> Overview:
-    """Look at a plan as a whole; groups are made anew, the estimate is the plan's own.
+    """Look at a plan as a whole; groups are made anew only where the plan names none.
 
     Groups come in the order of a reader, whatever order the inventory has.
     """
-    found = group(document["nodes"])
     fleet: Mapping[str, Any] = document.get("fleet") or {}
-    saved = fleet.get("groups") or [{}] * len(found)
-    takes = [row.get("estimate") for row in saved]
+    saved = fleet.get("groups")
+    found = group(document["nodes"]) if saved is None else as_said(document["nodes"], saved)
+    takes = [row.get("estimate") for row in saved or [{}] * len(found)]
     rows = sorted(zip(found, takes, strict=True), key=lambda row: _place(row[0]))
     groups, each = [one for one, _ in rows], [estimate for _, estimate in rows]
     return Overview(document, groups, counts(groups), totals(groups), fleet.get("estimate"), each)

@@ -81,7 +81,7 @@ def _written(policy: Policy, to: str) -> str:
         name = (
             re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
         )
-    return operator.write(name, states, policy.nodes)
+    return operator.write(name, states, policy.nodes, policy.pace)
 
 
 def _read(text: str, to: str) -> Policy:
@@ -147,6 +147,8 @@ def differences(
         mine, other_ = getattr(wanted, section), getattr(got, section)
         yield from _values(mine, other_, (section,))
     yield from _values(wanted.allow, got.allow, ("allow",))
+    if wanted.pace != got.pace:
+        yield f"pace {' and '.join(wanted.pace)}: how many nodes at a time says apply --serial"
     if wanted.name != got.name:
         yield f"name: {shown(wanted.name)} is {shown(got.name)}"
 

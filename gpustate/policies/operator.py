@@ -77,7 +77,14 @@ def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Po
         nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
         place = rewritten.place(one.place) if rewritten is not None else one.place
         places[("nodes", one.node, one.state)] = place
-    return Policy(*states, name=reading.name or None, notes=notes, nodes=nodes, places=places)
+    return Policy(
+        *states,
+        name=reading.name or None,
+        notes=notes,
+        nodes=nodes,
+        places=places,
+        pace=reading.pace,
+    )
 
 
 def _home(key: str) -> Path:

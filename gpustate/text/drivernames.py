@@ -7,6 +7,8 @@ Sources:
 
 from __future__ import annotations
 
+from functools import cache
+
 KNOWN_BRANCHES = (470, 535, 550, 555, 560, 565, 570, 575, 580, 590, 595, 610, 615, 620)
 # For apt's pins. Names in full, for apt holds every pattern against every package it knows: forty
 # patterns cost each apt command five seconds, a thousand names nothing.
@@ -137,6 +139,7 @@ TOOLKIT_NAMES = (
 )
 
 
+@cache
 def pin_names(os_id: str) -> tuple[str, ...]:
     """Every name that a package of the driver may have on a distribution, for apt's pins."""
     if os_id == "ubuntu":

@@ -11,6 +11,9 @@ _ACTED_ON = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 
+#: The same but for the end of a line: of a JSON document that is no part of a text.
+_ACTED_ON_IN_JSON = re.compile(_ACTED_ON.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
+
 
 def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
     """Quote ``value`` for a message: on one line, printable, and never longer than ``limit``."""
@@ -63,9 +66,7 @@ def printable_lines(text: str) -> str:
 
 def json_text(text: str) -> str:
     """The same for a JSON document, in JSON's own escapes: it says what it said before."""
-    return _ACTED_ON.sub(
-        lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text
-    )
+    return _ACTED_ON_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -84,8 +84,7 @@ def test_a_reader_sees_first_what_costs_most_and_last_what_is_as_it_should_be() 
         node("gpu9", pending("a", "reload", field="other")),
         node("gpu20", pending("a", "reboot")),
     ]
-    view = overview(
-        {"nodes": nodes, "fleet": {"groups": [{"estimate": {"s": n}} for n in range(5)]}}
-    )
+    said = [{"nodes": [one["name"]], "estimate": {"s": n}} for n, one in enumerate(nodes)]
+    view = overview({"nodes": nodes, "fleet": {"groups": said}})
     assert [one.names[0] for one in view.groups] == ["gpu20", "gpu9", "gpu10", "far", "fine"]
     assert [takes and takes["s"] for takes in view.each] == [4, 3, 2, 1, 0]
