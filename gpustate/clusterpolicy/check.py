@@ -19,6 +19,8 @@ from gpustate.text.words import kind_of, shown
 
 #: Keys that are written wrongly so often that they are taken for what is meant.
 _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
+#: A file with more unknown keys is another file.
+_MOST_MEANT = 200
 _ARTICLES = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
 
 
@@ -80,6 +82,7 @@ class Checker:
         kind: of which kind the document is, for what its keys were called elsewhere and before.
         strict: an unknown key is an error; otherwise it becomes a note.
         notes: filled while checking.
+        strangers: unknown keys so far; what each was meant to be is worked out for the first of them.
     """
 
     file: str
@@ -87,6 +90,7 @@ class Checker:
     kind: str = "clusterpolicy"
     strict: bool = True
     notes: list[str] = field(default_factory=list[str])
+    strangers: list[str] = field(default_factory=list[str])
 
     def settings(self, spec: Item) -> tuple[Setting, ...]:
         """Return what a document's ``spec`` sets, in its order; ``null`` sets nothing.
@@ -168,7 +172,9 @@ class Checker:
             yield Setting(path, item, leaf)
 
     def _unknown(self, path: str, item: Item, branch: Branch) -> Problem:
-        meant = nearest.meant(path, item, self.leaves, self.kind)
+        self.strangers.append(path)
+        few = len(self.strangers) <= _MOST_MEANT
+        meant = nearest.meant(path, item, self.leaves, self.kind) if few else None
         listed = ", ".join(sorted(branch.children)[:12])
         return Problem(
             "unknown",

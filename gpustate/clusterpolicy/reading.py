@@ -38,6 +38,8 @@ _VALUES = ("helm", "umbrella", "helmrelease")
 #: On when nothing is said, and nothing of a node, or without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
+#: What an object may have at its top.
+_HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
 #: Labels that every node with a GPU has; a selector of these selects all.
 _EVERY_NODE = {"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"}
@@ -111,6 +113,7 @@ class _Reader:
     by_kind: dict[str, list[Item]]
     shelf: Shelf = field(init=False)
     companions: list[tuple[str, Companion]] = field(default_factory=list[tuple[str, Companion]])
+    stray: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         beside = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
@@ -118,6 +121,7 @@ class _Reader:
 
     def beside(self) -> Iterator[str]:
         """Note the objects in the file that nothing asked for."""
+        yield from self.stray
         yield from nodelabels.notes(self.shelf.nodes, workloads=self.shelf.workloads)
         for kind in ("configmap", "secret", "other"):
             for item in self.by_kind.get(kind, ()):
@@ -272,12 +276,27 @@ class _Reader:
         return wanted_driver(source, spec, "")
 
     def _spec(self, item: Item) -> Item:
+        for key, child in item.value.items() if isinstance(item.value, dict) else ():
+            if key not in _HEAD:
+                self._stray(key, child)
         spec = item.get("spec")
         if spec is None:
             raise PolicyError(
                 f"the {item.text('kind')} has no spec", place=f"{self.file}:{item.line}"
             )
         return spec
+
+    def _stray(self, key: str, child: Item) -> None:
+        """A key beside ``spec``, where the schema has none."""
+        known = any(path.partition(".")[0] == key for path in (*CLUSTER_POLICY, *NVIDIA_DRIVER))
+        error = PolicyError(
+            f"unknown key {shown(key)} beside spec, which the API server would drop in silence",
+            place=f"{self.file}:{child.line}",
+            fix=f"move it below spec: spec.{key}" if known else f"known here: {', '.join(_HEAD)}",
+        )
+        if self.strict:
+            raise error
+        self.stray.append(f"{error.place}: {error.message}; {error.fix}")
 
     def _source(self, spec: Item, leaves: Leaves, kind: str) -> Source:
         checker = Checker(self.file, leaves, kind, self.strict)

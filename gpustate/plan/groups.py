@@ -6,7 +6,6 @@ notes. A node's own name in a reason or a note makes no difference.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +110,8 @@ def _told(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    """A text that is the same for equal data; documents have their keys in a fixed order."""
+    return repr(value)
 
 
 def _without_name(text: str, name: str) -> str:

@@ -181,10 +181,13 @@ def observed_data(states: Sequence[AnyState], look: Look) -> dict[str, object]:
     for state in states:
         if state.name not in look.seen:
             continue
-        whole = plain(look.seen[state.name])
-        if state.stable is not None and isinstance(whole, dict):
-            whole = {key: whole[key] for key in state.stable if key in whole}
-        data[state.name] = whole
+        seen = look.seen[state.name]
+        if state.stable is None:
+            data[state.name] = plain(seen)
+        else:
+            data[state.name] = {
+                key: plain(getattr(seen, key)) for key in state.stable if hasattr(seen, key)
+            }
     return data
 
 

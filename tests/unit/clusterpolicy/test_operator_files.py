@@ -173,6 +173,8 @@ def test_module_parameters_come_from_the_config_map_in_the_same_file() -> None:
         ("  ccManager:\n    defaultMode: on\n", 6, r"is a boolean \('True'\), wanted a string; put it in"),
         ("  cdi: {enabled: false, nriPluginEnabled: true}\n", 5, "wants cdi.enabled and toolkit.enabled"),
         ("  sandboxWorkloads:\n    enabled: true\n    defaultWorkload: vm-vgpu\n", 7, "keeps the driver off"),
+        ("  {}\ndriver: {version: '570'}\n", 6, "unknown key 'driver' beside spec, .*; move it below spec"),
+        ("  {}\nfoo: 1\n", 6, "unknown key 'foo' beside spec"),
         ("  {}\n---\n" + HEAD + "  {}\n", 7, "a second ClusterPolicy, the first is in line 1"),
     ],
 )  # fmt: skip
