@@ -11,7 +11,8 @@ the matrix; a field that is not there any more leaves its fact unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
 
 from gpustate.compat.facts import FACTS, MODELS, Value, derived, value
 from gpustate.errors import UsageError
@@ -158,10 +159,17 @@ def _certain(given: Mapping[str, object]) -> dict[str, Value]:
     """What can be read as a fact; a word or version that the matrix does not know is left out."""
     known: dict[str, Value] = {}
     for name, written in given.items():
-        if written is None:
-            continue
-        try:
-            known[name] = value(FACTS[name], written)
-        except UsageError:
-            continue
+        if written is not None:
+            read = _read(name, tuple(written) if isinstance(written, list) else written)
+            if read is not None:
+                known[name] = read
     return derived(known)
+
+
+@lru_cache(4096)
+def _read(name: str, written: Hashable) -> Value | None:
+    """A fact out of what was observed; the nodes of a fleet are much alike."""
+    try:
+        return value(FACTS[name], written)
+    except UsageError:
+        return None

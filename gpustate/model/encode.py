@@ -27,10 +27,13 @@ def plain(value: Any) -> Any:
     if kind in _AS_THEY_ARE:
         return value
     if kind is tuple or kind is list:
-        return [plain(item) for item in value]
+        return [item if type(item) in _AS_THEY_ARE else plain(item) for item in value]
     names = _fields(kind)
     if names is not None:
-        return {name: plain(getattr(value, name)) for name in names}
+        return {
+            name: one if type(one := getattr(value, name)) in _AS_THEY_ARE else plain(one)
+            for name in names
+        }
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
