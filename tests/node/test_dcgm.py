@@ -147,7 +147,7 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     assert check["name"] == "health"
     assert "GPU 3" in check["evidence"]
     assert "replaced" in check["remedy"]
-    told = json.loads(site.run("health", "-o", "json", code=3).stdout)["nodes"][0]["gpus"]
+    told = site.run("health", "-o", "json", code=3).document["nodes"][0]["gpus"]
     assert [gpu["state"] for gpu in told] == ["well", "warning", "well", "failed", *["well"] * 4]
 
     site.run("quarantine", "--gpu", "3", "--for", "1d", "-m", "RMA 4711")
@@ -158,7 +158,7 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     assert "RMA 4711" in json.dumps(proven["notes"])
     assert "kernel ran on 7 devices" in json.dumps(site.on_policy("validate")["checks"])
     assert node13.run(features).stdout == "nvidia.com/gpu.count=7\n"
-    assert "RMA 4711" in site.run("facts").stdout
+    assert "RMA 4711" in site.run("facts").out
     site.run("health")
 
     # It ends by itself: the node's clock, not a command, brings the GPU back, and it has to prove itself.
@@ -166,7 +166,7 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     node13.run(f'sed -i \'s/"until": [0-9]*/"until": 1700000000/\' {path}')
     drift = site.on_policy("drift", code=2)
     assert changes(drift, "quarantine") == {"gpus"}
-    assert "the quarantine has ended" in json.dumps(site.run("health", code=3).stdout)
+    assert "the quarantine has ended" in json.dumps(site.run("health", code=3).out)
     assert "the quarantine has ended" in json.dumps(site.on_policy("validate", code=3)["checks"])
     node13.fault("remap-failure:3", on=False)
     site.on_policy("apply")
