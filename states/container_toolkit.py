@@ -66,6 +66,7 @@ class Observed:
     offered: tuple[str, ...] = ()  # versions that all four packages are offered in, newest first
     config_error: str = ""  # the file is no TOML
     old_packages: tuple[str, ...] = ()
+    manager: str = "apt"
 
 
 class ContainerToolkit(State[Observed]):
@@ -124,6 +125,7 @@ class ContainerToolkit(State[Observed]):
         return {key: value for key, value in keys.items() if value is not None}
 
     def probe(self, node: Node) -> Observed:
+        facts = node.facts()
         packages = node.packages(*PACKAGES, *_OLD_PACKAGES)
         candidates = node.candidates(*PACKAGES)
         text = node.read_text(CONFIG_PATH)
@@ -143,6 +145,7 @@ class ContainerToolkit(State[Observed]):
             target=self._target(versions, offered),
             offered=offered,
             config_error=error,
+            manager=facts.package_manager,
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
             ),
@@ -193,7 +196,7 @@ class ContainerToolkit(State[Observed]):
                 )
             return (
                 "no repository offers the four packages at one version: put toolkit-repository into the "
-                "policy, or see apt-cache policy nvidia-container-toolkit"
+                "policy, or look for nvidia-container-toolkit with the node's package manager"
             )
         return None
 
@@ -219,7 +222,7 @@ class ContainerToolkit(State[Observed]):
             if "kept" in plan.fields:
                 yield ops.RestoreOriginal(CONFIG_PATH)
             if "versions" in plan.fields:
-                yield ops.AptRemove(tuple(name for name in PACKAGES if seen.versions.get(name)))
+                yield ops.remove(seen.manager, tuple(name for name in PACKAGES if seen.versions.get(name)))
             return
         after = self.desired(seen)
         if "versions" in plan.fields and seen.config_text is None and not seen.kept:
@@ -231,9 +234,9 @@ class ContainerToolkit(State[Observed]):
         if "versions" in plan.fields:
             pinned = tuple((name, seen.target) for name in PACKAGES)
             written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
-            yield ops.AptInstall(pinned, hold=self.hold, roll_back=written)
+            yield ops.install(seen.manager, pinned, hold=self.hold, roll_back=written)
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
-            yield ops.AptHold(PACKAGES, hold=self.hold)
+            yield ops.hold(seen.manager, PACKAGES, hold=self.hold)
 
 
 def _version(package: dpkg.Package | None) -> str | None:

@@ -63,6 +63,7 @@ class Observed:
     offered: tuple[tuple[str, str], ...] = ()  # names and versions that repositories have
     systemd: bool = True
     image: bool = False
+    manager: str = "apt"
 
 
 _RUNS = frozenset({"packages", "old", "drop_in", "active", "bound", "words"})
@@ -128,6 +129,7 @@ class DcgmRunning(State[Observed]):
             offered=tuple((name, one.version) for name in sorted(offered) for one in offered[name]),
             systemd=facts.systemd or facts.image,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _set(self, seen: Observed) -> dict[str, str] | None:
@@ -232,11 +234,10 @@ class DcgmRunning(State[Observed]):
         if plan.fields & {"packages", "old"} and wanted.packages:
             gone = tuple(name for name in seen.packages if name not in wanted.packages)
             old = (packages.OLD,) if seen.old is not None else ()
-            yield ops.AptInstall(
-                tuple(wanted.packages.items()), hold=self.hold, remove=(*old, *gone), timeout=1800
+            yield ops.install(seen.manager, tuple(wanted.packages.items()), hold=self.hold, remove=(*old, *gone), timeout=1800
             )
         elif "held" in plan.fields:
-            yield ops.AptHold(wanted.held)
+            yield ops.hold(seen.manager, wanted.held)
         if "drop_in" in plan.fields and wanted.drop_in is not None:
             yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
         if plan.fields & {"drop_in", "packages", "old"}:
@@ -263,4 +264,4 @@ class DcgmRunning(State[Observed]):
             )
             yield ops.DaemonReload()
         if "packages" in plan.fields:
-            yield ops.AptRemove(tuple(seen.packages))
+            yield ops.remove(seen.manager, tuple(seen.packages))

@@ -76,6 +76,7 @@ class Observed:
     problem: str = ""  # why GPUs do not answer
     systemd: bool = True
     image: bool = False
+    manager: str = "apt"
 
 
 _WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
@@ -209,6 +210,7 @@ class DcgmExporterRunning(State[Observed]):
             problem="" if nvml.works else nvml.error_text or nvml.error_name or "a GPU is lost",
             systemd=facts.systemd or facts.image,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -324,9 +326,9 @@ class DcgmExporterRunning(State[Observed]):
             return
         wanted = self.desired(seen)
         if plan.fields & {"package", "version"} and wanted.package and wanted.version:
-            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, timeout=900)
+            yield ops.install(seen.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900)
         elif "held" in plan.fields and wanted.package:
-            yield ops.AptHold((wanted.package,))
+            yield ops.hold(seen.manager, (wanted.package,))
         for field, path, text in self._files(wanted):
             if field in plan.fields:
                 if text is None:
@@ -383,7 +385,7 @@ class DcgmExporterRunning(State[Observed]):
         )
         yield ops.DaemonReload()
         if "package" in plan.fields and seen.package is not None:
-            yield ops.AptRemove((seen.package,))
+            yield ops.remove(seen.manager, (seen.package,))
         yield ops.Run(
             "rmdir /etc/dcgm-exporter 2>/dev/null || :\neffect removed",
             "remove /etc/dcgm-exporter if it is empty",

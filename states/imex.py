@@ -87,6 +87,7 @@ class Observed:
     kept: bool = False  # its files as they were before gpustate are kept for giving them back
     channels: int = 0  # device nodes that CUDA programs open
     image: bool = False
+    manager: str = "apt"
 
 
 class ImexRunning(State[Observed]):
@@ -177,6 +178,7 @@ class ImexRunning(State[Observed]):
             kept=bool(stats),
             channels=said.channels,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _fitting(self, seen: Observed) -> tuple[str, str] | None:
@@ -317,9 +319,9 @@ class ImexRunning(State[Observed]):
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
             other = (seen.package,) if seen.package and seen.package != wanted.package else ()
-            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, remove=other)
+            yield ops.install(seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other)
         elif "held" in moved and wanted.package:
-            yield ops.AptHold((wanted.package,))
+            yield ops.hold(seen.manager, (wanted.package,))
         if self._keys(seen) and moved & {"config", "package", "version"}:
             yield keys.set_keys(CONFIG_PATH, self._keys(seen))
         if not self._host:
@@ -355,7 +357,7 @@ class ImexRunning(State[Observed]):
         if "kept" in moved:
             yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
         if moved & {"package", "held"} and seen.package:
-            yield ops.AptRemove((seen.package,))
+            yield ops.remove(seen.manager, (seen.package,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent and self._host and seen.needed and self.nodes:

@@ -54,6 +54,7 @@ class Observed:
     loaded: tuple[str, ...] = ()  # of MODULES
     missing: tuple[str, ...] = ()  # modules that the running kernel does not have
     image: bool = False
+    manager: str = "apt"
 
 
 class SubnetManagerInstalled(State[Observed]):
@@ -102,6 +103,7 @@ class SubnetManagerInstalled(State[Observed]):
             loaded=tuple(module for module in MODULES if module in loaded),
             missing=tuple(module for module in missing if module not in loaded) if needed else (),
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _target(self, seen: Observed) -> str | None:
@@ -163,16 +165,16 @@ class SubnetManagerInstalled(State[Observed]):
                 yield ops.RemoveFile(LOAD_PATH)
                 yield ops.ForgetOriginal(LOAD_PATH)
             if plan.fields & {"version", "held"}:
-                yield ops.AptRemove((NVLSM,))
+                yield ops.remove(seen.manager, (NVLSM,))
             return
         if "load_text" in plan.fields:
             yield ops.PutText(LOAD_PATH, _LOAD_TEXT, mode=0o644)
         if "loaded" in plan.fields:
             yield ops.LoadModules(MODULES)
         if "version" in plan.fields and wanted.version:
-            yield ops.AptInstall(((NVLSM, wanted.version),), hold=self.hold)
+            yield ops.install(seen.manager, ((NVLSM, wanted.version),), hold=self.hold)
         elif "held" in plan.fields:
-            yield ops.AptHold((NVLSM,))
+            yield ops.hold(seen.manager, (NVLSM,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent and seen.needed:

@@ -27,10 +27,14 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
-from gpustate.text import aptsays, gpu_models
+from gpustate.text import aptsays, gpu_models, rpm
 from gpustate.text.numbers import whole
 
-SUPPORTED = ("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604")
+SUPPORTED = (
+    *("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
+    *(f"{name}{major}" for name in ("rhel", "rocky", "almalinux", "ol") for major in (8, 9, 10)),
+    *("amzn2023", "sles15", "sles16", "opensuse-leap15", "opensuse-leap16"),
+)
 MACHINES = ("x86_64", "aarch64")
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
@@ -70,6 +74,15 @@ set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
 df -Pk "$@" 2>/dev/null | { read -r _; while read -r _ _ _ a _ m; do echo "room=$1 $((a / 1024)) $m"; shift; done; }
 df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
   case $s$a in 0*|*[!0-9]*|'') ;; *) [ "$a" -ge 20000 ] || echo "inodes=$m" ;; esac; done; }
+"""
+    + f"{rpm.FAMILY}\n"
+    + r"""case $pm in dnf|zypper)
+  rpm -q rpm 2>&1 | sed -n 's/^error: /rpm=/p'
+  for f in /run/zypp.pid /var/lib/dnf/rpmdb_lock.pid; do
+    p=; { read -r p <"$f"; } 2>/dev/null || [ -n "$p" ] || continue
+    [ -d "/proc/$p" ] && { c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)"; }
+  done ;;
+*)
 [ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
 dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /'
 command -v apt-get >/dev/null && torn | sed 's/^/apt=/'
@@ -78,7 +91,8 @@ for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/ap
   while read -r _ _ _ _ p n _; do
     case $n in *:$i) c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)" ;; esac
   done 2>/dev/null </proc/locks
-done
+done ;;
+esac
 v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
 [ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
 :"""
@@ -94,6 +108,7 @@ class Observed:
     torn_lists: tuple[str, ...] = ()  # package lists that apt cannot read
     left: tuple[str, ...] = ()  # half-way packages that belong to other states
     dpkg_error: str = ""  # dpkg cannot read its database
+    rpm_error: str = ""  # rpm cannot read its database
     apt_error: str = ""  # apt cannot work with what is installed, or with its package lists
     lock_holder: str = ""
     distribution: str = ""
@@ -163,6 +178,7 @@ class NodeFit(State[Observed]):
             torn_lists=tuple(sorted(set(_LIST.findall("\n".join(keys.get("apt", [])))))),
             left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
             dpkg_error=" ".join(keys.get("dpkg", [])),
+            rpm_error="; ".join(keys.get("rpm", [])[:2]),
             apt_error=_said_by_apt(keys.get("apt", [])),
             lock_holder=keys.get("lock", [""])[0],
             distribution=facts.distribution,
@@ -201,8 +217,9 @@ class NodeFit(State[Observed]):
                 f"{seen.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
                 "use one of those, or name it in other_systems to try"
             )
-        elif seen.package_manager != "apt":
-            yield f"apt-get is not installed on {seen.distribution}: install apt"
+        elif seen.package_manager not in rpm.MANAGERS:
+            needed = "apt-get" if seen.distribution.startswith(("debian", "ubuntu")) else "dnf or zypper"
+            yield f"{needed} is not installed on {seen.distribution}: install {needed.replace('apt-get', 'apt')}"
         if seen.machine not in MACHINES:
             yield f"NVIDIA publishes no driver for {seen.machine}: only {' and '.join(MACHINES)}"
         if not seen.systemd and not seen.image:
@@ -224,6 +241,8 @@ class NodeFit(State[Observed]):
                 f"dpkg cannot read its database ({seen.dpkg_error}): put /var/lib/dpkg/status-old, or a "
                 "copy from /var/backups, in the place of /var/lib/dpkg/status"
             )
+        elif seen.rpm_error:
+            yield f"rpm cannot read its database ({seen.rpm_error}): rpm --rebuilddb on the node"
         # What is half-way is finished first, here or by the state that owns it; apt minds it as well.
         elif seen.apt_error and not (
             seen.unsettled or seen.journal or seen.torn_lists or seen.left

@@ -29,7 +29,7 @@ def group() -> None:
     default="debian12",
     show_default=True,
     metavar="IMAGE[,...]",
-    help="debian12, debian13, debian13-containerd2, debian12-runtimes, debian13-runtimes; in turn.",
+    help="debian12, debian13, debian13-containerd2, debian12-runtimes, debian13-runtimes, debian12-rpm; in turn.",
 )
 @click.option(
     "--gpus",

@@ -1,7 +1,7 @@
 """Cached roots: built once with debootstrap, then only read, as the lower layers of every node.
 
 An image is a stack of layers: the Debian root; for ``debian13-containerd2`` containerd 2 on top, for
-``-runtimes`` docker, podman, crun, unattended-upgrades and needrestart; always last the simulator's packages. A layer's folder name ends in a digest of everything it was
+``-runtimes`` docker, podman, crun, unattended-upgrades and needrestart; for ``-rpm`` dnf, rpm and zypper; always last the simulator's packages. A layer's folder name ends in a digest of everything it was
 made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
 under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
 mounted or running when it is interrupted.
@@ -82,6 +82,7 @@ IMAGES = {
     "debian13-containerd2": Recipe("trixie", "debian13", "containerd2.sh"),
     "debian12-runtimes": Recipe("bookworm", "debian12", "runtimes.sh"),
     "debian13-runtimes": Recipe("trixie", "debian13", "runtimes.sh"),
+    "debian12-rpm": Recipe("bookworm", "debian12", "rpm.sh"),
 }
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpustate.errors import ProbeError
-from gpustate.text import dpkg, systemd
+from gpustate.text import dpkg, rpm, systemd
 from gpustate.text.numbers import hexadecimal, whole
 
 T = TypeVar("T")
@@ -279,18 +279,40 @@ class FileStats(Ask[dict[str, FileStat]]):
         return {}
 
 
+#: Between the parts of an answer of a node with rpm.
+_RPM, _LOCKS = "=rpm ", "=locks"
+
+
 @dataclass(frozen=True, slots=True)
 class Packages(SharedAsk[dict[str, dpkg.Package]]):
-    """Installed (and half-installed) Debian packages whose names match shell patterns."""
+    """Installed (and half-installed) packages whose names match shell patterns, of dpkg or of rpm.
+
+    No package manager is started on a node with rpm: what holds packages there are files.
+    """
 
     patterns: tuple[str, ...]
 
     def script(self) -> str:
         names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
-        return f"dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || :"
+        return (
+            f"{rpm.FAMILY}\n"
+            f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
+            "  case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null || : ;;\n"
+            f"*) dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || : ;; esac"
+        )
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
-        return self._mine(dpkg.parse_query(answer.text))
+        text = answer.text
+        if not text.startswith(_RPM):
+            return self._mine(dpkg.parse_query(text))
+        head, _, locks = text.partition(f"{_LOCKS}\n")
+        manager, _, rows = head.removeprefix(_RPM).partition("\n")
+        found = rpm.parse_query(rows)
+        if manager == "dnf":
+            held = rpm.held_by_dnf(rpm.versionlocks(locks), found)
+        else:
+            held = rpm.held_by_zypper(locks, found)
+        return self._mine(rpm.parse_query(rows, held))
 
     def _mine(self, found: dict[str, dpkg.Package]) -> dict[str, dpkg.Package]:
         return {
@@ -307,18 +329,50 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
         return {}
 
 
+#: What dnf's and zypper's answers depend on.
+_RPM_FILES = (
+    "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
+    "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
-    """Every version of some packages that the configured repositories offer, best first."""
+    """Every version of some packages that the configured repositories offer, best first.
+
+    Nothing is fetched. dnf and zypper take a second for an answer, so it is kept as long as their files say the
+    same.
+    """
 
     names: tuple[str, ...]
 
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
-        return f"apt-cache madison {names} 2>/dev/null || :"
+        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
+        return (
+            f"{rpm.FAMILY}\n"
+            f"case $pm in dnf|zypper) ;; *) apt-cache madison {names} 2>/dev/null || :; exit 0 ;; esac\n"
+            f"k=$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
+            f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
+            '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
+            "case $pm in\n"
+            "dnf) o=$(timeout -k 2 60 dnf -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
+            f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} 2>/dev/null) || exit 0 ;;\n"
+            f"*) o=$(timeout -k 2 60 zypper -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
+            # 104: none of the names is known.
+            "case $? in 0|104) ;; *) exit 0 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
+            "printf '%s\\n' \"$o\"\n"
+            '[ ! -d "${c%/*/*}" ] || { mkdir -p "${c%/*}" && printf \'%s\\n\' "$k" "$o" >"$c.$$" && mv -f "$c.$$" "$c"; }; :'
+        )
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
-        return self._mine(dpkg.parse_madison(answer.text))
+        text = answer.text
+        if not text.startswith(_RPM):
+            return self._mine(dpkg.parse_madison(text))
+        manager, _, rows = text.removeprefix(_RPM).partition("\n")
+        read = rpm.parse_repoquery if manager == "dnf" else rpm.parse_search
+        return self._mine(read(rows))
 
     def _mine(
         self, found: dict[str, tuple[dpkg.Candidate, ...]]

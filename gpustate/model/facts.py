@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
-from gpustate.text import gpu_models
+from gpustate.text import gpu_models, rpm
 
 #: First and last PCI device id of each architecture, as far as a decision needs it.
 _ARCHITECTURES = (
@@ -136,7 +136,8 @@ class NodeFacts:
         return self.os_id + version.partition(".")[0]
 
 
-_SCRIPT = r"""
+_SCRIPT = (
+    r"""
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 printf 'os_id=%s\nos_version=%s\nos_codename=%s\nos_like=%s\n' "${ID-}" "${VERSION_ID-}" "${VERSION_CODENAME-}" "${ID_LIKE-}"
 printf 'machine=%s\n' "$(uname -m)"
@@ -152,7 +153,9 @@ fi
 [ -e /run/systemd/container ] && echo container=1
 p=$(command -v python3) && printf 'python3=%s\n' "$p"
 for r in containerd crio dockerd k3s podman; do command -v $r >/dev/null && printf 'runtime=%s\n' "$r"; done
-for m in apt-get dnf zypper; do command -v $m >/dev/null && { printf 'package_manager=%s\n' "${m%-get}"; break; }; done
+"""
+    + f"({rpm.FAMILY}; p=$pm; "
+    + r"""[ "$pm" != apt ] || p=apt-get; [ -n "$p" ] && command -v $p >/dev/null && printf 'package_manager=%s\n' "$pm")
 for d in "$SYS"/bus/pci/devices/*; do
   v=; read -r v 2>/dev/null <"$d/vendor" || continue
   [ "$v" = 0x10de ] || continue
@@ -161,6 +164,7 @@ for d in "$SYS"/bus/pci/devices/*; do
   printf 'pci=%s %s %s %s\n' "${d##*/}" "$i" "$c" "$k"
 done
 :"""
+)
 
 
 _ID = re.compile("0x[0-9A-Fa-f]{4,6}")

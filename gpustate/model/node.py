@@ -56,7 +56,7 @@ class Node(ABC):
         return self.ask(asks.Shell(text, assume))
 
     def packages(self, *patterns: str) -> dict[str, dpkg.Package]:
-        """Debian packages in dpkg's database whose names match shell patterns."""
+        """Packages in the database of dpkg or rpm whose names match shell patterns."""
         return self.ask(asks.Packages(patterns))
 
     def candidates(self, *names: str) -> dict[str, tuple[dpkg.Candidate, ...]]:

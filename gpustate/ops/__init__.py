@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate.ops.library import LIBRARY
 
 if TYPE_CHECKING:
+    from gpustate.ops.families import hold, install, remove
     from gpustate.ops.program import Block, Program, compile_program
     from gpustate.ops.steps import (
         AptHold,
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
         RemoveFile,
         RestartUnit,
         RestoreOriginal,
+        RpmHold,
+        RpmInstall,
+        RpmRemove,
+        RpmUpdate,
         Run,
         StartUnit,
         UnloadModules,
@@ -52,19 +57,27 @@ __all__ = [
     "RemoveFile",
     "RestartUnit",
     "RestoreOriginal",
+    "RpmHold",
+    "RpmInstall",
+    "RpmRemove",
+    "RpmUpdate",
     "Run",
     "StartUnit",
     "UnloadModules",
     "compile_program",
+    "hold",
+    "install",
+    "remove",
 ]
 
 
+_FAMILIES = ("hold", "install", "remove")
 _PROGRAM = ("Block", "Program", "compile_program")
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        room = "program" if name in _PROGRAM else "steps"
+        room = "program" if name in _PROGRAM else "families" if name in _FAMILIES else "steps"
         return getattr(importlib.import_module(f"gpustate.ops.{room}"), name)
     raise AttributeError(f"module 'gpustate.ops' has no attribute {name!r}")
 

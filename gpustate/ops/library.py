@@ -15,6 +15,7 @@ Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock i
 
 from gpustate.ops.packages import PACKAGES
 from gpustate.ops.reloads import GPU_SCOPES
+from gpustate.ops.rpmpackages import RPM_PACKAGES
 
 LIBRARY = (
     r"""
@@ -134,6 +135,7 @@ forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
 # --- packages ----------------------------------------------------------------------------
 """
     + PACKAGES
+    + RPM_PACKAGES
     + r"""
 # --- services ----------------------------------------------------------------------------
 """

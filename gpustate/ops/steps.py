@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gpustate.errors import PolicyError
 from gpustate.model.step import Step
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
+from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
 from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
 
 _q, _words = shlex.quote, shlex.join
@@ -260,6 +261,10 @@ __all__ = [
     "RemoveFile",
     "RestartUnit",
     "RestoreOriginal",
+    "RpmHold",
+    "RpmInstall",
+    "RpmRemove",
+    "RpmUpdate",
     "Run",
     "StartUnit",
     "UnloadModules",

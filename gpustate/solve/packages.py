@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.solve import relations, rpmversion
+from gpustate.solve import relations
 from gpustate.solve.relations import Clause, Relation
-from gpustate.text import driverset
+from gpustate.text import driverset, rpmversion
 from gpustate.text.dpkg import upstream_version, version_key
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")

@@ -172,7 +172,10 @@ class FakeNode(Node):
                         self.files[path] = original
             case ops.ForgetOriginal(path=path):
                 self.originals.pop(path, None)
-            case ops.AptInstall(packages=packages, hold=hold, remove=remove):
+            case (
+                ops.AptInstall(packages=packages, hold=hold, remove=remove)
+                | ops.RpmInstall(packages=packages, hold=hold, remove=remove)
+            ):
                 for name in remove:
                     self.installed.pop(name, None)
                 for name, version in packages:
@@ -180,11 +183,14 @@ class FakeNode(Node):
                     self.installed[name] = version or (offered[0].version if offered else "1.0")
                     if hold:
                         self.held.add(name)
-            case ops.AptRemove(packages=packages):
+            case ops.AptRemove(packages=packages) | ops.RpmRemove(packages=packages):
                 for name in packages:
                     self.installed.pop(name, None)
                     self.held.discard(name)
-            case ops.AptHold(packages=packages, hold=hold):
+            case (
+                ops.AptHold(packages=packages, hold=hold)
+                | ops.RpmHold(packages=packages, hold=hold)
+            ):
                 (self.held.update if hold else self.held.difference_update)(packages)
             case ops.LoadModules(modules=modules):
                 self.loaded.update(module.replace("-", "_") for module in modules)

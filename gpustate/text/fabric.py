@@ -181,9 +181,13 @@ def domain(parts: Sequence[GpuFabric]) -> str:
 # --- packages ------------------------------------------------------------------------------------
 
 
+#: Before branch 580 the rpm package has another name.
+_RPM_NAMES = {FABRIC_MANAGER: ("nvidia-fabric-manager",)}
+
+
 def names(stem: str) -> tuple[str, ...]:
-    """Every name a package may have: without the branch, and with each known one."""
-    return (stem, *(f"{stem}-{branch}" for branch in KNOWN_BRANCHES))
+    """Every name a package may have: without the branch, with each known one, and as rpm had it."""
+    return (stem, *(f"{stem}-{branch}" for branch in KNOWN_BRANCHES), *_RPM_NAMES.get(stem, ()))
 
 
 def fitting(
@@ -213,7 +217,7 @@ def fitting(
         for name, version in offered
         if driver is not None
         and dpkg.upstream_version(version) == driver
-        and name in (stem, f"{stem}-{driver.partition('.')[0]}")
+        and name in (stem, f"{stem}-{driver.partition('.')[0]}", *_RPM_NAMES.get(stem, ()))
     ]
 
     def rank(one: tuple[str, str]) -> tuple[bool, bool]:

@@ -69,6 +69,7 @@ class Observed:
     nvlsm: bool = False  # the package of the subnet manager is installed
     subnet_manager: bool = False  # it runs
     image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
+    manager: str = "apt"
 
 
 class FabricManagerRunning(State[Observed]):
@@ -111,7 +112,10 @@ class FabricManagerRunning(State[Observed]):
         text = node.read_text(CONFIG_PATH)
         kept = bool(node.stats(_KEPT))
         subnet = node.shell(scripts.SUBNET_MANAGER).stdout.strip() == "running"
-        packages = node.packages("nvidia-fabricmanager*", "nvlsm", "libcuda1", "libnvidia-compute*")
+        packages = node.packages(
+            *("nvidia-fabricmanager*", "nvidia-fabric-manager", "nvlsm"),
+            *("libcuda1", "libnvidia-compute*"),
+        )
         candidates = node.candidates(*_NAMES)
         unit = node.units(UNIT).get(UNIT)
         needed = fabric.FABRIC_MANAGER in sight.topology.packages
@@ -141,6 +145,7 @@ class FabricManagerRunning(State[Observed]):
             nvlsm="nvlsm" in there,
             subnet_manager=subnet,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _fitting(self, seen: Observed) -> tuple[str, str] | None:
@@ -252,9 +257,9 @@ class FabricManagerRunning(State[Observed]):
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
             other = (seen.package,) if seen.package and seen.package != wanted.package else ()
-            yield ops.AptInstall(((wanted.package, wanted.version),), hold=self.hold, remove=other)
+            yield ops.install(seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other)
         elif "held" in moved and wanted.package:
-            yield ops.AptHold((wanted.package,))
+            yield ops.hold(seen.manager, (wanted.package,))
         # A new package may bring the file anew.
         if self.config and moved & {"config", "package", "version"}:
             yield keys.set_keys(CONFIG_PATH, self._asked)
@@ -280,7 +285,7 @@ class FabricManagerRunning(State[Observed]):
         if "kept" in moved:
             yield ops.RestoreOriginal(CONFIG_PATH)
         if moved & {"package", "held"} and seen.package:
-            yield ops.AptRemove((seen.package,))
+            yield ops.remove(seen.manager, (seen.package,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent:

@@ -1,4 +1,4 @@
-"""NVIDIA packages come from exactly one place, with a key that is pinned to it.
+"""NVIDIA packages come from exactly one place, with a key that is pinned to it (apt, dnf and zypper).
 
 Two states: ``driver-repository`` (the driver and everything that must have its version) and
 ``toolkit-repository`` (the container toolkit). Each writes one deb822 source file, a key file of
@@ -6,6 +6,8 @@ its own that ``Signed-By`` points to (never the keyring that all repositories sh
 packages in question come from this repository's host, and no other host may offer them at all.
 NVIDIA's repository and the distributions name the same driver's packages differently, so a set put
 together from both never fits.
+
+On nodes with dnf or zypper it is a .repo file with a priority in the place of pins (:mod:`.rpm`).
 
 Surprising: entries of others are never edited. A second source of NVIDIA packages is refused with
 its file named, or, with ``exclusive``, left where it is and pinned away. Pins tell hosts apart, not
@@ -25,10 +27,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from gpustate import NodeFacts
+from gpustate.states.repository import rpm
 from gpustate.states.repository.base import RepositoryState
 from gpustate.states.repository.parameters import Observed
 from gpustate.states.repository.where import Repository, cuda_repository, toolkit_repository
-from gpustate.text import aptsources, drivernames
+from gpustate.text import drivernames
 
 
 class DriverRepository(RepositoryState):
@@ -38,7 +41,7 @@ class DriverRepository(RepositoryState):
         origin: ``vendor`` is NVIDIA's CUDA repository; ``distribution`` is the archive of Debian
             (non-free) or Ubuntu (restricted), with the missing components added; ``mirror`` is
             ``url`` with ``key``.
-        url, suite, components, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
 
     Disruption:
         ``NONE``: nothing is installed.
@@ -57,9 +60,12 @@ class DriverRepository(RepositoryState):
     def packages(self, os_id: str) -> tuple[str, ...]:
         return drivernames.pin_names(os_id)
 
-    def _same_packages(self, source: aptsources.Source) -> bool:
+    def rpm_vendor(self, facts: NodeFacts) -> Repository:
+        return rpm.cuda_repository(facts)
+
+    def _same_packages(self, uri: str) -> bool:
         # The toolkit's repository has no driver in it.
-        return "nvidia.github.io" not in source.uri and "libnvidia-container" not in source.uri
+        return "nvidia.github.io" not in uri and "libnvidia-container" not in uri
 
 
 class ToolkitRepository(RepositoryState):
@@ -68,7 +74,7 @@ class ToolkitRepository(RepositoryState):
     Args:
         origin: ``vendor`` is NVIDIA's libnvidia-container repository, ``mirror`` is ``url`` with
             ``key``. The distributions do not have the toolkit.
-        url, suite, components, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
 
     Disruption:
         ``NONE``: nothing is installed.
@@ -87,10 +93,13 @@ class ToolkitRepository(RepositoryState):
     def packages(self, os_id: str) -> tuple[str, ...]:
         return drivernames.TOOLKIT_NAMES
 
-    def _same_packages(self, source: aptsources.Source) -> bool:
+    def rpm_vendor(self, facts: NodeFacts) -> Repository:
+        return rpm.toolkit_repository(facts)
+
+    def _same_packages(self, uri: str) -> bool:
         # The CUDA repository carries the toolkit too, and the driver's state wants it: it is pinned
         # away here without a word.
-        return "/cuda/" not in source.uri and "graphics-drivers" not in source.uri
+        return "/cuda/" not in uri and "graphics-drivers" not in uri
 
 
 __all__ = ["DriverRepository", "Observed", "ToolkitRepository"]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
+from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
     FOREIGN,
@@ -26,6 +27,7 @@ from gpustate.states.repository.where import (
 )
 from gpustate.text import aptsources
 from gpustate.text.numbers import whole
+from gpustate.text.rpm import is_rpm
 
 SOURCE_PATTERNS = (
     "/etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources"
@@ -80,17 +82,22 @@ class RepositoryState(RepositoryParameters):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        texts = node.read_texts(SOURCE_PATTERNS)
-        key = node.read_text(self.key_path)
+        texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN}")
+        key, rpm_key = node.read_text(self.key_path), node.read_text(rpm.key_path(self.name))
+        imported = node.read_text(rpm.record_path(self.name)) is not None
         pin = node.read_text(self.pin_path)
         stamp = node.read_text(self.stamp_path)
-        lists = node.shell(LISTS).stdout.split()
+        lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
         age_s = 0
         if self.refresh_days is not None:
             said = node.shell(
                 f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
             )
             age_s = whole(said.stdout.strip()) or 0
+        fresh = age_s < (self.refresh_days or 1) * 86400
+        if is_rpm(facts.package_manager):
+            seen = self._rpm_observed(facts, texts, rpm_key, lists, stamp if fresh else None)
+            return replace(seen, imported=imported)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         ours, others = (
@@ -111,7 +118,7 @@ class RepositoryState(RepositoryParameters):
             pin_text=pin,
             lists_read=present
             and stamp == self._stamp(where)
-            and age_s < (self.refresh_days or 1) * 86400,
+            and fresh,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
@@ -120,6 +127,66 @@ class RepositoryState(RepositoryParameters):
             apt=facts.package_manager == "apt",
             where=where,
         )
+
+    def _rpm_observed(
+        self,
+        facts: NodeFacts,
+        texts: dict[str, str],
+        key: str | None,
+        lists: list[str],
+        stamp: str | None,
+    ) -> Observed:
+        manager = facts.package_manager
+        where = replace(self._rpm_where(facts), os_id=facts.os_id)
+        others = rpm.others(manager, self.name, texts)
+        return Observed(
+            sources_text=texts.get(rpm.sources_path(manager, self.name)),
+            key_text=key,
+            fingerprints=fingerprints(key),
+            pin_text=None,
+            lists_read=rpm.is_read(manager, self.name, lists)
+            and stamp == self._stamp(where, manager),
+            foreign=tuple(
+                f"{s.file}:{s.line}: {s.uri}"
+                for s in others
+                if rpm.is_foreign(s, where) and self._same_packages(s.uri)
+            ),
+            conflicts=(),
+            cdroms=(),
+            unread=(),
+            apt=False,
+            where=where,
+            manager=manager,
+        )
+
+    def _rpm_where(self, facts: NodeFacts) -> Repository:
+        if self.source == "distribution":
+            return rpm.archive(facts)
+        found = self.rpm_vendor(facts)
+        if self.source != "vendor":
+            found = Repository(
+                uri=(self.url or "").rstrip("/"),
+                key_url=self.key,
+                fingerprint=self.fingerprint,
+                signed=found.signed,
+                problem=None
+                if self.suite == "/"
+                else "suite and components are apt's: a repository of dnf or zypper has an address only",
+            )
+        key_url = found.key_url if self.key is None else self.key
+        if key_url is None or not key_url.startswith("http"):
+            key_url = None
+        return replace(
+            found,
+            key_url=key_url,
+            fingerprint=self.fingerprint or found.fingerprint,
+            signed_by=rpm.key_path(self.name),
+            signed=self.signed or found.signed,
+        )
+
+    @abstractmethod
+    def rpm_vendor(self, facts: NodeFacts) -> Repository:
+        """NVIDIA's repository for a node with dnf or zypper."""
 
     def _where(self, facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> Repository:
         if self.source == "distribution":
@@ -147,10 +214,10 @@ class RepositoryState(RepositoryParameters):
         return (
             bool(FOREIGN.search(source.uri))
             and source.uri != where.uri
-            and self._same_packages(source)
+            and self._same_packages(source.uri)
         )
 
-    def _same_packages(self, source: aptsources.Source) -> bool:
+    def _same_packages(self, uri: str) -> bool:
         return True
 
     def _clashes(self, source: aptsources.Source, where: Repository) -> bool:
@@ -161,9 +228,15 @@ class RepositoryState(RepositoryParameters):
             and source.signed_by.split() != where.signed_by.split()
         )
 
-    def _stamp(self, where: Repository) -> str:
+    def _text(self, where: Repository, manager: str) -> str:
+        """The source file."""
+        if is_rpm(manager):
+            return rpm.sources_text(manager, self.name, where)
+        return sources_text(where)
+
+    def _stamp(self, where: Repository, manager: str = "apt") -> str:
         parts = (
-            sources_text(where),
+            self._text(where, manager),
             where.fingerprint or "",
             self.key or "",
             where.uri or "",
@@ -180,6 +253,7 @@ class RepositoryState(RepositoryParameters):
                 fingerprints=(),
                 pin_text=None,
                 lists_read=False,
+                imported=False,
             )
         if where.uri is None:
             return replace(
@@ -192,10 +266,12 @@ class RepositoryState(RepositoryParameters):
             )
         return replace(
             seen,
-            sources_text=sources_text(where),
+            sources_text=self._text(where, seen.manager),
             key_text=self.key if where.key_url is None and where.signed_by else _kept_key(seen),
             fingerprints=self._wanted_fingerprints(seen),
-            pin_text=pin_text(where, self.packages(where.os_id), self.pin_priority),
+            pin_text=None
+            if is_rpm(seen.manager)
+            else pin_text(where, self.packages(where.os_id), self.pin_priority),
             lists_read=True,
         )
 
@@ -208,8 +284,10 @@ class RepositoryState(RepositoryParameters):
         return seen.fingerprints if wanted in seen.fingerprints else (wanted,)
 
     def refuse(self, seen: Observed) -> str | None:
-        if not seen.apt:
-            return "packages are managed with apt here, and this node has no apt; leave the state out for it with only="
+        if not seen.apt and not is_rpm(seen.manager):
+            return (
+                "this node has no apt, dnf or zypper to manage packages with; leave the state out for it with only="
+            )
         if self.absent:
             return None
         if seen.where.problem:
@@ -224,7 +302,7 @@ class RepositoryState(RepositoryParameters):
                 f"NVIDIA packages also come from {', '.join(seen.foreign)}; remove the entry, or set "
                 "exclusive = True to leave it there and pin it away"
             )
-        if set(hosts(seen.foreign)) & set(seen.where.hosts):
+        if seen.apt and set(hosts(seen.foreign)) & set(seen.where.hosts):
             return (
                 f"{seen.foreign[0]} is on the same host as the repository wanted, and pins cannot tell them "
                 "apart; remove that entry"
@@ -235,11 +313,7 @@ class RepositoryState(RepositoryParameters):
         plan = diff(
             seen,
             self.desired(seen),
-            paths={
-                "sources_text": self.sources_path,
-                "key_text": self.key_path,
-                "pin_text": self.pin_path,
-            },
+            paths=self._paths(seen),
             why={
                 "lists_read": "the package lists are read once with these files",
                 "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
@@ -249,10 +323,47 @@ class RepositoryState(RepositoryParameters):
         notes += [f"{place}: apt may ask for a disc; remove the entry" for place in seen.cdroms]
         return Plan(plan.changes, tuple(notes))
 
+    def _paths(self, seen: Observed) -> dict[str, str]:
+        """Files of the fields that are files."""
+        if is_rpm(seen.manager):
+            return {
+                "sources_text": rpm.sources_path(seen.manager, self.name),
+                "key_text": rpm.key_path(self.name),
+            }
+        return {
+            "sources_text": self.sources_path,
+            "key_text": self.key_path,
+            "pin_text": self.pin_path,
+        }
+
+    def _apply_rpm(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, paths = self.desired(seen), self._paths(seen)
+        if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
+            if seen.where.key_url is None:
+                yield ops.PutText(paths["key_text"], self.key or "", mode=0o644)
+            else:
+                yield rpm.fetch_key(self.name, seen.where)
+        if "sources_text" in plan.fields and wanted.sources_text is not None:
+            yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
+        if "lists_read" in plan.fields:
+            yield rpm.import_key(self.name, wanted.fingerprints)
+            moved = dict.fromkeys(
+                paths["key_text" if field == "fingerprints" else field]
+                for field in ("key_text", "fingerprints", "sources_text")
+                if field in plan.fields
+            )
+            yield rpm.read_lists(seen.manager, self.name, tuple(moved))
+            yield ops.PutText(
+                self.stamp_path, self._stamp(seen.where, seen.manager), mode=0o600
+            )
+
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(seen)
         if self.absent:
             yield from self._take_away(seen, plan)
+            return
+        if is_rpm(seen.manager):
+            yield from self._apply_rpm(seen, plan)
             return
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
             yield self._key_step(seen.where)
@@ -287,14 +398,13 @@ class RepositoryState(RepositoryParameters):
         )
 
     def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        for field, path in (
-            ("sources_text", self.sources_path),
-            ("key_text", self.key_path),
-            ("pin_text", self.pin_path),
-        ):
+        for field, path in self._paths(seen).items():
             if field in plan.fields:
                 yield ops.RemoveFile(path)
                 yield ops.ForgetOriginal(path)
+        if is_rpm(seen.manager):
+            yield from rpm.forget(seen.manager, self.name, self.stamp_path)
+            return
         base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
         lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
         yield ops.ForgetOriginal(self.stamp_path)

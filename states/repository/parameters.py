@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,6 +29,8 @@ class Observed:
     unread: tuple[str, ...]  # files of others whose repositories have no package lists here
     apt: bool
     where: Repository
+    manager: str = "apt"
+    imported: bool = False  # the key is in rpm's database because of this state
 
 
 #: What is one word in apt's files.
@@ -41,21 +43,24 @@ class RepositoryParameters(State[Observed]):
     Args:
         origin: ``vendor`` is NVIDIA's own, ``mirror`` an address of yours.
         url: address of the mirror, up to the folder that holds ``InRelease`` (flat) or ``dists``.
-        suite: ``/`` for a flat repository (NVIDIA's are), else a name such as ``stable``.
+        suite: of a repository for apt: ``/`` for a flat one (NVIDIA's are), else a name such as ``stable``.
         components: of a repository with suites.
+        signed: of a mirror for dnf or zypper, what is signed with the key: ``packages``, ``metadata`` or
+            ``both``. Not given: as NVIDIA does it.
         key: the repository's armored public key: its text, an absolute path on the controller (read
             when the policy is built, so that a saved plan carries the key itself), or an http(s)
             address which the node reads; the last one wants ``fingerprint``.
         fingerprint: fingerprint of the key, 40 hexadecimal digits; checked before the key is used.
         exclusive: leave other sources of NVIDIA packages where they are and pin them away; without
             it such a node is refused.
-        pin_priority: apt priority of this repository for its packages.
+        pin_priority: apt priority of this repository for its packages; dnf's and zypper's is fixed.
         refresh_days: read the package lists again when they are older; never, when not given.
     """
 
     url: str | None = None
     suite: Annotated[str, Field(pattern=_WORD)] = "/"
     components: tuple[Annotated[str, Field(pattern=_WORD)], ...] = ()
+    signed: Literal["packages", "metadata", "both"] | None = None
     key: str | None = None
     fingerprint: str | None = None
     exclusive: bool = False

@@ -38,6 +38,7 @@ class Repository:
         signed_by: value of ``Signed-By``; "" for the keys of the distribution.
         problem: why there is no such repository.
         os_id: the distribution, which the names of the packages depend on.
+        signed: of an rpm repository, what is signed with the key: packages, metadata or both.
     """
 
     uri: str | None = None
@@ -49,6 +50,7 @@ class Repository:
     signed_by: str = ""
     problem: str | None = None
     os_id: str = ""
+    signed: str = "packages"
 
 
 def cuda_repository(facts: NodeFacts) -> Repository:

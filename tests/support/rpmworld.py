@@ -47,6 +47,8 @@ class Rpm:
     conflicts: tuple[str, ...] = ()
     obsoletes: tuple[str, ...] = ()
     arch: str = "x86_64"
+    more: str = ""  # further sections of its spec file
+    files: str = ""  # what of them it owns
 
     @property
     def evr(self) -> tuple[str, str, str]:
@@ -67,7 +69,7 @@ class Rpm:
         return (
             f"Name: {self.name}\nEpoch: {epoch}\nVersion: {version}\nRelease: {release}\n"
             f"Summary: a <package> & more\nLicense: none\nBuildArch: {self.arch}\nAutoReqProv: no\n"
-            f"{more}%description\nNothing </package> is in it.\n%files\n"
+            f"{more}%description\nNothing </package> is in it.\n{self.more}%files\n{self.files}"
         )
 
     def xml(self) -> str:

@@ -1,0 +1,191 @@
+"""Repositories of dnf and zypper: files, addresses, and the steps that read keys and repodata.
+
+One .repo file and one key file, which ``gpgkey`` names as a file of the node. Where apt has pins, these have
+a priority: packages of the same name in a repository with a higher number are not looked at, and the
+container toolkit's own repository goes before the CUDA repository, which has the toolkit as well.
+
+Surprising: NVIDIA signs the packages of the CUDA repository, and in the container toolkit's repository not
+the packages but the metadata; so what is checked differs. The CUDA repository for RHEL 8 and 9 has module
+streams, which hide all drivers but those of one stream: ours shows all (``module_hotfixes``), for versions
+are exact here. A key is imported into rpm's database by whoever comes first, and leaves with the state when
+it came with it.
+
+Sources:
+    NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
+    NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from gpustate import NodeFacts, Step, ops
+from gpustate.states.repository.where import FOREIGN, Repository
+from gpustate.text import rpmrepos
+from gpustate.text.rpmrepos import RpmSource
+
+_WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+SOURCE_PATTERN = "/etc/yum.repos.d/*.repo /etc/zypp/repos.d/*.repo"
+#: Which repodata is there.
+LISTS = (
+    "for f in /var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "/var/cache/zypp/raw/*/repodata/repomd.xml; do [ -s \"$f\" ] && printf '%s\\n' \"$f\"; done; :"
+)
+#: Like apt's: lower is better here, and 99 is what others have.
+PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
+_RHEL = frozenset({"rhel", "rocky", "almalinux", "ol", "centos"})
+_CUDA_KEY = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
+
+
+def cuda_code(facts: NodeFacts) -> str | None:
+    """NVIDIA's name of a distribution in the address of its CUDA repository; ``None`` where it has none."""
+    major = facts.os_version.partition(".")[0]
+    if facts.os_id in _RHEL:
+        return f"rhel{major}" if major in ("8", "9", "10") else None
+    if facts.os_id == "amzn":
+        return "amzn2023" if major == "2023" else None
+    if facts.os_id in ("sles", "sled", "opensuse-leap"):
+        known = {"15": "opensuse15" if facts.os_id == "opensuse-leap" else "sles15", "16": "suse16"}
+        return known.get(major)
+    return None
+
+
+def cuda_repository(facts: NodeFacts) -> Repository:
+    """NVIDIA's CUDA repository, which has the driver."""
+    machine = {"x86_64": "x86_64", "aarch64": "sbsa"}.get(facts.machine)
+    code = cuda_code(facts)
+    if machine is None or code is None:
+        return Repository(
+            problem=f"NVIDIA has no rpm repository that is known here for {facts.distribution} on {facts.machine}; "
+            "set origin = 'mirror' with a url"
+        )
+    uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{code}/{machine}"
+    file, fingerprint = _CUDA_KEY
+    return Repository(uri=uri, key_url=f"{uri}/{file}", fingerprint=fingerprint)
+
+
+def toolkit_repository(facts: NodeFacts) -> Repository:
+    """NVIDIA's repository of the container toolkit."""
+    if facts.machine not in ("x86_64", "aarch64"):
+        return Repository(
+            problem=f"NVIDIA has no container toolkit for {facts.machine}; set origin = 'mirror' with a url"
+        )
+    base = "https://nvidia.github.io/libnvidia-container"
+    return Repository(
+        uri=f"{base}/stable/rpm/{facts.machine}",
+        key_url=f"{base}/gpgkey",
+        fingerprint="C95B321B61E88C1809C4F759DDCAE044F796ECB0",
+        signed="metadata",
+    )
+
+
+def archive(facts: NodeFacts) -> Repository:
+    """The distribution's own repositories."""
+    return Repository(
+        problem=f"how {facts.distribution} itself offers the driver is not known here; set origin = 'vendor', or "
+        "'mirror' with a url"
+    )
+
+
+def record_path(name: str) -> str:
+    """Which keys came into rpm's database with the state: the ends of their fingerprints."""
+    return f"/var/lib/gpustate/{name}.imported"
+
+
+def sources_path(manager: str, name: str) -> str:
+    folder = "/etc/yum.repos.d" if manager == "dnf" else "/etc/zypp/repos.d"
+    return f"{folder}/gpustate-{name}.repo"
+
+
+def key_path(name: str) -> str:
+    return f"/etc/pki/rpm-gpg/gpustate-{name}.asc"
+
+
+def sources_text(manager: str, name: str, where: Repository) -> str:
+    return _WRITTEN + rpmrepos.render_repo(
+        manager,
+        id=f"gpustate-{name}",
+        uri=where.uri or "",
+        key_path=key_path(name),
+        packages_signed=where.signed in ("packages", "both"),
+        metadata_signed=where.signed in ("metadata", "both"),
+        priority=PRIORITIES.get(name, 50),
+    )
+
+
+def is_read(manager: str, name: str, lists: list[str]) -> bool:
+    """The repository's repodata is among those found."""
+    starts = (
+        (f"/var/cache/dnf/gpustate-{name}-", f"/var/cache/libdnf5/gpustate-{name}-")
+        if manager == "dnf"
+        else (f"/var/cache/zypp/raw/gpustate-{name}/",)
+    )
+    return any(one.startswith(starts) for one in lists)
+
+
+def others(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, ...]:
+    """Repositories of other files, of this package manager."""
+    ours = sources_path(manager, name)
+    folder = ours.rpartition("/")[0]
+    return rpmrepos.parse_repos(
+        {file: text for file, text in texts.items() if file.startswith(f"{folder}/") and file != ours}
+    )
+
+
+def is_foreign(source: RpmSource, where: Repository) -> bool:
+    return bool(FOREIGN.search(source.uri)) and source.uri != where.uri and "gpustate-" not in source.id
+
+
+def fetch_key(name: str, where: Repository) -> Step:
+    """Bring the key's file from its address."""
+    url = shlex.quote(where.key_url or "")
+    primary = "gpg --batch --show-keys --with-colons \"$t\" 2>/dev/null | awk -F: '$1 == \"pub\" { p = 1 } p && $1 == \"fpr\" { print $10; p = 0 }'"
+    return ops.Run(
+        f't=$R/key.{name}; rm -f "$t"\n'
+        f'if command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" {url}; '
+        f'else wget -q --tries=3 --timeout=60 -O "$t" {url}; fi\n'
+        # rpm trusts every key of a file, and what is signed with any of them.
+        f'have=$({primary} | tr "\\n" " "); [ "${{have% }}" = {where.fingerprint} ] || '
+        f'{{ rm -f "$t"; fail "error: the key there has fingerprint ${{have:-(none)}}, the policy wants {where.fingerprint}"; }}\n'
+        f'put {key_path(name)} 0644 root:root <"$t"; rm -f "$t"',
+        f"fetch the repository key {where.key_url}",
+        timeout=180,
+    )
+
+
+def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
+    """Let rpm know the key, and remember whether it was new; a file with another key in it is refused."""
+    ids = " ".join(one[-8:].lower() for one in fingerprints)
+    record = record_path(name)
+    return ops.Run(
+        f"rpm_wait || exit 1\nfor k in {ids}; do rpm -q gpg-pubkey-$k >/dev/null 2>&1 || new=\"${{new-}} $k\"; done\n"
+        '[ -n "${new-}" ] || { effect same; exit 0; }\n'
+        f"for k in $new; do echo $k; done >>{record}; sync {record}\nrpm --import {key_path(name)}; effect imported",
+        f"import the key of {name} into rpm's database",
+        timeout=360,
+    )
+
+
+def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:
+    return ops.RpmUpdate(manager, f"gpustate-{name}", written)
+
+
+def forget(manager: str, name: str, stamp_path: str) -> Iterator[Step]:
+    """Take back what is no file of the state: repodata, and the key where it came with it."""
+    cache = (
+        f"rm -rf /var/cache/dnf/gpustate-{name}-* /var/cache/dnf/gpustate-{name}.solv /var/cache/dnf/gpustate-{name}-*.solvx"
+        if manager == "dnf"
+        else f"rm -rf /var/cache/zypp/raw/gpustate-{name} /var/cache/zypp/solv/gpustate-{name} /var/cache/zypp/packages/gpustate-{name}"
+    )
+    record = record_path(name)
+    yield ops.ForgetOriginal(stamp_path)
+    yield ops.Run(
+        f"rm -f {stamp_path}; {cache}\n"
+        f"[ -e {record} ] || {{ effect removed; exit 0; }}\nrpm_wait || exit 1\n"
+        "while read -r k; do "
+        f'[ "$(cat /var/lib/gpustate/*.imported | grep -cx $k)" -gt 1 ] || ! rpm -q gpg-pubkey-$k >/dev/null 2>&1 || '
+        f"rpm -e --allmatches gpg-pubkey-$k; done <{record}\nrm -f {record}; effect removed",
+        f"forget the package lists of {name}, and its key where it came with them",
+        timeout=360,
+    )

@@ -1,0 +1,142 @@
+"""Nodes whose packages are managed with dnf or zypper: the lab's ``debian12-rpm`` image, told to be another distribution.
+
+Real: systemd, sshd, rpm, dnf with versionlock, zypper, rpmbuild, createrepo_c, gpg. Simulated: the distribution
+(an os-release, and one base package that provides /bin/sh), and NVIDIA's packages, which are empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rpmworld import Rpm, build, index, needs
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+#: /etc/os-release of the distributions.
+RELEASES = {
+    "rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\nNAME="Rocky Linux"\n',
+    "sles": 'ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.7"\nNAME="SLES"\n',
+}
+BASE = Rpm("bash", "5.1.8-9.el9", provides=("/bin/sh",))
+POLICY = """
+from gpustate import Policy
+from gpustate.registry import get
+
+KEY = '''{key}'''
+{body}
+"""
+
+
+@dataclass
+class Repository:
+    """A repository on the controller, whose metadata and packages are signed or not."""
+
+    folder: Path
+    key: str  # armored
+    home: Path  # of gpg
+
+    def fill(self, packages: Iterable[Rpm], scratch: Path) -> None:
+        """Build packages into it, write its repodata and sign that."""
+        build(packages, self.folder, scratch)
+        self.index()
+
+    def index(self) -> None:
+        index(self.folder)
+        data = self.folder / "repodata/repomd.xml"
+        data.with_suffix(".xml.asc").unlink(missing_ok=True)
+        self._gpg("--armor", "--detach-sign", str(data))
+        data.with_suffix(".xml.key").write_text(self.key)
+
+    def _gpg(self, *words: str) -> str:
+        argv = ["gpg", "--homedir", str(self.home), "--batch", "--yes", *words]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def repository(folder: Path) -> Repository:
+    """An empty one with a key of its own."""
+    needs("rpmbuild", "createrepo_c", "gpg")
+    home = folder / "gpg"
+    home.mkdir(parents=True, mode=0o700)
+    made = Repository(folder / "packages", "", home)
+    made.folder.mkdir()
+    made._gpg("--passphrase", "", "--quick-gen-key", "lab@example", "rsa2048", "sign", "never")
+    made.key = made._gpg("--armor", "--export")
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    return made
+
+
+def become(node: Node, distribution: str, repository: Repository) -> None:
+    """Let a node be of a distribution, with an empty base, and show it the repository as /srv/nvidia."""
+    node.reset()
+    root = node.root
+    (root / "etc/os-release").unlink()
+    (root / "etc/os-release").write_text(RELEASES[distribution])
+    # Debian's rpm has a database of each user's own unless it is told otherwise.
+    (root / "etc/rpm").mkdir(exist_ok=True)
+    (root / "etc/rpm/macros").write_text("%_dbpath /var/lib/rpm\n")
+    copy(node, repository)
+    bash = next(repository.folder.glob("bash-*.rpm")).name
+    node.run(["rpm", "-i", "--nosignature", f"/srv/nvidia/{bash}"])
+
+
+def copy(node: Node, repository: Repository) -> None:
+    """Bring what is in the repository to the node."""
+    target = node.root / "srv/nvidia"
+    subprocess.run(["rm", "-rf", str(target)], check=True)
+    subprocess.run(["cp", "-r", str(repository.folder), str(target)], check=True)
+
+
+def gpustate(
+    verb: str,
+    lab: Lab,
+    node: Node,
+    folder: Path,
+    repository: Repository,
+    body: str,
+    *,
+    status: int = 0,
+) -> dict[str, Any]:
+    """Run a verb on one node with a policy; the document it prints."""
+    policy = folder / "policy.py"
+    policy.write_text(POLICY.format(key=repository.key, body=body))
+    code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
+    target = ["-i", str(_inventory(lab, folder)), "-l", node.name, "-o", "json"]
+    if verb in ("apply", "remove"):
+        target.append("--yes")
+    done = subprocess.run(
+        [sys.executable, "-c", code, verb, str(policy), *target],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        env=dict(os.environ),
+    )
+    assert done.returncode == status, done.stdout[-6000:] + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def _inventory(lab: Lab, folder: Path) -> Path:
+    """The lab's, without the parameters that lead to its repository for apt."""
+    rows = yaml.safe_load(lab.inventory.read_text())
+    for group in rows["all"]["children"].values():
+        group.get("vars", {}).pop("gpustate", None)
+    file = folder / "inventory.yml"
+    file.write_text(yaml.safe_dump(rows))
+    return file
+
+
+def versions(node: Node) -> dict[str, str]:
+    """Packages that rpm knows on a node, apart from keys."""
+    shape = "%{NAME} %{VERSION}-%{RELEASE}\\n"
+    rows = node.run(["rpm", "-qa", "--qf", shape]).stdout.splitlines()
+    return dict(row.split(" ", 1) for row in rows if not row.startswith("gpg-pubkey "))
