@@ -1,0 +1,126 @@
+"""States on nodes with dnf and zypper: names of repositories by distribution, and steps of the node's family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpustate import NodeFacts, ops
+from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
+from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
+from gpustate.testing import FakeNode, converge
+from gpustate.text import rpmrepos
+
+CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
+SYSTEMS = [
+    ("rhel", "8.10", "dnf", "rhel8"),
+    ("rhel", "9.6", "dnf", "rhel9"),
+    ("rhel", "10.0", "dnf", "rhel10"),
+    ("rocky", "8.10", "dnf", "rhel8"),
+    ("rocky", "9.6", "dnf", "rhel9"),
+    ("rocky", "10.1", "dnf", "rhel10"),
+    ("almalinux", "8.10", "dnf", "rhel8"),
+    ("almalinux", "9.6", "dnf", "rhel9"),
+    ("almalinux", "10.0", "dnf", "rhel10"),
+    ("ol", "9.6", "dnf", "rhel9"),
+    ("amzn", "2023", "dnf", "amzn2023"),
+    ("sles", "15.7", "zypper", "sles15"),
+    ("sles", "16.0", "zypper", "suse16"),
+    ("opensuse-leap", "15.6", "zypper", "opensuse15"),
+    ("opensuse-leap", "16.0", "zypper", "suse16"),
+]
+
+
+def facts(os_id: str, version: str, manager: str, **more: Any) -> NodeFacts:
+    given: dict[str, Any] = {"machine": "x86_64", "systemd": True} | more
+    return NodeFacts(os_id=os_id, os_version=version, package_manager=manager, **given)
+
+
+@pytest.mark.parametrize(("os_id", "version", "manager", "code"), SYSTEMS)
+def test_each_distribution_has_its_address_of_the_cuda_repository(
+    os_id: str, version: str, manager: str, code: str
+) -> None:
+    there = rpm.cuda_repository(facts(os_id, version, manager))
+    assert there.uri == f"{CUDA}/{code}/x86_64"
+    assert there.key_url == f"{CUDA}/{code}/x86_64/D42D0685.pub"
+    arm = rpm.cuda_repository(facts(os_id, version, manager, machine="aarch64"))
+    assert arm.uri == f"{CUDA}/{code}/sbsa"
+
+
+@pytest.mark.parametrize(
+    ("os_id", "version", "machine"),
+    [("rhel", "7.9", "x86_64"), ("amzn", "2", "x86_64"), ("rocky", "9.6", "ppc64le"), ("", "", "")],
+)
+def test_a_distribution_without_one_is_refused(os_id: str, version: str, machine: str) -> None:
+    there = rpm.cuda_repository(facts(os_id, version, "dnf", machine=machine))
+    assert there.problem is not None
+    assert "origin = 'mirror'" in there.problem
+
+
+@pytest.mark.parametrize(
+    ("manager", "folder"), [("dnf", "yum.repos.d"), ("zypper", "zypp/repos.d")]
+)
+def test_the_vendors_repository_is_written_fetched_and_taken_away(
+    manager: str, folder: str
+) -> None:
+    os_id = "rocky" if manager == "dnf" else "sles"
+    node = FakeNode(
+        facts=facts(os_id, "9.6" if manager == "dnf" else "15.7", manager), shell={"": (0, "")}
+    )
+    state = ToolkitRepository()
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    steps = list(state.apply(seen, state.plan(seen)))
+    (written,) = [s for s in steps if isinstance(s, ops.PutText) and s.path.endswith(".repo")]
+    assert written.path == f"/etc/{folder}/gpustate-toolkit-repository.repo"
+    # NVIDIA signs the metadata of that repository, and not its packages.
+    assert "repo_gpgcheck=1\n" in written.text
+    assert ("gpgcheck=0\n" if manager == "dnf" else "pkg_gpgcheck=0\n") in written.text
+    assert f"gpgkey=file://{rpm.key_path('toolkit-repository')}\n" in written.text
+    assert any(isinstance(step, ops.RpmUpdate) for step in steps)
+    assert not [step for step in steps if isinstance(step, ops.AptUpdate)]
+
+
+def test_another_source_of_nvidia_packages_is_refused_with_its_file() -> None:
+    path = "/etc/yum.repos.d/cuda-rhel9.repo"
+    text = f"[cuda]\nname=cuda\nbaseurl={CUDA}/rhel8/x86_64\nenabled=1\n"
+    node = FakeNode(facts=facts("rocky", "9.6", "dnf"), files={path: text}, shell={"": (0, "")})
+    why = DriverRepository().refuse(DriverRepository().probe(node))
+    assert why is not None
+    assert f"{path}:1: {CUDA}/rhel8" in why
+    node.files[path] = text.replace("enabled=1", "enabled=0")
+    assert DriverRepository().refuse(DriverRepository().probe(node)) is None
+
+
+@pytest.mark.parametrize("manager", ["dnf", "zypper"])
+def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: str) -> None:
+    offers = {name: [("1.18.0-1", "x"), ("1.17.8-1", "x")] for name in PACKAGES}
+    node = FakeNode(
+        facts=facts("rocky", "9.6", manager), candidates=offers, runs={"note": lambda _: None}
+    )
+    *_, last = converge(ContainerToolkit(version="1.17.8"), node)
+    assert not last
+    assert set(node.installed.values()) == {"1.17.8-1"}
+    assert node.held == set(PACKAGES)
+    assert not [step for step in node.done if type(step).__name__.startswith("Apt")]
+    (step,) = [step for step in node.done if isinstance(step, ops.RpmInstall)]
+    sign = "-" if manager == "dnf" else "="
+    assert f"nvidia-container-toolkit{sign}1.17.8-1" in step.script()
+
+
+@pytest.mark.parametrize(
+    ("text", "uris"),
+    [
+        ("[a]\nbaseurl=http://x/\n", ["http://x"]),
+        ("[a]\nbaseurl = http://x/ http://y\n[b]\nmirrorlist=http://m\n", ["http://x", "http://m"]),
+        ("[a]\nbaseurl=http://x\n enabled=0\n", ["http://x"]),  # goes on with the line before
+        ("[a]\nbaseurl=http://x\nenabled = No\n", []),
+        ("[main]\nbaseurl=http://x\n", []),
+        ("; [a]\n#baseurl=http://x\n", []),
+        ("\x00\xff[", []),
+        ("", []),
+    ],
+)
+def test_repositories_of_a_file_are_read_as_dnf_reads_them(text: str, uris: list[str]) -> None:
+    assert [one.uri for one in rpmrepos.parse_repos({"/etc/yum.repos.d/x.repo": text})] == uris
