@@ -25,6 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.ops import brought
 from gpustate.text import alternatives, dpkg
+from gpustate.text.rpm import is_rpm
 
 LINK = "/usr/local/cuda"
 GROUP = "cuda"
@@ -68,6 +69,7 @@ class Observed:
     choices: tuple[str, ...] = ()
     foreign_link: str | None = None  # /usr/local/cuda is no alternative, and leads there
     offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    manager: str = "apt"
 
 
 class CudaToolkits(State[Observed]):
@@ -114,6 +116,7 @@ class CudaToolkits(State[Observed]):
         return tuple(package_name(version) for version in self.versions)
 
     def probe(self, node: Node) -> Observed:
+        manager = node.facts().package_manager
         packages = node.packages("cuda-toolkit-[0-9]*")
         offered = node.candidates(*self._names()) if self.versions else {}
         said = node.shell(_LOOK).stdout
@@ -136,6 +139,7 @@ class CudaToolkits(State[Observed]):
             choices=group.choices if group else (),
             foreign_link=leads if group is None else None,
             offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+            manager=manager,
         )
 
     def _wanted(self, seen: Observed) -> dict[str, str | None]:
@@ -188,6 +192,11 @@ class CudaToolkits(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent:
             return None
+        if is_rpm(seen.manager) and (self.versions or self.default):
+            return (
+                f"CUDA toolkits are installed with apt on Debian and Ubuntu only so far, this node has {seen.manager}; "
+                "leave the state out for it with only="
+            )
         for version, (name, found) in zip(self.versions, self._wanted(seen).items(), strict=True):
             if found is None:
                 have = dict(seen.offered).get(name, ())

@@ -230,7 +230,7 @@ class DriverInstalled(DriverParameters):
     def refuse(self, seen: Observed) -> str | None:
         if not seen.apt or seen.os_id not in ("debian", "ubuntu"):
             return (
-                f"the driver is installed with apt on Debian and Ubuntu only, this is {seen.os_id or 'unknown'}; "
+                f"the driver is installed with apt on Debian and Ubuntu only so far, this is {seen.os_id or 'unknown'}; "
                 "leave the state out for it with only="
             )
         if seen.operator:

@@ -162,27 +162,10 @@ class RepositoryState(RepositoryParameters):
     def _rpm_where(self, facts: NodeFacts) -> Repository:
         if self.source == "distribution":
             return rpm.archive(facts)
-        found = self.rpm_vendor(facts)
-        if self.source != "vendor":
-            found = Repository(
-                uri=(self.url or "").rstrip("/"),
-                key_url=self.key,
-                fingerprint=self.fingerprint,
-                signed=found.signed,
-                problem=None
-                if self.suite == "/"
-                else "suite and components are apt's: a repository of dnf or zypper has an address only",
-            )
-        key_url = found.key_url if self.key is None else self.key
-        if key_url is None or not key_url.startswith("http"):
-            key_url = None
-        return replace(
-            found,
-            key_url=key_url,
-            fingerprint=self.fingerprint or found.fingerprint,
-            signed_by=rpm.key_path(self.name),
-            signed=self.signed or found.signed,
-        )
+        url = None if self.source == "vendor" else self.url
+        found = rpm.mirror(self.rpm_vendor(facts), url, self.suite)
+        given = replace(found, fingerprint=self.fingerprint or found.fingerprint)
+        return rpm.with_key(given, self.name, self.key, self.signed)
 
     @abstractmethod
     def rpm_vendor(self, facts: NodeFacts) -> Repository:
@@ -326,15 +309,9 @@ class RepositoryState(RepositoryParameters):
     def _paths(self, seen: Observed) -> dict[str, str]:
         """Files of the fields that are files."""
         if is_rpm(seen.manager):
-            return {
-                "sources_text": rpm.sources_path(seen.manager, self.name),
-                "key_text": rpm.key_path(self.name),
-            }
-        return {
-            "sources_text": self.sources_path,
-            "key_text": self.key_path,
-            "pin_text": self.pin_path,
-        }
+            return rpm.paths(seen.manager, self.name)
+        mine = (self.sources_path, self.key_path, self.pin_path)
+        return dict(zip(("sources_text", "key_text", "pin_text"), mine, strict=True))
 
     def _apply_rpm(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         wanted, paths = self.desired(seen), self._paths(seen)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpustate import NodeFacts, Step, ops
 from gpustate.states.repository.where import FOREIGN, Repository
@@ -86,6 +87,35 @@ def archive(facts: NodeFacts) -> Repository:
         problem=f"how {facts.distribution} itself offers the driver is not known here; set origin = 'vendor', or "
         "'mirror' with a url"
     )
+
+
+def mirror(vendor: Repository, url: str | None, suite: str) -> Repository:
+    """The repository at an address of the policy's, signed as NVIDIA's is; NVIDIA's own without one."""
+    if url is None:
+        return vendor
+    problem = "suite and components are apt's: a repository of dnf or zypper has an address only"
+    return Repository(
+        uri=url.rstrip("/"), signed=vendor.signed, problem=None if suite == "/" else problem
+    )
+
+
+def with_key(
+    where: Repository, name: str, key: str | None, signed: str | None
+) -> Repository:
+    """The same with what the policy says of its key."""
+    key_url = where.key_url if key is None else key
+    fetched = key_url is not None and key_url.startswith("http")
+    return replace(
+        where,
+        key_url=key_url if fetched else None,
+        signed_by=key_path(name),
+        signed=signed or where.signed,
+    )
+
+
+def paths(manager: str, name: str) -> dict[str, str]:
+    """Files of the fields that are files."""
+    return {"sources_text": sources_path(manager, name), "key_text": key_path(name)}
 
 
 def record_path(name: str) -> str:

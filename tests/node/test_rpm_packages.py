@@ -7,7 +7,6 @@ at with rpm, dnf and zypper, not with the probes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,8 +65,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 
 @pytest.fixture(scope="module")
-def rpm_lab(lab_factory: LabFactory, packages: Repository) -> Iterator[Lab]:
-    yield lab_factory(LabSpec(nodes=1, images=("debian12-rpm",), gpus=("none",)))
+def rpm_lab(lab_factory: LabFactory, packages: Repository) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian12-rpm",), gpus=("none",)))
 
 
 class Trial:

@@ -8,6 +8,7 @@ import pytest
 
 from gpustate import NodeFacts, ops
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
+from gpustate.states.cuda_toolkit import CudaToolkits
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
 from gpustate.testing import FakeNode, converge
 from gpustate.text import rpmrepos
@@ -124,3 +125,12 @@ def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: 
 )
 def test_repositories_of_a_file_are_read_as_dnf_reads_them(text: str, uris: list[str]) -> None:
     assert [one.uri for one in rpmrepos.parse_repos({"/etc/yum.repos.d/x.repo": text})] == uris
+
+
+def test_cuda_toolkits_on_such_a_node_are_refused_and_not_half_done() -> None:
+    node = FakeNode(facts=facts("rocky", "9.6", "dnf"), shell={"update-alternatives": (0, "")})
+    state = CudaToolkits(versions=("12.9",))
+    why = state.refuse(state.probe(node))
+    assert why is not None
+    assert "this node has dnf" in why
+    assert CudaToolkits().refuse(CudaToolkits().probe(node)) is None
