@@ -222,7 +222,9 @@ class ContainerToolkit(State[Observed]):
             if "kept" in plan.fields:
                 yield ops.RestoreOriginal(CONFIG_PATH)
             if "versions" in plan.fields:
-                yield ops.remove(seen.manager, tuple(name for name in PACKAGES if seen.versions.get(name)))
+                yield ops.remove(
+                    seen.manager, tuple(name for name in PACKAGES if seen.versions.get(name))
+                )
             return
         after = self.desired(seen)
         if "versions" in plan.fields and seen.config_text is None and not seen.kept:

@@ -234,7 +234,12 @@ class DcgmRunning(State[Observed]):
         if plan.fields & {"packages", "old"} and wanted.packages:
             gone = tuple(name for name in seen.packages if name not in wanted.packages)
             old = (packages.OLD,) if seen.old is not None else ()
-            yield ops.install(seen.manager, tuple(wanted.packages.items()), hold=self.hold, remove=(*old, *gone), timeout=1800
+            yield ops.install(
+                seen.manager,
+                tuple(wanted.packages.items()),
+                hold=self.hold,
+                remove=(*old, *gone),
+                timeout=1800,
             )
         elif "held" in plan.fields:
             yield ops.hold(seen.manager, wanted.held)

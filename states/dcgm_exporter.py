@@ -326,7 +326,9 @@ class DcgmExporterRunning(State[Observed]):
             return
         wanted = self.desired(seen)
         if plan.fields & {"package", "version"} and wanted.package and wanted.version:
-            yield ops.install(seen.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900)
+            yield ops.install(
+                seen.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900
+            )
         elif "held" in plan.fields and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
         for field, path, text in self._files(wanted):

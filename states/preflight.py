@@ -218,7 +218,9 @@ class NodeFit(State[Observed]):
                 "use one of those, or name it in other_systems to try"
             )
         elif seen.package_manager not in rpm.MANAGERS:
-            needed = "apt-get" if seen.distribution.startswith(("debian", "ubuntu")) else "dnf or zypper"
+            needed = (
+                "apt-get" if seen.distribution.startswith(("debian", "ubuntu")) else "dnf or zypper"
+            )
             yield f"{needed} is not installed on {seen.distribution}: install {needed.replace('apt-get', 'apt')}"
         if seen.machine not in MACHINES:
             yield f"NVIDIA publishes no driver for {seen.machine}: only {' and '.join(MACHINES)}"

@@ -208,6 +208,11 @@ def policy_options(function: F) -> F:
                 help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
             ),
             click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
+            click.option(
+                "--bundle",
+                metavar="FILE",
+                help="Take all packages from this bundle (see `gpustate bundle`), and ask nobody else.",
+            ),
         )
     ):
         function = option(function)
@@ -240,7 +245,13 @@ def load_policy(
 
     if not source:
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
-    return policies.load(source, changes=changes_of(options or {}), origins=origins)
+    made = policies.load(source, changes=changes_of(options or {}), origins=origins)
+    file = (options or {}).get("bundle")
+    if file is None and not any(state.name == "bundle" for state in made.states):
+        return made
+    from gpustate.run import bundled
+
+    return bundled.onto(made, file)
 
 
 def known_states() -> Collection[str]:

@@ -67,6 +67,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "lock": ("lock", "lock", "Keep gpustate off nodes for a while."),
     "unlock": ("lock", "unlock", "Let gpustate on locked nodes again."),
     "bake": ("bake", "bake", "Bake a policy into the mounted root of an image."),
+    "bundle": (
+        "bundle",
+        "group",
+        "Fetch every package a policy needs into one file, for nodes without a way out.",
+    ),
     "resume": ("resume", "resume", "Go on with a run that was interrupted."),
     "solve": ("solve", "solve", "Find one driver set for each node, and lock it."),
     "outdated": (

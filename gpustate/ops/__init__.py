@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Run,
         StartUnit,
         UnloadModules,
+        Upload,
     )
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "Run",
     "StartUnit",
     "UnloadModules",
+    "Upload",
     "compile_program",
     "hold",
     "install",

@@ -16,6 +16,7 @@ Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock i
 from gpustate.ops.packages import PACKAGES
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.ops.rpmpackages import RPM_PACKAGES
+from gpustate.ops.upload import ONLY_BUNDLE
 
 LIBRARY = (
     r"""
@@ -23,6 +24,9 @@ LC_ALL=C; DEBIAN_FRONTEND=noninteractive; NEEDRESTART_SUSPEND=1; UCF_FORCE_CONFF
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export LC_ALL DEBIAN_FRONTEND NEEDRESTART_SUSPEND UCF_FORCE_CONFFOLD PATH PROC SYS G R
 umask 022
+"""
+    + ONLY_BUNDLE
+    + r"""
 J=$R/journal; FAILED=; CUR=; SKIP=; : "${STEP:=0}"
 entry() { printf '%s\n' "$1" >>"$J" && sync "$J" || { echo "the journal $J cannot be written" >&2; exit 74; }; }
 now() { date +%s; }

@@ -15,6 +15,7 @@ from gpustate.model.step import Step
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
 from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
+from gpustate.ops.upload import Upload
 
 _q, _words = shlex.quote, shlex.join
 
@@ -268,4 +269,5 @@ __all__ = [
     "Run",
     "StartUnit",
     "UnloadModules",
+    "Upload",
 ]

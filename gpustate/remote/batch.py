@@ -22,6 +22,7 @@ from typing import Any
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask, SharedAsk, ShippedFile
 from gpustate.model.inventory import InventoryNode
+from gpustate.ops.upload import ONLY_BUNDLE
 
 #: What stands behind the nonce where a part begins, and where it ends with its status.
 _FRAME = re.compile(rb"(\d{1,6})|= (\d{1,6}) (\d{1,3})")
@@ -71,7 +72,7 @@ def prologue(node: InventoryNode) -> str:
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
-        "export PROC SYS G SHIPPED; umask 022; exec 2>/dev/null\n"
+        "export PROC SYS G SHIPPED; umask 022; exec 2>/dev/null\n" + ONLY_BUNDLE
     )
 
 

@@ -148,6 +148,10 @@ class Session:
             raise
         return channel
 
+    def start(self, script: str, deadline: float) -> Channel:
+        """Run a script and leave talking with it to the caller, who closes the channel."""
+        return self._start(script, deadline)
+
     def _answer_sudo(self, channel: Channel, deadline: float) -> None:
         """Give the password if, and only if, sudo asks for it, and wait until the command runs.
 

@@ -23,14 +23,30 @@ def fingerprints(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: no armored public key block, or one whose bytes make no sense.
     """
-    found: list[str] = []
-    for data in _blocks(text):
-        for tag, body in _packets(data):
-            if tag == _PUBLIC_KEY:
-                found.append(_fingerprint(body))
+    found = [one for data in _blocks(text) for one in primaries(data)]
     if not found:
         raise ValueError(f"no public key in it ({BEGIN!r} is wanted)")
     return tuple(dict.fromkeys(found))
+
+
+def primaries(data: bytes) -> tuple[str, ...]:
+    """Fingerprints of the primary keys of a key ring that is not armored.
+
+    Raises:
+        ValueError: its bytes make no sense.
+    """
+    return tuple(_fingerprint(body) for tag, body in _packets(data) if tag == _PUBLIC_KEY)
+
+
+def binary(data: bytes) -> bytes:
+    """A key ring without its armor, if it has one.
+
+    Raises:
+        ValueError: the armor is torn.
+    """
+    if BEGIN.encode() not in data:
+        return data
+    return b"".join(_blocks(data.decode("utf-8", "replace")))
 
 
 def _blocks(text: str) -> list[bytes]:

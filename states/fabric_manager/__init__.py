@@ -257,7 +257,9 @@ class FabricManagerRunning(State[Observed]):
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
             other = (seen.package,) if seen.package and seen.package != wanted.package else ()
-            yield ops.install(seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other)
+            yield ops.install(
+                seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
+            )
         elif "held" in moved and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
         # A new package may bring the file anew.

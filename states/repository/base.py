@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
+from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
@@ -116,9 +117,7 @@ class RepositoryState(RepositoryParameters):
             key_text=key,
             fingerprints=fingerprints(key),
             pin_text=pin,
-            lists_read=present
-            and stamp == self._stamp(where)
-            and fresh,
+            lists_read=present and stamp == self._stamp(where) and fresh,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
@@ -170,6 +169,10 @@ class RepositoryState(RepositoryParameters):
     @abstractmethod
     def rpm_vendor(self, facts: NodeFacts) -> Repository:
         """NVIDIA's repository for a node with dnf or zypper."""
+
+    def place(self, facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> Repository:
+        """Where the packages come from, for a node with these source entries."""
+        return self._where(facts, sources)
 
     def _where(self, facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> Repository:
         if self.source == "distribution":
@@ -268,9 +271,7 @@ class RepositoryState(RepositoryParameters):
 
     def refuse(self, seen: Observed) -> str | None:
         if not seen.apt and not is_rpm(seen.manager):
-            return (
-                "this node has no apt, dnf or zypper to manage packages with; leave the state out for it with only="
-            )
+            return "this node has no apt, dnf or zypper to manage packages with; leave the state out for it with only="
         if self.absent:
             return None
         if seen.where.problem:
@@ -330,9 +331,7 @@ class RepositoryState(RepositoryParameters):
                 if field in plan.fields
             )
             yield rpm.read_lists(seen.manager, self.name, tuple(moved))
-            yield ops.PutText(
-                self.stamp_path, self._stamp(seen.where, seen.manager), mode=0o600
-            )
+            yield ops.PutText(self.stamp_path, self._stamp(seen.where, seen.manager), mode=0o600)
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(seen)
@@ -351,7 +350,9 @@ class RepositoryState(RepositoryParameters):
         if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
             yield ops.RemoveFile(self.key_path)
         if "lists_read" in plan.fields:
-            for file in seen.unread:
+            # A node with a bundle has no way out: nobody else is asked.
+            bundled = (seen.where.uri or "").startswith(f"file:{BUNDLE_FOLDER}/")
+            for file in () if bundled else seen.unread:
                 yield read_if_possible(file)
             paths = {
                 "key_text": self.key_path,

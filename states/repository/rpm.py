@@ -31,7 +31,7 @@ SOURCE_PATTERN = "/etc/yum.repos.d/*.repo /etc/zypp/repos.d/*.repo"
 #: Which repodata is there.
 LISTS = (
     "for f in /var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
-    "/var/cache/zypp/raw/*/repodata/repomd.xml; do [ -s \"$f\" ] && printf '%s\\n' \"$f\"; done; :"
+    '/var/cache/zypp/raw/*/repodata/repomd.xml; do [ -s "$f" ] && printf \'%s\\n\' "$f"; done; :'
 )
 #: Like apt's: lower is better here, and 99 is what others have.
 PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
@@ -99,9 +99,7 @@ def mirror(vendor: Repository, url: str | None, suite: str) -> Repository:
     )
 
 
-def with_key(
-    where: Repository, name: str, key: str | None, signed: str | None
-) -> Repository:
+def with_key(where: Repository, name: str, key: str | None, signed: str | None) -> Repository:
     """The same with what the policy says of its key."""
     key_url = where.key_url if key is None else key
     fetched = key_url is not None and key_url.startswith("http")
@@ -159,18 +157,26 @@ def others(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, .
     ours = sources_path(manager, name)
     folder = ours.rpartition("/")[0]
     return rpmrepos.parse_repos(
-        {file: text for file, text in texts.items() if file.startswith(f"{folder}/") and file != ours}
+        {
+            file: text
+            for file, text in texts.items()
+            if file.startswith(f"{folder}/") and file != ours
+        }
     )
 
 
 def is_foreign(source: RpmSource, where: Repository) -> bool:
-    return bool(FOREIGN.search(source.uri)) and source.uri != where.uri and "gpustate-" not in source.id
+    return (
+        bool(FOREIGN.search(source.uri))
+        and source.uri != where.uri
+        and "gpustate-" not in source.id
+    )
 
 
 def fetch_key(name: str, where: Repository) -> Step:
     """Bring the key's file from its address."""
     url = shlex.quote(where.key_url or "")
-    primary = "gpg --batch --show-keys --with-colons \"$t\" 2>/dev/null | awk -F: '$1 == \"pub\" { p = 1 } p && $1 == \"fpr\" { print $10; p = 0 }'"
+    primary = 'gpg --batch --show-keys --with-colons "$t" 2>/dev/null | awk -F: \'$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }\''
     return ops.Run(
         f't=$R/key.{name}; rm -f "$t"\n'
         f'if command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" {url}; '
@@ -189,7 +195,7 @@ def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
     ids = " ".join(one[-8:].lower() for one in fingerprints)
     record = record_path(name)
     return ops.Run(
-        f"rpm_wait || exit 1\nfor k in {ids}; do rpm -q gpg-pubkey-$k >/dev/null 2>&1 || new=\"${{new-}} $k\"; done\n"
+        f'rpm_wait || exit 1\nfor k in {ids}; do rpm -q gpg-pubkey-$k >/dev/null 2>&1 || new="${{new-}} $k"; done\n'
         '[ -n "${new-}" ] || { effect same; exit 0; }\n'
         f"for k in $new; do echo $k; done >>{record}; sync {record}\nrpm --import {key_path(name)}; effect imported",
         f"import the key of {name} into rpm's database",

@@ -1,0 +1,186 @@
+"""Fetches files by http, https and file: continued where they were cut, never used unless their hash fits.
+
+What has a known hash lies in a folder of its own under that hash, so a bundle that is made again fetches
+nothing twice, and one that was interrupted goes on. Proxies are those of the environment
+(``https_proxy``, ``no_proxy``).
+
+Surprising: a server may ignore that only the rest is wanted and send all of it; and a file may have
+changed between two attempts, which only its hash tells. Then it is fetched once more from the start.
+
+Sources:
+    RFC 9110 section 14 (ranges), RFC 9112 section 6.3 (a message that ends early is incomplete).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpustate.errors import ConnectionFailed, UsageError
+
+_CHUNK = 1 << 18
+_TRIES = 5
+_TIMEOUT_S = 60
+_SCHEMES = ("http", "https", "file")
+#: Larger than any index there is.
+_INDEX_LIMIT = 512 << 20
+
+Say = Callable[[str], None]
+
+
+class Missing(ConnectionFailed):
+    """The server answered that there is no such file."""
+
+
+def _open(url: str, start: int) -> Any:
+    if urllib.parse.urlsplit(url).scheme.lower() not in _SCHEMES:
+        raise UsageError(f"{url}: is neither an http, https nor file address")
+    request = urllib.request.Request(url, headers={"User-Agent": "gpustate"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (404, 410):
+            raise Missing(f"{url}: the server has no such file ({error.code})") from None
+        if error.code == 416:
+            raise _Restart from None
+        if error.code in (401, 403, 407):
+            raise ConnectionFailed(
+                f"{url}: refused ({error.code} {error.reason})", fix="check address and proxy"
+            ) from None
+        raise OSError(errno.EIO, f"{error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        reason = error.reason
+        if isinstance(reason, FileNotFoundError) or "No such file" in str(reason):
+            raise Missing(f"{url}: there is no such file") from None
+        raise OSError(errno.EIO, str(reason)) from None
+    except ValueError as error:
+        raise UsageError(f"{url}: is no address ({error})") from None
+
+
+class _Restart(Exception):
+    """What is here cannot be continued."""
+
+
+def text_of(url: str) -> bytes:
+    """A small file whose hash is not known: a signed index, a key.
+
+    Raises:
+        ConnectionFailed: it cannot be had; :class:`Missing` when there is none.
+    """
+    last = ""
+    for attempt in range(_TRIES):
+        try:
+            with _open(url, 0) as answer:
+                data: bytes = answer.read(_INDEX_LIMIT + 1)
+        except (OSError, http.client.HTTPException) as error:
+            last = _words(error)
+            time.sleep(min(2.0, 0.1 * 2**attempt))
+            continue
+        if len(data) > _INDEX_LIMIT:
+            raise ConnectionFailed(f"{url}: is larger than {_INDEX_LIMIT >> 20} MiB")
+        return data
+    raise ConnectionFailed(f"{url}: cannot be fetched ({last})", fix="check address and proxy")
+
+
+def file(url: str, sha256: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
+    """A file of known hash and size, in the cache.
+
+    Raises:
+        ConnectionFailed: it cannot be had, or is another one than the index says.
+        UsageError: there is no room for it.
+    """
+    target = cache / sha256
+    if _fits(target, sha256, size):
+        return target
+    part = cache / f"{sha256}.part"
+    say(url)
+    last = ""
+    wrong = 0
+    for attempt in range(_TRIES):
+        try:
+            _continue(url, part, size)
+        except _Restart:
+            part.unlink(missing_ok=True)
+            continue
+        except UsageError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            _check_room(error, cache)
+            last = _words(error)
+            time.sleep(min(2.0, 0.1 * 2**attempt))
+            continue
+        have = part.stat().st_size
+        if have < size:
+            last = f"cut after {have} of {size} bytes"
+            continue
+        if _fits(part, sha256, size):
+            os.replace(part, target)
+            return target
+        part.unlink()
+        wrong += 1
+        last = "its content is not what the signed index says"
+        if wrong == 2:
+            break
+    raise ConnectionFailed(
+        f"{url}: {last}",
+        fix="try again later; the repository may be in the middle of an update"
+        if wrong
+        else "run it again: it goes on where it was cut",
+    )
+
+
+def _continue(url: str, part: Path, size: int) -> None:
+    start = part.stat().st_size if part.exists() else 0
+    if start > size:
+        raise _Restart
+    if start == size:
+        return
+    with _open(url, start) as answer:
+        continued = getattr(answer, "status", None) == 206
+        if start and not continued:
+            part.unlink()
+            start = 0
+        with open(part, "ab") as out:
+            while start <= size:
+                data = answer.read(_CHUNK)
+                if not data:
+                    return
+                out.write(data)
+                start += len(data)
+
+
+def _fits(path: Path, sha256: str, size: int) -> bool:
+    try:
+        if path.stat().st_size != size:
+            return False
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return False
+
+
+def _check_room(error: Exception, folder: Path) -> None:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        raise UsageError(
+            f"cannot be written ({error.strerror})",
+            place=str(folder),
+            fix="make room, or name another folder with --cache; what is there is kept",
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        return "the connection was cut"
+    return str(getattr(error, "strerror", "") or error or type(error).__name__)

@@ -1,0 +1,196 @@
+"""Reads bundles: a folder or a tar file, looked into without unpacking, and checked as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from gpustate.bundle import manifest as manifests
+from gpustate.bundle import upstream
+from gpustate.bundle.manifest import KEY_NAME, NAME, File, Manifest, Repository, Target
+from gpustate.errors import GpustateError, RefusedError, UsageError
+from gpustate.text import openpgp
+
+_FIX = "give the folder or tar file that `gpustate bundle` made"
+_CHUNK = 1 << 18
+_LIMIT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was opened.
+
+    Args:
+        path: of it.
+        id: hash of its manifest.
+        manifest: what is in it.
+        key: armored public key that signs its repositories.
+        members: where each file begins in a tar file, and its size; nothing for a folder.
+    """
+
+    path: str
+    id: str
+    manifest: Manifest
+    key: str
+    members: dict[str, tuple[int, int]] = field(repr=False)
+
+    def blocks(self, name: str, start: int = 0) -> Iterator[bytes]:
+        """A file's content from a byte on.
+
+        Raises:
+            UsageError: it is not there.
+        """
+        yield from _blocks(self.path, self.members, name, start)
+
+    def names(self) -> set[str]:
+        """Every file that is in it."""
+        if os.path.isdir(self.path):
+            root = Path(self.path)
+            return {str(p.relative_to(root)) for p in root.rglob("*") if not p.is_dir()}
+        return set(self.members)
+
+    def target(self, distribution: str, machine: str) -> Target:
+        """What is in it for a node.
+
+        Raises:
+            RefusedError: nothing is.
+        """
+        found = self.manifest.target(distribution, machine)
+        if found is None:
+            there = ", ".join(one.name for one in self.manifest.targets) or "nothing"
+            raise RefusedError(
+                f"{distribution}-{machine} is not in the bundle {self.path} (it has {there})",
+                fix="make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE",
+            )
+        return found
+
+
+def load(path: str) -> Bundle:
+    """Open a bundle; nothing but its manifest and key is read.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        seen = os.stat(os.path.join(path, NAME) if os.path.isdir(path) else path)
+    except OSError as error:
+        raise UsageError(
+            f"is no bundle ({error.strerror})", place=path or "--bundle", fix=_FIX
+        ) from error
+    if not os.path.isdir(path) and not os.path.isfile(path):
+        raise UsageError("is no bundle (neither folder nor file)", place=path, fix=_FIX)
+    return _load(path, seen.st_mtime_ns, seen.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load(path: str, mtime_ns: int, size: int) -> Bundle:
+    members = {} if os.path.isdir(path) else _members(path)
+    data = b"".join(_blocks(path, members, NAME, 0, _LIMIT))
+    try:
+        text, key = data.decode("utf-8"), b"".join(_blocks(path, members, KEY_NAME, 0)).decode()
+        openpgp.fingerprints(key)
+    except ValueError as error:
+        raise UsageError(f"is no bundle ({error})", place=path, fix=_FIX) from None
+    found = manifests.from_text(text, f"{path}: {NAME}")
+    return Bundle(path, manifests.id_of(text), found, key, members)
+
+
+def _members(path: str) -> dict[str, tuple[int, int]]:
+    try:
+        with tarfile.open(path, "r:") as tar:
+            return {one.name: (one.offset_data, one.size) for one in tar if one.isfile()}
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise UsageError(f"is no bundle ({error})", place=path, fix=_FIX) from None
+
+
+def _blocks(
+    path: str, members: dict[str, tuple[int, int]], name: str, start: int, limit: int = 1 << 62
+) -> Iterator[bytes]:
+    folder = os.path.isdir(path)
+    if not folder and name not in members:
+        raise UsageError(f"is no bundle: it has no {name}", place=path, fix=_FIX)
+    where = os.path.join(path, name) if folder else path
+    try:
+        with open(where, "rb") as file:
+            offset, size = (0, os.fstat(file.fileno()).st_size) if folder else members[name]
+            if size > limit:
+                raise UsageError(f"{name} is larger than {limit >> 20} MiB", place=path, fix=_FIX)
+            file.seek(offset + start)
+            left = size - start
+            while left > 0:
+                data = file.read(min(_CHUNK, left))
+                if not data:
+                    return
+                left -= len(data)
+                yield data
+    except OSError as error:
+        raise UsageError(
+            f"{name} cannot be read ({error.strerror})", place=path, fix=_FIX
+        ) from error
+
+
+def check(bundle: Bundle) -> list[str]:
+    """Everything that is wrong with a bundle, one line each: hashes, signatures, what lacks, what is too much."""
+    wrong: list[str] = []
+    named = {NAME, KEY_NAME}
+    if bundle.manifest.fingerprint not in openpgp.fingerprints(bundle.key):
+        wrong.append(f"{KEY_NAME}: is not the key {bundle.manifest.fingerprint} of the manifest")
+    there = bundle.names()
+    for target in bundle.manifest.targets:
+        for repository in target.repositories:
+            folder = f"{target.name}/{repository.name}"
+            named |= {f"{folder}/{file.name}" for file in repository.files}
+            before = len(wrong)
+            wrong += _wrong_files(bundle, folder, repository.files, there)
+            if len(wrong) == before:
+                wrong += _wrong_indexes(bundle, folder, repository)
+    wrong += [f"{name}: is not in the manifest" for name in sorted(there - named)]
+    return wrong
+
+
+def _wrong_files(
+    bundle: Bundle, folder: str, files: tuple[File, ...], there: set[str]
+) -> Iterator[str]:
+    for file in files:
+        name = f"{folder}/{file.name}"
+        if name not in there:
+            yield f"{name}: is not there"
+            continue
+        digest, size = hashlib.sha256(), 0
+        for data in bundle.blocks(name):
+            digest.update(data)
+            size += len(data)
+        if size != file.size:
+            yield f"{name}: has {size} bytes, the manifest says {file.size}"
+        elif digest.hexdigest() != file.sha256:
+            yield f"{name}: its content is not what the manifest says"
+
+
+def _wrong_indexes(bundle: Bundle, folder: str, repository: Repository) -> Iterator[str]:
+    """The signature, and that the signed index says the same as the manifest."""
+    keys = (bundle.key.encode(),)
+    place = upstream.Place(folder, "/", (), keys, (bundle.manifest.fingerprint,))
+    try:
+        signed = b"".join(bundle.blocks(f"{folder}/InRelease"))
+        release, _ = upstream.checked(place, signed, None)
+        text = b"".join(bundle.blocks(f"{folder}/Packages"))
+    except GpustateError as error:
+        yield str(error)
+        return
+    if hashlib.sha256(text).hexdigest() not in release:
+        yield f"{folder}/Packages: is not the index that is signed"
+        return
+    index = upstream.Index(0)
+    index.add(text.decode("utf-8", "replace"), folder, manifests.Source("", "", "", ""))
+    said = {
+        (one.field("Filename"), one.field("SHA256").lower())
+        for stanzas in index.stanzas.values()
+        for one in stanzas
+    }
+    if said != {(entry.file.name, entry.file.sha256) for entry in repository.entries}:
+        yield f"{folder}/Packages: has other packages than the manifest"

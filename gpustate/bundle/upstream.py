@@ -1,0 +1,254 @@
+"""Repositories that bundles are made from: their signed indexes, checked, and what is in them.
+
+A repository is believed when its ``InRelease`` (or ``Release`` with ``Release.gpg``) is signed by a key
+that is pinned to it; gpgv does that, as it does for apt. Only what was signed is read, not what stands
+around it. The indexes are believed by the hashes in there, the packages by the hashes in those.
+
+Sources:
+    Debian wiki, RepositoryFormat; sources.list(5); gpgv(1), DETAILS of GnuPG (``VALIDSIG``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from email.utils import mktime_tz, parsedate_tz
+from functools import cached_property
+from pathlib import Path
+
+from gpustate.bundle import fetch
+from gpustate.bundle.fetch import Missing
+from gpustate.bundle.manifest import Source
+from gpustate.errors import ConnectionFailed, RefusedError, UsageError
+from gpustate.solve import packages
+from gpustate.solve.packages import Package
+from gpustate.text import openpgp
+
+_LIMIT = 1 << 30
+_FIELD = re.compile(r"^(?P<name>[A-Za-z0-9-]+):[ \t]*(?P<value>.*(?:\n[ \t].*)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One repository, as a policy or a source entry names it.
+
+    Args:
+        uri: without a slash at the end.
+        suite: a name, or a path ending in ``/`` for a flat repository.
+        components: empty for a flat repository.
+        keys: key rings, binary or armored, that may have signed it.
+        fingerprints: of those, the ones that count; empty: all.
+    """
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    keys: tuple[bytes, ...] = field(repr=False)
+    fingerprints: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> str:
+        """The folder with ``InRelease``."""
+        if self.suite.endswith("/"):
+            return f"{self.uri}/{self.suite.removeprefix('./').strip('/')}".rstrip("/")
+        return f"{self.uri}/dists/{self.suite}"
+
+
+class Stanza:
+    """One build of a package in an index."""
+
+    def __init__(self, text: str, uri: str, source: Source) -> None:
+        self.text = text
+        self.uri = uri
+        self.source = source
+
+    def field(self, name: str) -> str:
+        """A field's value on one line; empty where it has none."""
+        found = re.search(
+            rf"^{name}:[ \t]*(.*(?:\n[ \t].*)*)", self.text, re.MULTILINE | re.IGNORECASE
+        )
+        return " ".join(found[1].split()) if found else ""
+
+    @cached_property
+    def package(self) -> Package | None:
+        """What it says; ``None`` when that is no package."""
+        place = packages.Repository(
+            self.source.origin, self.source.suite, self.source.component, self.source.site
+        )
+        return next(packages.parse(self.text, place), None)
+
+    @property
+    def url(self) -> str:
+        """Where the file is."""
+        return f"{self.uri}/{self.field('Filename').removeprefix('./')}"
+
+    @property
+    def part_of_base(self) -> bool:
+        """Every system of the distribution has it."""
+        return self.field("Essential") == "yes" or self.field("Priority") == "required"
+
+
+@dataclass(slots=True)
+class Index:
+    """Everything one repository offers for an architecture, by name and by what it stands in for."""
+
+    date: int
+    stanzas: dict[str, list[Stanza]] = field(default_factory=dict[str, list[Stanza]])
+    provides: dict[str, list[Stanza]] = field(default_factory=dict[str, list[Stanza]])
+
+    def add(self, text: str, uri: str, source: Source) -> None:
+        """Take a Packages file in."""
+        for part in text.split("\n\n"):
+            name = re.search(r"^Package:[ \t]*(\S+)", part, re.MULTILINE)
+            if name is None:
+                continue
+            one = Stanza(part.strip("\n"), uri, source)
+            self.stanzas.setdefault(name[1], []).append(one)
+            if "\nProvides:" in part:
+                for provided in one.field("Provides").split(","):
+                    words = provided.split()
+                    if words:
+                        self.provides.setdefault(words[0], []).append(one)
+
+
+def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _: None) -> Index:
+    """Read a repository's indexes for an architecture.
+
+    Args:
+        place: the repository.
+        architecture: as Debian writes it: ``amd64``.
+        cache: where fetched indexes lie.
+        say: is told what is fetched.
+
+    Raises:
+        ConnectionFailed: it cannot be fetched.
+        RefusedError: it is not signed by a key that is pinned to it, or its files do not fit.
+    """
+    say(f"{place.base}/InRelease")
+    release, signed_by = _release(place)
+    fields = {m["name"].lower(): m["value"] for m in _FIELD.finditer(release)}
+    files = _hashes(fields.get("sha256", ""))
+    parsed = parsedate_tz(fields.get("date", ""))
+    index = Index(mktime_tz(parsed) if parsed else 0)
+    for component in place.components or ("",):
+        stem = f"{component}/binary-{architecture}/Packages" if component else "Packages"
+        text = _packages(place, stem, files, cache, say)
+        source = Source(
+            fields.get("origin", "") or place.uri,
+            fields.get("codename", "") or place.suite,
+            component,
+            place.uri,
+            signed_by,
+        )
+        index.add(text, place.uri, source)
+    return index
+
+
+def _release(place: Place) -> tuple[str, tuple[str, ...]]:
+    try:
+        return checked(place, fetch.text_of(f"{place.base}/InRelease"), None)
+    except Missing:
+        pass
+    try:
+        text = fetch.text_of(f"{place.base}/Release")
+        signature = fetch.text_of(f"{place.base}/Release.gpg")
+    except Missing as error:
+        raise ConnectionFailed(
+            f"{place.base}: has neither InRelease nor Release with Release.gpg: no signed repository",
+            fix="check the address: it ends above dists, or at the folder of a flat repository",
+        ) from error
+    return checked(place, text, signature)
+
+
+def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tuple[str, ...]]:
+    """What was signed, and by which of the pinned keys."""
+    if not place.keys:
+        raise RefusedError(
+            f"{place.base}: no key is pinned to it",
+            fix="give its source entry a Signed-By, or the repository's state a key",
+        )
+    with tempfile.TemporaryDirectory(prefix="gpustate-") as name:
+        folder = Path(name)
+        (folder / "keys.gpg").write_bytes(b"".join(map(openpgp.binary, place.keys)))
+        (folder / "text").write_bytes(text)
+        words = ["gpgv", "--keyring", str(folder / "keys.gpg"), "--status-fd", "1"]
+        if signature is None:
+            words += ["--output", str(folder / "plain"), str(folder / "text")]
+        else:
+            (folder / "signature").write_bytes(signature)
+            words += [str(folder / "signature"), str(folder / "text")]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        except FileNotFoundError:
+            raise UsageError(
+                "gpgv is not installed here, and it checks the signatures of repositories",
+                fix="install gpgv (it comes with GnuPG)",
+            ) from None
+        rows = [line.split() for line in done.stdout.splitlines()]
+        good = {r[i] for r in rows if r[1:2] == ["VALIDSIG"] for i in (2, -1)}
+        counted = {r[-1] for r in rows if r[1:2] == ["VALIDSIG"]}
+        if place.fingerprints:
+            counted = set(place.fingerprints) & good
+        if not counted or any(r[1:2] == ["BADSIG"] for r in rows):
+            raise RefusedError(
+                f"{place.base}: {_why(rows, place)}", fix="check key and fingerprint"
+            )
+        plain = text if signature is not None else (folder / "plain").read_bytes()
+    return plain.decode("utf-8", "replace"), tuple(sorted(counted))
+
+
+def _why(rows: Sequence[Sequence[str]], place: Place) -> str:
+    kinds = {row[1]: row for row in rows if len(row) > 2}
+    if "BADSIG" in kinds:
+        return "its signature does not fit its content"
+    if "VALIDSIG" in kinds:
+        return f"it is signed by {kinds['VALIDSIG'][-1]}, wanted {', '.join(place.fingerprints)}"
+    if "NO_PUBKEY" in kinds:
+        return f"it is signed by {kinds['NO_PUBKEY'][2]}, which is not the key pinned to it"
+    if "EXPKEYSIG" in kinds or "KEYEXPIRED" in kinds:
+        return "the key pinned to it has expired"
+    return "it has no signature that can be checked"
+
+
+def _hashes(text: str) -> dict[str, tuple[str, int]]:
+    found: dict[str, tuple[str, int]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and re.fullmatch(r"[0-9a-f]{64}", words[0]) and words[1].isdigit():
+            found[words[2].removeprefix("./")] = (words[0], int(words[1]))
+    return found
+
+
+def _packages(
+    place: Place, stem: str, files: dict[str, tuple[str, int]], cache: Path, say: fetch.Say
+) -> str:
+    for end, unpack in ((".xz", lzma.open), (".gz", gzip.open), ("", open)):
+        if stem + end not in files:
+            continue
+        sha256, size = files[stem + end]
+        try:
+            path = fetch.file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
+        except Missing:
+            continue
+        try:
+            with unpack(path, "rb") as file:
+                data = file.read(_LIMIT + 1)
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise RefusedError(f"{place.base}/{stem}{end}: cannot be unpacked ({error})") from error
+        if len(data) > _LIMIT:
+            raise RefusedError(f"{place.base}/{stem}{end}: is larger than {_LIMIT >> 20} MiB")
+        return bytes(data).decode("utf-8", "replace")
+    raise RefusedError(
+        f"{place.base}: its signed index names no {stem}",
+        fix="check component and architecture",
+    )
+
+
+def fingerprints_of(keys: Iterable[bytes]) -> tuple[str, ...]:
+    """Of the primary keys of key rings."""
+    return tuple(dict.fromkeys(f for key in keys for f in openpgp.primaries(openpgp.binary(key))))

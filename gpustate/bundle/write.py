@@ -1,0 +1,226 @@
+"""Writes a bundle: fetches what goes in, makes the indexes, signs them, puts all of it into a folder or tar.
+
+The same packages and the same key give the same bytes: names are sorted, and the only time in it is that
+of the newest index it was made from. It appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+
+from gpustate.bundle import fetch
+from gpustate.bundle.manifest import (
+    KEY_NAME,
+    NAME,
+    Entry,
+    File,
+    Manifest,
+    Repository,
+    Target,
+    id_of,
+    to_text,
+)
+from gpustate.bundle.signing import SigningKey
+from gpustate.bundle.upstream import Stanza
+from gpustate.errors import RefusedError, UsageError
+
+#: What a file is made of: bytes, or a file in the cache.
+Content = bytes | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What one target gets, before it is fetched.
+
+    Args:
+        distribution, machine, kernels, asked: as in :class:`~gpustate.bundle.manifest.Target`.
+        stanzas: by repository.
+        date: of the newest index.
+    """
+
+    distribution: str
+    machine: str
+    kernels: tuple[str, ...]
+    asked: Mapping[str, tuple[str, ...]]
+    stanzas: Mapping[str, Sequence[Stanza]]
+    date: int
+
+
+@dataclass(slots=True)
+class Made:
+    """A bundle that is ready to be written.
+
+    Args:
+        manifest: of it.
+        contents: every file by its path in the bundle.
+    """
+
+    manifest: Manifest
+    contents: dict[str, Content] = field(default_factory=dict[str, Content])
+
+    @property
+    def text(self) -> str:
+        """The manifest's text."""
+        return to_text(self.manifest)
+
+    @property
+    def id(self) -> str:
+        """The bundle's id."""
+        return id_of(self.text)
+
+
+def make(
+    chosen: Sequence[Chosen], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
+) -> Made:
+    """Fetch everything and make the indexes.
+
+    Raises:
+        ConnectionFailed, RefusedError, UsageError: something cannot be had.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
+    contents: dict[str, Content] = {}
+    targets = [_target(one, key, cache, say, contents) for one in chosen]
+    date = max((one.date for one in chosen), default=0)
+    targets.sort(key=lambda one: one.name)
+    contents[KEY_NAME] = key.public().encode()
+    made = Made(Manifest(date, key.fingerprint, tuple(targets)), contents)
+    contents[NAME] = made.text.encode()
+    return made
+
+
+def _target(
+    one: Chosen, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
+) -> Target:
+    target = Target(one.distribution, one.machine, one.kernels, one.asked)
+    repositories: list[Repository] = []
+    for name, stanzas in sorted(one.stanzas.items()):
+        folder = f"{target.name}/{name}"
+        entries: list[Entry] = []
+        texts: list[str] = []
+        for stanza in stanzas:
+            entry = _entry(stanza)
+            path = fetch.file(stanza.url, entry.file.sha256, entry.file.size, cache, say)
+            contents[f"{folder}/{entry.file.name}"] = path
+            entries.append(entry)
+            texts.append(_indexed(stanza, entry.file.name))
+        indexes = _indexes("".join(sorted(texts)).encode(), target.name, key, one.date)
+        contents.update({f"{folder}/{file}": data for file, data in indexes.items()})
+        files = tuple(_file(file, data) for file, data in sorted(indexes.items()))
+        repositories.append(Repository(name, tuple(sorted(entries, key=lambda e: e.file)), files))
+    return Target(one.distribution, one.machine, one.kernels, one.asked, tuple(repositories))
+
+
+def _entry(stanza: Stanza) -> Entry:
+    package = stanza.package
+    if package is None or not package.sha256 or not package.size:
+        raise RefusedError(
+            f"{stanza.source.site}: its index has no SHA256 or size for {stanza.field('Package')}",
+            fix="use a repository that has them: what cannot be checked goes into no bundle",
+        )
+    plain = re.sub(r"^\d+:", "", package.version)
+    name = f"{package.name}_{plain}_{package.architecture or 'all'}.deb"
+    file = File(name, package.sha256, package.size)
+    return Entry(package.name, package.version, package.architecture or "all", file, stanza.source)
+
+
+def _indexed(stanza: Stanza, name: str) -> str:
+    text = re.sub(r"^Filename:.*\n?", "", stanza.text, flags=re.MULTILINE).rstrip("\n")
+    return f"{text}\nFilename: {name}\n\n"
+
+
+def _indexes(packages: bytes, label: str, key: SigningKey, date: int) -> dict[str, bytes]:
+    release = (
+        "Origin: gpustate bundle\n"
+        f"Label: gpustate bundle {label}\n"
+        f"Date: {formatdate(date, usegmt=True)}\n"
+        "SHA256:\n"
+        f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
+    )
+    return {"InRelease": key.clearsign(release, date).encode(), "Packages": packages}
+
+
+def _file(name: str, data: bytes) -> File:
+    return File(name, hashlib.sha256(data).hexdigest(), len(data))
+
+
+def write(made: Made, out: Path) -> None:
+    """Write a bundle, as a tar file where the name ends in ``.tar``, else as a folder.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    fresh = out.with_name(f".{out.name}.new")
+    try:
+        _remove(fresh)
+        if out.suffix == ".tar":
+            _tar(made, fresh)
+            os.replace(fresh, out)
+        else:
+            _check_folder(out)
+            _folder(made, fresh)
+            _remove(out)
+            os.replace(fresh, out)
+    except OSError as error:
+        _remove(fresh)
+        raise UsageError(
+            f"cannot be written ({error.strerror or error})",
+            place=str(out),
+            fix="make room or name another place with --out; what was fetched is kept",
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not ((out / NAME).is_file() or (out.is_dir() and not any(out.iterdir()))):
+        raise UsageError(
+            "is there and is no bundle", place=str(out), fix="name a new folder with --out"
+        )
+
+
+def _members(made: Made) -> Iterator[tuple[str, Content]]:
+    # The manifest first: who reads a tar finds it without going through all of it.
+    yield NAME, made.contents[NAME]
+    yield from sorted((name, data) for name, data in made.contents.items() if name != NAME)
+
+
+def _tar(made: Made, path: Path) -> None:
+    with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
+        for name, data in _members(made):
+            info = tarfile.TarInfo(name)
+            info.mtime, info.mode = made.manifest.date, 0o644
+            if isinstance(data, bytes):
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+                continue
+            with open(data, "rb") as file:
+                info.size = os.fstat(file.fileno()).st_size
+                tar.addfile(info, file)
+
+
+def _folder(made: Made, path: Path) -> None:
+    for name, data in _members(made):
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(data, bytes):
+            target.write_bytes(data)
+        else:
+            shutil.copyfile(data, target)
+        os.utime(target, (made.manifest.date, made.manifest.date))

@@ -1,0 +1,184 @@
+"""``gpustate bundle``: every package a policy needs, in one file for nodes without a way out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpustate.cli import common
+from gpustate.errors import EXIT_VALIDATION, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.bundle.manifest import Manifest
+    from gpustate.model.policy import Policy
+    from gpustate.run.bundling import Case
+
+
+class _Bundle(click.Group):
+    """``bundle POLICY`` makes one; ``bundle check FILE`` looks at one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Bundle)
+def group() -> None:
+    """Bundles: everything nodes without a way out need. `bundle POLICY` makes one, `bundle check` looks at one."""
+
+
+@group.command()
+@click.argument("policy")
+@common.inventory_options
+@common.policy_options
+@common.lock_options
+@click.option("--out", required=True, metavar="FILE", help="Where it goes: FILE.tar, or a folder.")
+@click.option(
+    "--for",
+    "kinds",
+    multiple=True,
+    metavar="debian12/x86_64",
+    help="Instead of an inventory: a distribution and machine; repeat it.",
+)
+@click.option(
+    "--sources",
+    multiple=True,
+    metavar="FILE",
+    help="Repositories of the distribution, as in /etc/apt; instead of those of the nodes.",
+)
+@click.option("--kernel", "kernels", multiple=True, metavar="RELEASE", help="Headers for it too.")
+@click.option(
+    "--package", "packages", multiple=True, metavar="NAME[=VERSION]", help="Take it along too."
+)
+@click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the nodes, with --for.")
+@click.option("--sign-with", metavar="FILE", help="Ed25519 key in PEM; made where there is none.")
+@click.option("--cache", metavar="DIR", help="Where fetched files are kept.")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
+    """Fetch every package that POLICY needs on nodes, with all those need in turn, into one bundle.
+
+    Nodes of the inventory are asked for distribution, kernels and what is installed; nothing is written
+    there. The repositories are read from this machine. The same input gives the same bytes.
+    """
+    from gpustate.bundle import write
+    from gpustate.bundle.signing import SigningKey
+    from gpustate.run import bundled, bundling
+
+    common.check_out(out)
+    made = common.load_policy(policy, options)
+    bundled.check_policy(made)
+    quiet = options["output"] == "json" or not sys.stderr.isatty()
+
+    def say(text: str) -> None:
+        if not quiet:
+            click.echo(f"  {text}", err=True)
+
+    cases = _cases(policy, made, kinds, options)
+    cache = Path(options["cache"] or _cache())
+    key = SigningKey.load(Path(options["sign_with"] or _key()))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
+    read = bundling.Read(cache, say)
+    chosen = [bundling.chosen(case, read) for case in bundling.grouped(cases)]
+    bundle = write.make(chosen, key, cache, say)
+    write.write(bundle, Path(out))
+    _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
+
+
+def _cases(
+    source: str, policy: Policy, kinds: tuple[str, ...], options: dict[str, Any]
+) -> list[Case]:
+    from dataclasses import replace
+
+    from gpustate.run import bundled
+
+    kernels = bundled.checked_kernels(options["kernels"])
+    files, gpus = options["sources"], options["gpus"] or ""
+    if kinds:
+        if "-i" in sys.argv or "--inventory" in sys.argv:
+            raise UsageError("--for and an inventory contradict each other", fix="give one of them")
+        cases = [bundled.case_of_name(kind, policy, files, gpus) for kind in kinds]
+    else:
+        if gpus:
+            raise UsageError("--gpu goes with --for; nodes are asked for theirs")
+        inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
+        cases = bundled.cases_of_nodes(inventory, policy, common.known_states(), options["forks"])
+        if files:
+            named = {
+                case.name: bundled.case_of_name(
+                    f"{case.facts.distribution}/{case.facts.machine}", policy, files, ""
+                )
+                for case in cases
+            }
+            cases = [
+                replace(case, sources=named[case.name].sources, keys=named[case.name].keys)
+                for case in cases
+            ]
+    packages = tuple(options["packages"])
+    return [
+        replace(case, kernels=tuple({*case.kernels, *kernels}), packages=packages) for case in cases
+    ]
+
+
+def _cache() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "gpustate", "bundle")
+
+
+def _key() -> str:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "gpustate", "bundle-key.pem")
+
+
+def _tell(path: str, identity: str, manifest: Manifest, text: str, output: str) -> None:
+    if output == "json":
+        common.write_out(text)
+        return
+    for target in manifest.targets:
+        for repository in target.repositories:
+            mib = sum(file.size for file in repository.files) / (1 << 20)
+            click.echo(
+                f"{target.name}  {repository.name}  packages={len(repository.entries)} MiB={mib:.1f}"
+            )
+        for state, names in target.asked.items():
+            click.echo(f"  {state}: {', '.join(names)}")
+    click.echo(f"{path}: bundle {identity}, signed by {manifest.fingerprint}")
+
+
+@group.command()
+@click.argument("file")
+@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
+def check(file: str, output: str) -> None:
+    """Check every file of the bundle FILE against its manifest, and the signatures of its repositories."""
+    from gpustate.bundle import reading
+    from gpustate.bundle.manifest import to_text
+    from gpustate.text.words import printable
+
+    bundle = reading.load(file)
+    wrong = reading.check(bundle)
+    if output == "json":
+        common.write_out(
+            common.as_json(
+                {
+                    "format": "gpustate.bundle-check/1",
+                    "bundle": bundle.id,
+                    "file": file,
+                    "wrong": wrong,
+                }
+            )
+        )
+    elif wrong:
+        for line in wrong:
+            click.echo(printable(line))
+        click.echo(f"{file}: {len(wrong)} wrong; make the bundle again")
+    else:
+        _tell(file, bundle.id, bundle.manifest, to_text(bundle.manifest), "text")
+        click.echo("Everything is as the manifest says.")
+    common.finish(EXIT_VALIDATION if wrong else 0)

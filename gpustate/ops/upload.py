@@ -1,0 +1,49 @@
+"""A step whose files the controller sends before the program that it is part of starts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from gpustate.model.step import Step
+
+#: Where the part of a bundle lies that a node needs. Not below /var/lib/gpustate, which root alone may
+#: enter: apt drops root's rights before it reads a repository, the user's own apt too.
+BUNDLE_FOLDER = "/var/lib/gpustate-bundle"
+APT_CONF = f"{BUNDLE_FOLDER}/apt.conf"
+#: sh: as long as a node has a bundle, apt sees the bundle and no other repository in whatever we do.
+ONLY_BUNDLE = f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Step):
+    """Files of a bundle are on the node.
+
+    They go over the connection that is there, each once: what is there is not sent again, what was cut is
+    continued, and nothing keeps its name whose hash does not fit. The step itself only sees that they came.
+
+    Args:
+        source: the bundle on the controller.
+        prefix: below what in the bundle they are.
+        folder: where they go.
+        files: path below the prefix and below the folder, SHA-256, size in bytes.
+    """
+
+    source: str
+    prefix: str
+    folder: str
+    files: tuple[tuple[str, str, int], ...]
+
+    @property
+    def label(self) -> str:
+        mib = sum(size for _, _, size in self.files) / (1 << 20)
+        return f"upload {len(self.files)} files ({mib:.0f} MiB) to {self.folder}"
+
+    def script(self) -> str:
+        rows = "".join(f"{size} {name}\n" for name, _, size in self.files)
+        return (
+            f"cd {shlex.quote(self.folder)} || fail 'nothing was uploaded'\n"
+            "while read -r s n; do\n"
+            '  [ "$(stat -c %s "$n" 2>/dev/null)" = "$s" ] || fail "$n did not arrive; run again"\n'
+            f"done <<'END'\n{rows}END\nsync .; effect uploaded"
+        )

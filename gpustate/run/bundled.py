@@ -1,0 +1,263 @@
+"""Bundles and nodes: asking nodes what one has to have, putting one into a policy, holding a node against it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpustate.bundle import reading
+from gpustate.bundle.manifest import DRIVER, TOOLKIT
+from gpustate.errors import ConnectionFailed, PolicyError, ProbeError, RefusedError, UsageError
+from gpustate.files import TextFiles
+from gpustate.model.facts import NodeFacts, meant_for
+from gpustate.model.inventory import Inventory, InventoryNode
+from gpustate.model.kernels import Kernels
+from gpustate.model.node import Node
+from gpustate.model.policy import Policy, build, parameters, resolve
+from gpustate.model.state import AnyState
+from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.plan.make import Look
+from gpustate.run import fleet
+from gpustate.run.bundleroots import asked
+from gpustate.run.bundling import Case
+from gpustate.solve.packages import Repository, Universe, parse
+from gpustate.states.bundle import BundleInPlace
+from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.states.repository.base import SOURCE_PATTERNS
+from gpustate.text import aptsources
+from gpustate.text.words import shown
+
+#: Who uses which repository.
+_USERS = {DRIVER: ("driver", DriverRepository), TOOLKIT: ("container-toolkit", ToolkitRepository)}
+_FILES = TextFiles("file of sources", UsageError, 4)
+_RELEASE = re.compile(r"([a-z]+)([0-9]+)/([a-z0-9_]+)")
+_KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
+#: sh: what is installed, as an index of packages has it.
+_INSTALLED = (
+    'awk \'BEGIN { RS = ""; FS = "\\n" } /\\nStatus: [a-z]+ ok installed\\n/ { for (i = 1; i <= NF; i++)'
+    ' if ($i ~ /^(Package|Version|Architecture|Provides): /) print $i; print "" }\' /var/lib/dpkg/status'
+)
+#: sh: key rings that source entries may name, and those that count for entries without a Signed-By.
+_KEYS = (
+    "for f in /usr/share/keyrings/*.gpg /usr/share/keyrings/*.asc /usr/share/keyrings/*.pgp /etc/apt/keyrings/*"
+    " /etc/apt/trusted.gpg /etc/apt/trusted.gpg.d/*; do\n"
+    '  [ -f "$f" ] && [ "$(stat -Lc %s "$f")" -lt 300000 ] || continue\n'
+    '  printf \'%s \' "$f"; base64 -w 0 <"$f"; echo; done'
+)
+
+
+def cases_of_nodes(
+    inventory: Inventory, policy: Policy, known: Collection[str], forks: int
+) -> list[Case]:
+    """Ask all nodes.
+
+    Raises:
+        ConnectionFailed, ProbeError: one of them cannot be asked; a bundle without it would lack something.
+    """
+    states = {node.name: resolve(policy, node, known).states for node in inventory}
+    cases: list[Case] = []
+    for node, case, error in fleet.question(
+        inventory.nodes, forks, lambda asked: _case(asked, states[asked.name])
+    ):
+        if case is None:
+            kind = ConnectionFailed if isinstance(error, ConnectionFailed) else ProbeError
+            raise kind(f"{node.name}: {error}", fix="leave it out with --exclude, or use --for")
+        if case.facts.package_manager != "apt":
+            raise UsageError(f"{node.name}: has no apt", fix="leave it out with --exclude")
+        cases.append(case)
+    return cases
+
+
+def _case(node: Node, states: Sequence[AnyState]) -> Case:
+    facts = node.facts()
+    kernels = node.ask(Kernels())
+    texts = node.read_texts(SOURCE_PATTERNS)
+    installed = node.shell(_INSTALLED).stdout
+    keys: dict[str, bytes] = {}
+    for line in node.shell(_KEYS).stdout.splitlines():
+        path, _, text = line.partition(" ")
+        try:
+            keys[path] = base64.b64decode(text, validate=True)
+        except ValueError:
+            raise ProbeError(f"the key ring {path} did not arrive whole") from None
+    trusted = b"".join(_plain(key) for path, key in keys.items() if "/trusted.gpg" in path)
+    if trusted:
+        keys[""] = trusted
+    sources = tuple(
+        source
+        for source in aptsources.parse_sources(texts)
+        if not os.path.basename(source.file).startswith(f"gpustate-{DRIVER}")
+        and not os.path.basename(source.file).startswith(f"gpustate-{TOOLKIT}")
+        and not source.uri.startswith((f"file:{BUNDLE_FOLDER}", "cdrom:"))
+    )
+    return Case(
+        facts,
+        states,
+        sources,
+        keys,
+        tuple(sorted(k.release for k in kernels if k.bootable or k.running)),
+        (Universe(tuple(parse(installed, Repository("installed"), leaf=True))),),
+    )
+
+
+def _plain(key: bytes) -> bytes:
+    from gpustate.text import openpgp
+
+    try:
+        return openpgp.binary(key)
+    except ValueError:
+        return b""
+
+
+def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -> Case:
+    """A kind of node that nobody asked: ``debian12/x86_64`` with files of sources.
+
+    Raises:
+        UsageError: the name is none, or a file is not to be read.
+    """
+    found = _RELEASE.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--for: {shown(text)} is no distribution and machine", fix="write debian12/x86_64"
+        )
+    if not sources:
+        raise UsageError(
+            "--for does not say where the distribution's packages are",
+            fix="name its sources with --sources FILE, as in /etc/apt",
+        )
+    os_id, digits, machine = found.groups()
+    texts: dict[str, str] = {}
+    for file in sources:
+        data = _FILES.text(file)
+        deb822 = re.search(r"^Types:", data, re.MULTILINE) is not None
+        texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
+    entries = aptsources.parse_sources(texts)
+    if not entries:
+        raise UsageError("names no repository", place=sources[0], fix="as in /etc/apt/sources.list")
+    keys: dict[str, bytes] = {}
+    for entry in entries:
+        for word in entry.signed_by.replace(",", " ").split():
+            if word.startswith("/"):
+                keys[word] = _key(word, entry.file)
+    try:
+        pci = meant_for(gpus)
+    except ValueError as error:
+        raise UsageError(f"--gpu: {error}") from None
+    version = f"{digits[:2]}.{digits[2:]}" if os_id == "ubuntu" and len(digits) == 4 else digits
+    main = (one.suite for one in entries if "main" in one.components)
+    codename = next((one for one in main if not re.search(r"-|/", one)), "")
+    facts = NodeFacts(
+        os_id=os_id,
+        os_version=version,
+        os_codename=codename,
+        machine=machine,
+        package_manager="apt",
+        pci=pci,
+    )
+    return Case(facts, resolve(policy, InventoryNode(text)).states, entries, keys)
+
+
+def _key(path: str, place: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the key {path} cannot be read ({error.strerror})",
+            place=place,
+            fix="name a key ring of this machine in Signed-By, or write the key itself there",
+        ) from error
+
+
+def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
+    """Releases of kernels from the command line.
+
+    Raises:
+        UsageError: one is none.
+    """
+    for kernel in kernels:
+        if not _KERNEL.fullmatch(kernel):
+            raise UsageError(f"--kernel: {shown(kernel)} is no release, as uname -r has it")
+    return tuple(kernels)
+
+
+def onto(policy: Policy, file: str | None) -> Policy:
+    """A policy that takes its packages from a bundle: the one named, or that of its own state.
+
+    Raises:
+        UsageError: it is no bundle.
+    """
+    own: Any = next((state for state in policy.states if state.name == BundleInPlace.name), None)
+    if file is None and (own is None or own.file is None or own.absent):
+        return policy
+    path = os.path.abspath(file if file is not None else own.file)
+    bundle = reading.load(path)
+    made: dict[str, AnyState] = {state.name: state for state in policy.states}
+    made[BundleInPlace.name] = build(BundleInPlace, {"file": path})
+    last = [("states", BundleInPlace.name, "file")]
+    for name, (user, cls) in _USERS.items():
+        there = any(target.repository(name) for target in bundle.manifest.targets)
+        if not there or (name not in made and user not in made):
+            continue
+        before = made.get(name)
+        kept = {} if before is None else parameters(before)
+        said = {
+            "origin": "mirror",
+            "url": f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}",
+            "suite": "/",
+            "components": (),
+            "key": bundle.key,
+            "fingerprint": None,
+            "exclusive": True,
+            "refresh_days": None,
+        }
+        made[name] = build(cls, {**kept, **said})
+        last += [("states", name, key) for key in said]
+    return policy.but(*made.values(), name=policy.name, last=last)
+
+
+def lacking(states: Sequence[AnyState], look: Look) -> RefusedError | None:
+    """Why a bundle does not do for a node; ``None`` when it does, or none is used there."""
+    own: Any = next((state for state in states if state.name == BundleInPlace.name), None)
+    if own is None or own.file is None or own.absent:
+        return None
+    facts = look.view.facts
+    bundle = reading.load(own.file)
+    target = bundle.manifest.target(facts.distribution, facts.machine)
+    if target is None:
+        return None  # the state says so
+    there = target.versions()
+    driver: Any = look.seen.get("driver")
+    bare = sorted(k for k, ready in driver.headers.items() if not ready) if driver else []
+    wants = asked(states, facts, lambda name: there.get(name, ()), bare)
+    missing = wants.problem
+    option = ""
+    if not missing:
+        kernels = (name for name, _ in wants.by_state.get("kernels", ()) if name not in there)
+        missing = next(kernels, "")
+        option = f" --kernel {missing.removeprefix('linux-headers-')}" if missing else ""
+    if not missing:
+        return None
+    return RefusedError(
+        f"{missing} is not in the bundle {own.file}",
+        fix=f"make one that has it: gpustate bundle POLICY -i INVENTORY{option} --out FILE",
+    )
+
+
+def check_policy(policy: Policy) -> None:
+    """A policy that bundles are made for takes its packages from repositories.
+
+    Raises:
+        PolicyError: it takes them from a bundle.
+    """
+    for state in policy.states:
+        if isinstance(state, DriverRepository | ToolkitRepository) and "gpustate-bundle" in (
+            state.url or ""
+        ):
+            raise PolicyError(
+                f"{state.name} takes its packages from a bundle",
+                fix="make the bundle for a policy that names the repositories",
+            )

@@ -1,0 +1,208 @@
+"""What a bundle is made for: what the states of a policy would install on nodes of a kind.
+
+A *case* is one distribution on one architecture: nodes of the inventory that were asked, or a name with
+a file of sources. For each, the repositories of the policy and those of the distribution are read, the
+states' packages chosen from what they offer, as the states themselves would, and all they need is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpustate.bundle import fetch, upstream
+from gpustate.bundle.closure import Base, World, close
+from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
+from gpustate.bundle.upstream import Index, Place
+from gpustate.bundle.write import Chosen
+from gpustate.errors import RefusedError, UsageError
+from gpustate.model.facts import NodeFacts
+from gpustate.model.state import AnyState
+from gpustate.run.bundleroots import Asked, asked
+from gpustate.solve.packages import Universe
+from gpustate.text import drivernames, openpgp
+from gpustate.text.aptsources import Source
+
+#: As Debian and Ubuntu call machines.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of node.
+
+    Args:
+        facts: of the first of them; GPUs, distribution, machine.
+        states: of the policy, with that node's parameters.
+        sources: entries of the distribution's own repositories.
+        keys: key rings by path; those without a Signed-By are under "".
+        kernels: releases that want headers.
+        nodes: what each has installed; empty when none was asked.
+        packages: to be taken along whatever the states say: names, or ``name=version``.
+    """
+
+    facts: NodeFacts
+    states: Sequence[AnyState]
+    sources: tuple[Source, ...]
+    keys: Mapping[str, bytes]
+    kernels: tuple[str, ...] = ()
+    nodes: tuple[Universe, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.facts.distribution}-{self.facts.machine}"
+
+    @property
+    def architecture(self) -> str:
+        """As Debian writes it.
+
+        Raises:
+            UsageError: there are no packages for such a machine.
+        """
+        found = ARCHITECTURES.get(self.facts.machine)
+        if found is None:
+            raise UsageError(
+                f"{self.name}: no packages for {self.facts.machine}", fix="x86_64 or aarch64"
+            )
+        return found
+
+
+@dataclass(slots=True)
+class Read:
+    """Repositories that were read, each once for all cases."""
+
+    cache: Path
+    say: fetch.Say = lambda _: None
+    known: dict[tuple[Place, str], Index] = field(default_factory=dict[tuple[Place, str], Index])
+
+    def index(self, place: Place, architecture: str) -> Index:
+        """One repository."""
+        key = (place, architecture)
+        if key not in self.known:
+            self.known[key] = upstream.read(place, architecture, self.cache, self.say)
+        return self.known[key]
+
+
+def chosen(case: Case, read: Read) -> Chosen:
+    """Everything that one kind of node gets.
+
+    Raises:
+        GpustateError: something is not to be had.
+    """
+    by_name = {state.name: state for state in case.states if not state.absent}
+    indexes: dict[str, list[Index]] = {}
+    pins: dict[str, frozenset[str]] = {}
+    for name, names in (
+        (DRIVER, drivernames.pin_names(case.facts.os_id)),
+        (TOOLKIT, drivernames.TOOLKIT_NAMES),
+    ):
+        if name in by_name:
+            place = _own(by_name[name], case)
+            if place is not None:
+                indexes[name] = [read.index(place, case.architecture)]
+                pins[name] = frozenset(names)
+    own = {index for rows in indexes.values() for index in map(id, rows)}
+    indexes[BASE] = [
+        one
+        for source in case.sources
+        if id(one := read.index(_place(source, case), case.architecture)) not in own
+    ]
+    world = World(indexes, pins)
+    wants = asked(case.states, case.facts, world.versions, case.kernels)
+    wants = _complete(wants, case, world)
+    stanzas = close(world, wants.roots, Base(case.nodes, essential=not case.nodes))
+    date = max((one.date for rows in indexes.values() for one in rows), default=0)
+    told = {
+        state: tuple(f"{n}={v}" if v else n for n, v in rows)
+        for state, rows in wants.by_state.items()
+    }
+    return Chosen(case.facts.distribution, case.facts.machine, case.kernels, told, stanzas, date)
+
+
+def _complete(wants: Asked, case: Case, world: World) -> Asked:
+    """With packages that somebody named, and without headers that all nodes have."""
+    if wants.problem:
+        raise RefusedError(f"{case.name}: {wants.problem}")
+    base = Base(case.nodes)
+    rows = {
+        state: tuple(
+            (name, version)
+            for name, version in names
+            if not (state == "kernels" and not world.versions(name) and base.has(name))
+        )
+        for state, names in wants.by_state.items()
+    }
+    if case.packages:
+        split = (one.partition("=") for one in case.packages)
+        rows["--package"] = tuple((name, version) for name, _, version in split)
+    return Asked({state: names for state, names in rows.items() if names})
+
+
+def _own(state: Any, case: Case) -> Place | None:
+    """Where a repository's state takes packages from; ``None``: from the distribution's own entries."""
+    where = state.place(case.facts, case.sources)
+    if where.problem:
+        raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
+    if where.uri is None:
+        return None
+    if where.uri.startswith("mirror"):
+        raise UsageError(f"{state.name}: {where.uri} is no address that can be fetched from here")
+    if where.key_url is not None:
+        key = fetch.text_of(where.key_url)
+        _check_key(key, where.fingerprint or "", where.key_url)
+        return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))
+    if state.key is not None:
+        key = state.key.encode()
+        return Place(
+            where.uri, where.suite, where.components, (key,), openpgp.fingerprints(state.key)
+        )
+    entry = Source("", where.uri, where.suite, where.components, where.signed_by)
+    return _place(entry, case)
+
+
+def _check_key(key: bytes, fingerprint: str, url: str) -> None:
+    try:
+        have = openpgp.primaries(openpgp.binary(key))
+    except ValueError as error:
+        raise RefusedError(f"{url}: is no key ({error})") from None
+    if fingerprint not in have:
+        raise RefusedError(f"{url}: has the key {', '.join(have)}, wanted {fingerprint}")
+
+
+def _place(source: Source, case: Case) -> Place:
+    """A source entry with the keys that its Signed-By names."""
+    if openpgp.BEGIN in source.signed_by:
+        lines = (line.strip() for line in source.signed_by.splitlines())
+        text = "\n".join("" if line == "." else line for line in lines)
+        return Place(source.uri, source.suite, source.components, (text.encode(),))
+    words = source.signed_by.replace(",", " ").split()
+    fingerprints = tuple(word.rstrip("!").upper() for word in words if not word.startswith("/"))
+    paths = [word for word in words if word.startswith("/")]
+    keys: list[bytes] = []
+    for path in paths:
+        if path not in case.keys:
+            raise UsageError(f"{source.uri}: its key {path} is not there", place=source.file)
+        keys.append(case.keys[path])
+    if not keys and "" in case.keys:
+        keys.append(case.keys[""])
+    return Place(source.uri, source.suite, source.components, tuple(keys), fingerprints)
+
+
+def grouped(cases: Iterable[Case]) -> list[Case]:
+    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
+    kinds: dict[str, list[Case]] = {}
+    for case in cases:
+        kinds.setdefault(case.name, []).append(case)
+    made: list[Case] = []
+    for _, rows in sorted(kinds.items()):
+        first = rows[0]
+        kernels = tuple(sorted({kernel for row in rows for kernel in row.kernels}))
+        sources = tuple(dict.fromkeys(source for row in rows for source in row.sources))
+        keys = {path: key for row in rows for path, key in row.keys.items()}
+        nodes = tuple(one for row in rows for one in row.nodes)
+        made.append(Case(first.facts, first.states, sources, keys, kernels, nodes, first.packages))
+    return made

@@ -1,0 +1,237 @@
+"""A node takes packages from a bundle that was brought to it, and asks no other repository.
+
+For nodes without a way out. ``gpustate bundle`` makes the bundle where there is one; this state brings
+the part of it that a node needs over the connection that is there, and gives apt a configuration of its
+own in which that is all there is. Everything gpustate does with apt on such a node uses it: no other
+repository is asked, not even tried. The user's own apt is left as it is.
+
+``--bundle FILE`` of plan, apply and bake puts this state into a policy, and points ``driver-repository`` and
+``toolkit-repository`` at it; a policy that names the state itself gets the same.
+
+Surprising: the bundle is kept, for a package that is to be repaired or rolled back needs it. It goes
+when the state is taken away. Another bundle has another id and so another folder; the one before it goes
+when the new one is there. Not below /var/lib/gpustate: apt reads repositories without root's rights.
+
+Sources:
+    apt.conf(5): ``APT_CONFIG``, Dir::Etc::sourcelist, sourceparts; sources.list(5): ``file:``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate.bundle import reading
+from gpustate.bundle.manifest import KEY_NAME, Target
+from gpustate.errors import GpustateError
+from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER
+
+SOURCES_PATH = f"{BUNDLE_FOLDER}/sources.list"
+KEY_PATH = f"{BUNDLE_FOLDER}/{KEY_NAME}"
+CONF_TEXT = (
+    "// Written by gpustate; changes are overwritten.\n"
+    f'Dir::Etc::sourcelist "{SOURCES_PATH}";\n'
+    'Dir::Etc::sourceparts "-";\n'
+    f'Dir::Cache::pkgcache "{BUNDLE_FOLDER}/pkgcache.bin";\n'
+    'Dir::Cache::srcpkgcache "";\n'
+    'APT::Get::List-Cleanup "false";\n'
+    'Acquire::Languages "none";\n'
+)
+#: sh: the bundles that are there, each with a digest of its files' names and sizes.
+_LOOK = (
+    f"cd {BUNDLE_FOLDER} 2>/dev/null || exit 0\n"
+    'for d in [0-9a-f]*/; do [ -d "$d" ] || continue; printf \'%s \' "${d%/}"\n'
+    "  ( cd \"$d\" && find . -type f -printf '%s %P\\n' | LC_ALL=C sort | sha256sum | cut -c 1-64 ); done\n"
+)
+_LISTS = "/var/lib/apt/lists"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is there of bundles."""
+
+    bundles: tuple[tuple[str, str], ...] = ()  # id, digest of names and sizes
+    conf_text: str | None = None
+    sources_text: str | None = None
+    key_text: str | None = None
+    lists_read: bool = False  # apt has read the indexes of the bundle that is wanted
+    apt: bool = True
+    distribution: str = ""
+    machine: str = ""
+    wanted_id: str = ""
+
+
+class BundleInPlace(State[Observed]):
+    """The node has its part of a bundle, and whatever gpustate does with apt uses that alone.
+
+    Args:
+        file: the bundle, a folder or tar file on the controller; without one this state does nothing.
+
+    Disruption:
+        ``NONE``: nothing is installed.
+
+    Raises:
+        StepFailed: the node has no room for it.
+    """
+
+    name: ClassVar[str] = "bundle"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    before: ClassVar[tuple[str, ...]] = ("driver-repository", "toolkit-repository")
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("bundles", "conf_text", "sources_text", "key_text", "lists_read", "wanted_id"),
+    )
+
+    file: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> BundleInPlace:
+        if self.file is not None and not self.absent:
+            try:
+                reading.load(self.file)
+            except GpustateError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    def probe(self, node: Node) -> Observed:
+        facts = node.facts()
+        said = node.shell(_LOOK).stdout
+        conf, sources, key = (node.read_text(p) for p in (APT_CONF, SOURCES_PATH, KEY_PATH))
+        lists = node.shell(f"ls {_LISTS} | grep gpustate-bundle || :").stdout.split()
+        wanted = self._wanted_id()
+        target = self._target(facts.distribution, facts.machine)
+        names = [one.name for one in target.repositories] if target else []
+        return Observed(
+            bundles=tuple(
+                (words[0], words[1])
+                for line in said.splitlines()
+                if len(words := line.split()) == 2
+            ),
+            conf_text=conf,
+            sources_text=sources,
+            key_text=key,
+            lists_read=all(any(f"_{wanted}_{name}_" in one for one in lists) for name in names),
+            apt=facts.package_manager == "apt",
+            distribution=facts.distribution,
+            machine=facts.machine,
+            wanted_id=wanted,
+        )
+
+    def _wanted_id(self) -> str:
+        return "" if self.absent or self.file is None else reading.load(self.file).id
+
+    def _target(self, distribution: str, machine: str) -> Target | None:
+        if self.absent or self.file is None:
+            return None
+        return reading.load(self.file).manifest.target(distribution, machine)
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            return replace(
+                seen, bundles=(), conf_text=None, sources_text=None, key_text=None, lists_read=True
+            )
+        target = self._target(seen.distribution, seen.machine)
+        if self.file is None or target is None:
+            return seen
+        bundle = reading.load(self.file)
+        return replace(
+            seen,
+            bundles=((bundle.id, _digest(target)),),
+            conf_text=CONF_TEXT,
+            sources_text=_sources(bundle.id, target),
+            key_text=bundle.key,
+            lists_read=True,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or self.file is None:
+            return None
+        if not seen.apt:
+            return "bundles are for nodes with apt, and this node has none; leave the state out for it with only="
+        try:
+            reading.load(self.file).target(seen.distribution, seen.machine)
+        except GpustateError as error:
+            return str(error)
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        return diff(
+            seen,
+            self.desired(seen),
+            paths={"conf_text": APT_CONF, "sources_text": SOURCES_PATH, "key_text": KEY_PATH},
+            why={"lists_read": "the package lists are read once for each bundle"},
+        )
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if self.absent:
+            yield ops.Run(
+                f"rm -rf {BUNDLE_FOLDER} {_LISTS}/*gpustate-bundle*; effect removed",
+                "take the bundle away",
+            )
+            return
+        target = self._target(seen.distribution, seen.machine)
+        if self.file is None or target is None:
+            return
+        wanted = self.desired(seen)
+        folder = f"{BUNDLE_FOLDER}/{seen.wanted_id}"
+        if "bundles" in plan.fields:
+            files = tuple(
+                (f"{repository.name}/{file.name}", file.sha256, file.size)
+                for repository in target.repositories
+                for file in repository.files
+            )
+            yield ops.Upload(self.file, target.name, folder, files)
+        for path, text, name in (
+            (KEY_PATH, wanted.key_text, "key_text"),
+            (SOURCES_PATH, wanted.sources_text, "sources_text"),
+            (APT_CONF, wanted.conf_text, "conf_text"),
+        ):
+            if name in plan.fields and text is not None:
+                yield ops.PutText(path, text, mode=0o644)
+        # In the same program as the files: from here on there is no other repository.
+        yield ops.Run(
+            _read(folder, target), "read the package lists of the bundle, and of no other"
+        )
+
+
+def _read(folder: str, target: Target) -> str:
+    keep = folder.rpartition("/")[2]
+    known = " ".join(
+        f"{repository.name}/{f.name}"
+        for repository in target.repositories
+        for f in repository.files
+    )
+    return (
+        f"cd {folder}\n"
+        # Files of a damaged copy, and bundles of before.
+        f"known=' {known} '\n"
+        'find . -type f -printf \'%P\\n\' | while read -r f; do case $known in *" $f "*) ;; *) rm -f "$f" ;; esac; done\n'
+        f'for d in ../[0-9a-f]*/; do [ "$d" = ../{keep}/ ] || rm -rf "$d"; done\n'
+        f'for f in {_LISTS}/*gpustate-bundle*; do case $f in *_{keep}_*) ;; *) rm -f "$f" ;; esac; done\n'
+        "apt_wait && apt update -o APT::Update::Error-Mode=any && apt_lists_kept; effect read"
+    )
+
+
+def _sources(identity: str, target: Target) -> str:
+    lines = (
+        f"deb [signed-by={KEY_PATH}] file:{BUNDLE_FOLDER}/{identity}/{repository.name} /\n"
+        for repository in target.repositories
+    )
+    return "# Written by gpustate; changes are overwritten.\n" + "".join(lines)
+
+
+def _digest(target: Target) -> str:
+    """What :data:`_LOOK` prints where all is there."""
+    rows = sorted(
+        f"{file.size} {repository.name}/{file.name}\n".encode()
+        for repository in target.repositories
+        for file in repository.files
+    )
+    return hashlib.sha256(b"".join(rows)).hexdigest()
+
+
+__all__ = ["BundleInPlace", "Observed"]
