@@ -15,6 +15,7 @@ import lzma
 import re
 import subprocess
 import tempfile
+import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
@@ -84,8 +85,9 @@ class Stanza:
 
     @property
     def url(self) -> str:
-        """Where the file is."""
-        return f"{self.uri}/{self.field('Filename').removeprefix('./')}"
+        """Where the file is. A name that has a "%" in it has it in the file's name too."""
+        name = self.field("Filename").removeprefix("./")
+        return f"{self.uri}/{urllib.parse.quote(name, safe='/+~:@,=()')}"
 
     @property
     def part_of_base(self) -> bool:
