@@ -37,10 +37,6 @@ _INDEX_LIMIT = 512 << 20
 Say = Callable[[str], None]
 
 
-class Missing(ConnectionFailed):
-    """The server answered that there is no such file."""
-
-
 def _open(url: str, start: int) -> Any:
     if urllib.parse.urlsplit(url).scheme.lower() not in _SCHEMES:
         raise UsageError(f"{url}: is neither an http, https nor file address")
@@ -52,7 +48,7 @@ def _open(url: str, start: int) -> Any:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (404, 410):
-            raise Missing(f"{url}: the server has no such file ({error.code})") from None
+            raise FileNotFoundError(errno.ENOENT, f"there is no such file ({error.code})") from None
         if error.code == 416:
             raise _Restart from None
         if error.code in (401, 403, 407):
@@ -63,7 +59,7 @@ def _open(url: str, start: int) -> Any:
     except urllib.error.URLError as error:
         reason = error.reason
         if isinstance(reason, FileNotFoundError) or "No such file" in str(reason):
-            raise Missing(f"{url}: there is no such file") from None
+            raise FileNotFoundError(errno.ENOENT, "there is no such file") from None
         raise OSError(errno.EIO, str(reason)) from None
     except ValueError as error:
         raise UsageError(f"{url}: is no address ({error})") from None
@@ -73,17 +69,19 @@ class _Restart(Exception):
     """What is here cannot be continued."""
 
 
-def text_of(url: str) -> bytes:
-    """A small file whose hash is not known: a signed index, a key.
+def text_of(url: str) -> bytes | None:
+    """A small file whose hash is not known: a signed index, a key; ``None`` where there is none.
 
     Raises:
-        ConnectionFailed: it cannot be had; :class:`Missing` when there is none.
+        ConnectionFailed: it cannot be had.
     """
     last = ""
     for attempt in range(_TRIES):
         try:
             with _open(url, 0) as answer:
                 data: bytes = answer.read(_INDEX_LIMIT + 1)
+        except FileNotFoundError:
+            return None
         except (OSError, http.client.HTTPException) as error:
             last = _words(error)
             time.sleep(min(2.0, 0.1 * 2**attempt))
@@ -114,8 +112,9 @@ def file(url: str, sha256: str, size: int, cache: Path, say: Say = lambda _: Non
         except _Restart:
             part.unlink(missing_ok=True)
             continue
-        except UsageError:
-            raise
+        except FileNotFoundError as error:
+            last, wrong = _words(error), 1
+            break
         except (OSError, http.client.HTTPException) as error:
             _check_room(error, cache)
             last = _words(error)

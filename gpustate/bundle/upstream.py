@@ -23,7 +23,6 @@ from functools import cached_property
 from pathlib import Path
 
 from gpustate.bundle import fetch
-from gpustate.bundle.fetch import Missing
 from gpustate.bundle.manifest import Source
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 from gpustate.solve import packages
@@ -152,18 +151,16 @@ def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _
 
 
 def _release(place: Place) -> tuple[str, tuple[str, ...]]:
-    try:
-        return checked(place, fetch.text_of(f"{place.base}/InRelease"), None)
-    except Missing:
-        pass
-    try:
-        text = fetch.text_of(f"{place.base}/Release")
-        signature = fetch.text_of(f"{place.base}/Release.gpg")
-    except Missing as error:
+    whole = fetch.text_of(f"{place.base}/InRelease")
+    if whole is not None:
+        return checked(place, whole, None)
+    text = fetch.text_of(f"{place.base}/Release")
+    signature = fetch.text_of(f"{place.base}/Release.gpg")
+    if text is None or signature is None:
         raise ConnectionFailed(
             f"{place.base}: has neither InRelease nor Release with Release.gpg: no signed repository",
             fix="check the address: it ends above dists, or at the folder of a flat repository",
-        ) from error
+        )
     return checked(place, text, signature)
 
 
@@ -233,10 +230,7 @@ def _packages(
         if stem + end not in files:
             continue
         sha256, size = files[stem + end]
-        try:
-            path = fetch.file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
-        except Missing:
-            continue
+        path = fetch.file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
         try:
             with unpack(path, "rb") as file:
                 data = file.read(_LIMIT + 1)

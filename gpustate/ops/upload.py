@@ -13,6 +13,11 @@ BUNDLE_FOLDER = "/var/lib/gpustate-bundle"
 APT_CONF = f"{BUNDLE_FOLDER}/apt.conf"
 #: sh: as long as a node has a bundle, apt sees the bundle and no other repository in whatever we do.
 ONLY_BUNDLE = f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+#: sh: the bundle goes when no repository of ours is in it any more.
+LEAVE_BUNDLE = (
+    "grep -qs gpustate-bundle /etc/apt/sources.list.d/gpustate-*.sources || "
+    f"rm -rf {BUNDLE_FOLDER} /var/lib/apt/lists/*gpustate-bundle*; effect left"
+)
 
 
 @dataclass(frozen=True, slots=True)

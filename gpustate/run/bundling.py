@@ -153,6 +153,8 @@ def _own(state: Any, case: Case) -> Place | None:
         raise UsageError(f"{state.name}: {where.uri} is no address that can be fetched from here")
     if where.key_url is not None:
         key = fetch.text_of(where.key_url)
+        if key is None:
+            raise RefusedError(f"{where.key_url}: there is no such key", fix="set key")
         _check_key(key, where.fingerprint or "", where.key_url)
         return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))
     if state.key is not None:

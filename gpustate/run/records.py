@@ -37,7 +37,7 @@ def begin(run: str, verb: str, source: str, options: dict[str, Any]) -> Path | N
         for key, value in options.items()
         if not callable(value)
     }
-    for key in ("inventory", "private_key"):
+    for key in ("inventory", "private_key", "bundle"):
         if isinstance(kept.get(key), str) and os.path.exists(kept[key]):
             kept[key] = os.path.abspath(kept[key])
     data = {

@@ -154,7 +154,10 @@ class Walk:
 
     def _bundled(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Refuse a node that would change, when its bundle lacks something for that."""
-        if gate.announced(results) and any(s.name == "bundle" for s in self.states):
+        idle = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
+        if any(s.name == "bundle" for s in self.states) and any(
+            r.outcome not in idle for r in results.values()
+        ):
             from gpustate.run import bundled
 
             reason = bundled.lacking(self.states, look)

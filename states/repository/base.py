@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.ops.upload import BUNDLE_FOLDER, LEAVE_BUNDLE
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
@@ -349,10 +349,11 @@ class RepositoryState(RepositoryParameters):
                 yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
         if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
             yield ops.RemoveFile(self.key_path)
+        if _bundled(seen.sources_text) and not _bundled(wanted.sources_text):
+            yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
         if "lists_read" in plan.fields:
             # A node with a bundle has no way out: nobody else is asked.
-            bundled = (seen.where.uri or "").startswith(f"file:{BUNDLE_FOLDER}/")
-            for file in () if bundled else seen.unread:
+            for file in () if _bundled(seen.where.uri) else seen.unread:
                 yield read_if_possible(file)
             paths = {
                 "key_text": self.key_path,
@@ -391,6 +392,13 @@ class RepositoryState(RepositoryParameters):
             f"forget the package lists of {self.name}",
             timeout=30,
         )
+        if _bundled(seen.sources_text):
+            yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
+
+
+def _bundled(text: str | None) -> bool:
+    """A source entry or address is that of a bundle (see the state bundle)."""
+    return f"file:{BUNDLE_FOLDER}/" in (text or "")
 
 
 def _kept_key(seen: Observed) -> str | None:

@@ -1,0 +1,140 @@
+"""A node has its part of a bundle, apt sees nothing else, and both go again without a trace."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundleworld import Site
+
+from gpustate import NodeFacts, PolicyError, ops
+from gpustate.bundle import reading
+from gpustate.bundle.reading import Bundle
+from gpustate.model.policy import Policy, build
+from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, ONLY_BUNDLE
+from gpustate.plan.make import Look
+from gpustate.run import bundled
+from gpustate.states.bundle import CONF_TEXT, BundleInPlace
+from gpustate.states.preflight import NodeFit
+from gpustate.states.repository import DriverRepository
+from gpustate.testing import FakeNode, check_contract
+
+FACTS: dict[str, Any] = {
+    "os_id": "debian",
+    "os_version": "12",
+    "machine": "x86_64",
+    "package_manager": "apt",
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return reading.load(str(Site(tmp_path / "site").bundle(tmp_path / "b.tar")))
+
+
+def node(**facts: Any) -> FakeNode:
+    shell = {"gpustate-bundle": (0, "")}
+    return FakeNode(facts=NodeFacts(**{**FACTS, **facts}), shell=shell)
+
+
+def test_the_contract_is_kept_with_a_bundle(bundle: Bundle) -> None:
+    check_contract(BundleInPlace(file=bundle.path))
+
+
+def test_without_a_file_nothing_is_done() -> None:
+    state = BundleInPlace()
+    assert not state.plan(state.probe(node()))
+
+
+def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle: Bundle) -> None:
+    state = BundleInPlace(file=bundle.path)
+    seen = state.probe(node())
+    assert state.refuse(seen) is None
+    steps = list(state.apply(seen, state.plan(seen)))
+    upload = next(step for step in steps if isinstance(step, ops.Upload))
+    assert upload.prefix == "debian12-x86_64"
+    assert upload.folder == f"{BUNDLE_FOLDER}/{bundle.id}"
+    assert sorted(name for name, _, _ in upload.files) == [
+        "base/InRelease",
+        "base/Packages",
+        "base/app_1.0_amd64.deb",
+        "base/libone_1.0_amd64.deb",
+        "base/postman_1.0_amd64.deb",
+    ]
+    texts = {step.path: step.text for step in steps if isinstance(step, ops.PutText)}
+    assert texts[APT_CONF] == CONF_TEXT
+    assert 'Dir::Etc::sourceparts "-";' in CONF_TEXT
+    lines = texts[f"{BUNDLE_FOLDER}/sources.list"].splitlines()[1:]
+    assert lines == [
+        f"deb [signed-by={BUNDLE_FOLDER}/key.asc] file:{BUNDLE_FOLDER}/{bundle.id}/base /"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"os_version": "13"}, "debian13-x86_64 is not in the bundle .* has debian12-x86_64"),
+        ({"machine": "aarch64"}, "debian12-aarch64 is not in the bundle"),
+        ({"package_manager": "dnf"}, "this node has none"),
+    ],
+)
+def test_a_node_that_the_bundle_is_not_for_is_refused(
+    bundle: Bundle, facts: dict[str, Any], said: str
+) -> None:
+    import re
+
+    state = BundleInPlace(file=bundle.path)
+    reason = state.refuse(state.probe(node(**facts)))
+    assert reason is not None
+    assert re.search(said, reason), reason
+
+
+@pytest.mark.parametrize("file", ["/nowhere/b.tar", "", "/dev/null", "/etc/passwd"])
+def test_a_file_that_is_no_bundle_is_an_error_of_the_policy(file: str) -> None:
+    with pytest.raises(PolicyError, match="is no bundle"):
+        build(BundleInPlace, {"file": file})
+
+
+def test_taking_it_away_needs_no_bundle_any_more() -> None:
+    state = build(BundleInPlace, {"file": "/nowhere/b.tar", "ensure": "absent"})
+    fake = node()
+    fake.files[APT_CONF] = CONF_TEXT
+    seen = state.probe(fake)
+    steps = list(state.apply(seen, state.plan(seen)))
+    assert len(steps) == 1
+    assert shlex.quote(BUNDLE_FOLDER) in steps[0].script()
+
+
+def test_everything_that_runs_on_a_node_looks_for_the_bundle_first() -> None:
+    assert ONLY_BUNDLE in ops.LIBRARY
+    assert f"APT_CONFIG={APT_CONF}" in ONLY_BUNDLE
+
+
+# --- policies ------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_the_last_word_about_where_packages_come_from(bundle: Bundle) -> None:
+    policy = Policy(NodeFit(), DriverRepository(), BundleInPlace(file=bundle.path))
+    made = bundled.onto(policy, None)
+    assert {state.name for state in made.states} == {"preflight", "driver-repository", "bundle"}
+    assert ("states", "bundle", "file") in made.last
+    # This bundle has no driver: its repository stays what it was.
+    assert next(s for s in made.states if s.name == "driver-repository").source == "vendor"
+    assert bundled.onto(Policy(NodeFit()), None).last == ()
+
+
+def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundle: Bundle) -> None:
+    from gpustate.model.facts import NodeView
+    from gpustate.states.driver import DriverInstalled
+
+    states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580)]
+    view = NodeView("gpu1", (), {}, NodeFacts(**FACTS))
+    reason = bundled.lacking(states, Look(view))
+    assert str(reason) == (
+        f"driver branch 580 as a whole set (there is none) is not in the bundle {bundle.path}; "
+        "make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE"
+    )
+    assert bundled.lacking(states[:1], Look(view)) is None
+    assert bundled.lacking(states[1:], Look(view)) is None
