@@ -221,8 +221,11 @@ def from_text(text: str, place: str) -> Manifest:
         raise UsageError(f"format is {shown(found)}, wanted {FORMAT}", place=place, fix=_FIX)
     sources = [
         Source(
-            *(part.get(key, str) for key in ("origin", "suite", "component", "site")),
-            signed_by=part.words("signed_by"),
+            part.get("origin", str),
+            part.get("suite", str),
+            part.get("component", str),
+            part.get("site", str),
+            part.words("signed_by"),
         )
         for part in top.parts("sources")
     ]
@@ -305,18 +308,18 @@ def _target(part: _Part, sources: list[Source]) -> Target:
 
 
 def _repository(part: _Part, sources: list[Source]) -> Repository:
-    name = part.get("name", str)
-    if name not in (DRIVER, TOOLKIT, BASE):
-        raise part.fail("name", f"is {named(name)}, wanted {DRIVER}, {TOOLKIT} or {BASE}")
+    kind = part.get("name", str)
+    if kind not in (DRIVER, TOOLKIT, BASE):
+        raise part.fail("name", f"is {named(kind)}, wanted {DRIVER}, {TOOLKIT} or {BASE}")
     entries: list[Entry] = []
     for row in part.parts("packages"):
         number = row.number("source")
         if number >= len(sources):
             raise row.fail("source", f"is {number}, and there is no such source")
-        words = (row.word(key) for key in ("name", "version", "architecture"))
-        entries.append(Entry(*words, row.file("file"), sources[number]))
+        name, version, architecture = (row.word(k) for k in ("name", "version", "architecture"))
+        entries.append(Entry(name, version, architecture, row.file("file"), sources[number]))
     made = Repository(
-        name, tuple(entries), tuple(row.file("name") for row in part.parts("indexes"))
+        kind, tuple(entries), tuple(row.file("name") for row in part.parts("indexes"))
     )
     if len({file.name for file in made.files}) != len(made.files):
         raise part.fail("packages", "has a file twice")

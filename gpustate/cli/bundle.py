@@ -104,6 +104,11 @@ def _cases(
     if kinds:
         if "-i" in sys.argv or "--inventory" in sys.argv:
             raise UsageError("--for and an inventory contradict each other", fix="give one of them")
+        if len({kind.partition("/")[0] for kind in kinds}) > 1:
+            raise UsageError(
+                "--for names several distributions, and --sources are those of one",
+                fix="make a bundle for each",
+            )
         cases = [bundled.case_of_name(kind, policy, files, gpus) for kind in kinds]
     else:
         if gpus:

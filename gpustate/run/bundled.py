@@ -32,7 +32,10 @@ from gpustate.text import aptsources
 from gpustate.text.words import shown
 
 #: Who uses which repository.
-_USERS = {DRIVER: ("driver", DriverRepository), TOOLKIT: ("container-toolkit", ToolkitRepository)}
+_USERS: dict[str, tuple[str, type[Any]]] = {
+    DRIVER: ("driver", DriverRepository),
+    TOOLKIT: ("container-toolkit", ToolkitRepository),
+}
 _FILES = TextFiles("file of sources", UsageError, 4)
 _RELEASE = re.compile(r"([a-z]+)([0-9]+)/([a-z0-9_]+)")
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")

@@ -6,7 +6,7 @@ Pure: takes what is known, gives the reason or ``None``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +15,9 @@ from gpustate.compat.facts import Facts, Value
 from gpustate.errors import GpustateError, LockHeld, RefusedError
 from gpustate.model.change import Disruption
 from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.state import AnyState
 from gpustate.plan import make
+from gpustate.plan.make import Look
 from gpustate.run.ledger import Ledger, Lock
 
 
@@ -168,3 +170,20 @@ def refuse_what_exceeds(
             )
     results.update(refused)
     return refused
+
+
+def bundled(states: Sequence[AnyState], look: Look, results: Mapping[str, StateResult]) -> None:
+    """Refuse a node that is not as wanted, when the bundle that it is to be made from lacks something.
+
+    Raises:
+        RefusedError: naming what is missing.
+    """
+    idle = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
+    if not any(state.name == "bundle" for state in states):
+        return
+    if any(result.outcome not in idle for result in results.values()):
+        from gpustate.run import bundled as bundles
+
+        reason = bundles.lacking(states, look)
+        if reason is not None:
+            raise reason

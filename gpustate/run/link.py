@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from gpustate import ops
@@ -65,6 +66,19 @@ class Link:
             except ConnectionFailed as error:
                 problem = error
         raise problem
+
+    def upload(self, program: ops.Program) -> None:
+        """Bring the files that a program needs; what arrived in part is gone on with.
+
+        Raises:
+            ConnectionFailed, StepFailed: they cannot be brought.
+        """
+        for state, step in program.steps:
+            if isinstance(step, ops.Upload):
+                from gpustate.remote import upload
+
+                self.say("step", step.label, state)
+                self.repeat(partial(upload.send, self.session, step))
 
     def run(
         self,

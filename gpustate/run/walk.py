@@ -32,7 +32,6 @@ from gpustate.model.encode import plain
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.model.policy import Resolved
 from gpustate.model.state import AnyState
-from gpustate.model.step import Step
 from gpustate.plan import make
 from gpustate.plan.make import Look
 from gpustate.plan.work import planned_steps
@@ -136,10 +135,10 @@ class Walk:
         told = (line for result in results.values() for line in result.plan.warnings)
         self.result.notes += dict.fromkeys(told)
         self._keep(look, results)
+        gate.bundled(self.states, look, results)
         self._end(*settle.node_status(results.values()))
         if self.result.status is NodeStatus.REFUSED:
             return
-        self._bundled(look, results)
         self._compatible(look, results)
         if not self.options.apply:
             if self.options.timings:
@@ -151,27 +150,6 @@ class Walk:
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
-
-    def _bundled(self, look: Look, results: Mapping[str, StateResult]) -> None:
-        """Refuse a node that would change, when its bundle lacks something for that."""
-        idle = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
-        if any(s.name == "bundle" for s in self.states) and any(
-            r.outcome not in idle for r in results.values()
-        ):
-            from gpustate.run import bundled
-
-            reason = bundled.lacking(self.states, look)
-            if reason is not None:
-                raise reason
-
-    def _upload(self, steps: Sequence[Step]) -> None:
-        """Bring the files that steps need; what arrives in part is gone on with."""
-        for step in steps:
-            if isinstance(step, ops.Upload):
-                from gpustate.remote import upload
-
-                self._say("note", step.label)
-                self._link.repeat(lambda step=step: upload.send(self.session, step))
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
@@ -311,7 +289,7 @@ class Walk:
         if program.steps:
             self._say("started", f"stage {stage}: {', '.join(sorted(names))}")
             run = f"{self.options.run}-{stage}"
-            self._upload([step for _, step in program.steps])
+            self._link.upload(program)
             self._run_program(run, program, ledger, record, keep_lock=more or reboot)
         if record.died:
             steps = [r.unfinished_step for r in record.states.values() if r.unfinished_step]

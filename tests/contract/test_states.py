@@ -22,6 +22,7 @@ from gpustate.testing import check_contract
 
 TOP = Path(__file__).parents[2]
 NAMES = (
+    "bundle",
     "cdi",
     "container-toolkit",
     "containerd",

@@ -50,6 +50,7 @@ policy = Policy(*preset.states, *(registry.get(name)() for name in sorted(others
 """
 #: States that are in the run and have no step there, each with its reason.
 STEPLESS = {
+    "bundle": "its default names no bundle",
     "crio": "CRI-O is not on these nodes",
     "cuda-toolkit": "its default names no version",
     "docker": "docker is not on these nodes",

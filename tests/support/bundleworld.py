@@ -42,7 +42,9 @@ class Site:
         self.key = SigningKey.load(folder / "upstream.pem")
         self.signing = SigningKey.load(folder / "bundle.pem")
         rows = [stanza(name, self._file(name), needs) for name, needs in PACKAGES.items()]
-        self.publish([row.replace("Package: libc6", "Essential: yes\nPackage: libc6") for row in rows])
+        self.publish(
+            [row.replace("Package: libc6", "Essential: yes\nPackage: libc6") for row in rows]
+        )
 
     def _file(self, name: str) -> bytes:
         data = f"package {name}\n".encode() * 2000
@@ -51,7 +53,9 @@ class Site:
 
     def publish(self, stanzas: Sequence[str]) -> None:
         """Write and sign the index."""
-        text = "\n".join(stanzas).replace("Package: postman\n", "Package: postman\nProvides: mail-agent\n")
+        text = "\n".join(stanzas).replace(
+            "Package: postman\n", "Package: postman\nProvides: mail-agent\n"
+        )
         (self.root / "Packages").write_text(text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         release = (

@@ -34,22 +34,22 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
     def do_GET(self) -> None:
+        site = self.server
+        assert isinstance(site, Server)
         wanted = self.headers.get("Range")
-        self.server.asked.append(wanted)
-        if self.server.status != 200:
-            self.send_error(self.server.status)
+        site.asked.append(wanted)
+        if site.status != 200:
+            self.send_error(site.status)
             return
         start = 0
-        if wanted and self.server.ranges:
+        if wanted and site.ranges:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(self.server.data) - start))
+        self.send_header("Content-Length", str(len(site.data) - start))
         self.end_headers()
-        cut = self.server.cuts.pop(0) if self.server.cuts else len(self.server.data)
-        self.wfile.write(self.server.data[start : start + cut])
+        cut = site.cuts.pop(0) if site.cuts else len(site.data)
+        self.wfile.write(site.data[start : start + cut])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -67,7 +67,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def test_a_download_that_was_cut_is_continued_where_it_ended(server: Server, tmp_path: Path) -> None:
+def test_a_download_that_was_cut_is_continued_where_it_ended(
+    server: Server, tmp_path: Path
+) -> None:
     server.cuts = [100_000, 200_000]
     path = fetch.file(server.url, SHA, len(DATA), tmp_path)
     assert path.read_bytes() == DATA
@@ -105,7 +107,9 @@ def test_another_content_is_never_used(server: Server, tmp_path: Path) -> None:
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize(("status", "said"), [(404, "no such file"), (403, "refused"), (500, "500")])
+@pytest.mark.parametrize(
+    ("status", "said"), [(404, "no such file"), (403, "refused"), (500, "500")]
+)
 def test_what_the_server_says_is_told(
     server: Server, tmp_path: Path, status: int, said: str
 ) -> None:
@@ -125,7 +129,7 @@ def test_a_server_that_is_not_there_is_one_line(
 ) -> None:
     monkeypatch.setattr(fetch.time, "sleep", lambda _: None)
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(ConnectionFailed, match="cannot be fetched .*check address and proxy"):
+    with pytest.raises(ConnectionFailed, match=r"cannot be fetched .*check address and proxy"):
         fetch.text_of("http://127.0.0.1:9/InRelease")
 
 

@@ -240,7 +240,9 @@ def test_a_repository_signed_by_another_key_is_refused_with_both_named(
         upstream.read(place, "amd64", site.cache)
     both = (other.public().encode(), site.key.public().encode())
     pinned = upstream.Place(site.root.as_uri(), "/", (), both, (other.fingerprint,))
-    with pytest.raises(RefusedError, match=f"signed by {site.key.fingerprint}, wanted {other.fingerprint}"):
+    with pytest.raises(
+        RefusedError, match=f"signed by {site.key.fingerprint}, wanted {other.fingerprint}"
+    ):
         upstream.read(pinned, "amd64", site.cache)
 
 
@@ -326,7 +328,9 @@ def test_what_nobody_offers_is_refused_with_who_needs_it() -> None:
 
 def test_packages_that_clash_are_refused_with_both_named() -> None:
     where = world(stanza("a", b"", Conflicts="b"), stanza("b", b""))
-    with pytest.raises(RefusedError, match=r"b 1.0 \(asked for\) and a 1.0 \(asked for\) cannot be"):
+    with pytest.raises(
+        RefusedError, match=r"b 1.0 \(asked for\) and a 1.0 \(asked for\) cannot be"
+    ):
         close(where, [("a", ""), ("b", "")], Base())
 
 

@@ -68,7 +68,9 @@ def test_what_does_not_fit_is_thrown_away_and_sent_anew_the_next_time(step: Uplo
     part = Path(step.folder) / f"{APP}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 10)
-    with pytest.raises(StepFailed, match="is not what its bundle says; see: gpustate bundle check"):
+    with pytest.raises(
+        StepFailed, match=r"is not what its bundle says; see: gpustate bundle check"
+    ):
         send(step)
     assert not part.exists()
     send(step)
@@ -78,7 +80,7 @@ def test_what_does_not_fit_is_thrown_away_and_sent_anew_the_next_time(step: Uplo
 def test_a_bundle_that_was_damaged_is_never_put_in_place(step: Upload) -> None:
     source = Path(step.source) / step.prefix / APP
     source.write_bytes(b"x" * source.stat().st_size)
-    with pytest.raises(StepFailed, match="app_1.0_amd64.deb is not what its bundle says"):
+    with pytest.raises(StepFailed, match=r"app_1.0_amd64.deb is not what its bundle says"):
         send(step)
     assert not (Path(step.folder) / APP).exists()
     source.write_bytes(b"x")
@@ -88,7 +90,7 @@ def test_a_bundle_that_was_damaged_is_never_put_in_place(step: Upload) -> None:
 
 def test_no_room_is_told_before_anything_is_sent(step: Upload) -> None:
     huge = replace(step, files=((APP, "0" * 64, 1 << 50),))
-    with pytest.raises(StepFailed, match="MiB are free, and the bundle needs .* No space left"):
+    with pytest.raises(StepFailed, match=r"MiB are free, and the bundle needs .* No space left"):
         send(huge)
     assert not list(Path(step.folder).rglob("*.part"))
 

@@ -121,7 +121,8 @@ def test_a_bundle_is_the_last_word_about_where_packages_come_from(bundle: Bundle
     assert {state.name for state in made.states} == {"preflight", "driver-repository", "bundle"}
     assert ("states", "bundle", "file") in made.last
     # This bundle has no driver: its repository stays what it was.
-    assert next(s for s in made.states if s.name == "driver-repository").source == "vendor"
+    (repository,) = (s for s in made.states if isinstance(s, DriverRepository))
+    assert repository.source == "vendor"
     assert bundled.onto(Policy(NodeFit()), None).last == ()
 
 

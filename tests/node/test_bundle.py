@@ -1,0 +1,117 @@
+"""A node that reaches no repository becomes a GPU node from a bundle: real apt, dpkg, ssh and reboot.
+
+The node's way to the lab's repository server is closed in its network namespace; ssh is all that is left.
+Simulated are NVIDIA's packages, the kernels and the GPUs. Looked at with dpkg, apt and what steps printed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from commands import gpustate
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {"bundle": ("real node", "debian12")}
+
+POLICY = """
+from gpustate import Policy
+from gpustate.registry import get
+
+policy = Policy(get("preflight")(), get("nouveau")(), get("driver-repository")(), get("driver")(branch=580),
+    get("persistenced")(), get("fabric-manager")(), get("toolkit-repository")(), get("container-toolkit")(),
+    get("dcgm")(), get("validator")(containers="none"))
+"""
+FOLDER = "/var/lib/gpustate-bundle"
+
+
+@pytest.fixture
+def cut_off(lab: Lab, node12: Node) -> Iterator[None]:
+    """Nothing but ssh leads to the node or from it."""
+    port = str(urlsplit(lab.repository_url).port)
+    words = ["ip", "-n", node12.network.namespace(node12.name), "rule"]
+    rule = ["ipproto", "tcp", "dport", port, "prohibit"]
+    yield subprocess.run([*words, "add", *rule], check=True) and None
+    subprocess.run([*words, "del", *rule], check=True)
+
+
+@pytest.fixture
+def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "policy.py"
+    path.write_text(POLICY)
+    return path
+
+
+@pytest.fixture
+def bundle(lab: Lab, node12: Node, policy: Path) -> Path:
+    """Made before the node is cut off; the repositories are read from this machine."""
+    path = policy.with_name("b.tar")
+    gpustate("bundle", policy, "-i", lab.inventory, "-l", node12.name, "--out", path, code=0)
+    gpustate("bundle", "check", path, code=0)
+    return path
+
+
+def test_a_node_without_a_way_out_is_made_from_a_bundle(
+    lab: Lab, node12: Node, policy: Path, bundle: Path, cut_off: None
+) -> None:
+    node, target = node12, ("-i", lab.inventory, "-l", node12.name)
+
+    def ran(verb: str, *more: str, code: int = 0) -> dict[str, Any]:
+        words = (verb, policy, *target, "--bundle", bundle, *more, "-o", "json")
+        found: dict[str, Any] = json.loads(gpustate(*words, code=code).out)["nodes"][0]
+        return found
+
+    address = urlsplit(lab.repository_url)
+    reach = f"bash -c 'echo >/dev/tcp/{address.hostname}/{address.port}'"
+    assert node.run(reach, check=False).returncode != 0, "the node is not cut off"
+
+    # A kernel that the bundle has no headers for: refused in one line, and nothing was touched.
+    release = "9.9.9-none"
+    node.run(f"touch /boot/vmlinuz-{release}; mkdir -p /lib/modules/{release}/kernel")
+    refused = ran("apply", "--yes", code=5)
+    assert refused["reason"] == (
+        f"linux-headers-{release} is not in the bundle {bundle}; make one that has it: "
+        f"gpustate bundle POLICY -i INVENTORY --kernel {release} --out FILE"
+    )
+    assert node.run(f"ls {FOLDER}", check=False).returncode != 0
+    node.run(f"rm -r /boot/vmlinuz-{release} /lib/modules/{release}")
+
+    applied = ran("apply", "--yes")
+    assert applied["status"] == "ok", applied
+    assert {s["state"]: s["outcome"] for s in applied["states"]}["validator"] == "changed"
+    installed = node.run(
+        "dpkg-query -W -f '${Package} ${Status}\\n' 'nvidia-*' 'datacenter*'"
+    ).stdout
+    for name in ("nvidia-driver-cuda", "nvidia-container-toolkit", "datacenter-gpu-manager-4-core"):
+        assert f"{name} install ok installed" in installed.replace("hold ok", "install ok")
+    printed = node.run("cat /var/lib/gpustate/runs/*/out.*").stdout
+    assert f"file:{FOLDER}/" in printed
+    assert "http://" not in printed, "some other repository was tried"
+
+    assert changed(ran("apply", "--yes")) == []
+    node.reboot()
+    assert changed(ran("drift")) == []
+    assert changed(ran("apply", "--yes")) == []
+
+    gpustate("remove", policy, *target, "--yes", code=0)
+    assert node.run(f"ls {FOLDER}", check=False).returncode != 0
+    left = node.run("ls /etc/apt/sources.list.d /etc/apt/preferences.d /var/lib/apt/lists").stdout
+    assert "bundle" not in left
+    assert "gpustate-driver" not in left
+
+
+def changed(row: dict[str, Any]) -> list[str]:
+    assert row["status"] == "ok", row
+    return [
+        s["state"] for s in row["states"] if s["outcome"] not in ("unchanged", "not applicable")
+    ]
