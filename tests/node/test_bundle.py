@@ -68,7 +68,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
 
     def ran(verb: str, *more: str, code: int = 0) -> dict[str, Any]:
         words = (verb, policy, *target, "--bundle", bundle, *more, "-o", "json")
-        found: dict[str, Any] = json.loads(gpustate(*words, code=code).out)["nodes"][0]
+        found: dict[str, Any] = json.loads(gpustate(*words, code=code, timeout=900).out)["nodes"][0]
         return found
 
     address = urlsplit(lab.repository_url)
