@@ -26,6 +26,9 @@ class _Bundle(click.Group):
             args = ["make", *args]
         return super().parse_args(ctx, args)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or self.commands["make"]
+
 
 @click.group(cls=_Bundle)
 def group() -> None:
