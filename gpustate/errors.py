@@ -14,7 +14,8 @@
     ├── StepFailed           a step of an apply went wrong on the node
     └── LabError             the throw-away nodes could not be made
 
-Each carries the exit code that ``design.md`` section 8 gives it. Which code wins when several
+Each carries the exit code that ``design.md`` section 8 gives it; 9 is of nodes only, which wait for a
+person at their console. Which code wins when several
 apply is decided in :func:`worst_exit_code`, in one place.
 """
 
@@ -32,6 +33,7 @@ EXIT_REFUSED = 5
 EXIT_STOPPED = 6
 EXIT_ROLLED_BACK = 7
 EXIT_LOCKED = 8
+EXIT_BLOCKED = 9
 EXIT_INTERRUPTED = 130
 
 #: The worst for an operator first.
@@ -42,6 +44,7 @@ _WORST_FIRST = (
     EXIT_STOPPED,
     EXIT_UNREACHABLE,
     EXIT_REFUSED,
+    EXIT_BLOCKED,
     EXIT_LOCKED,
     EXIT_PENDING,
 )

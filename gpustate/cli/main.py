@@ -141,7 +141,8 @@ def cli() -> None:
     """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
 
     Exit codes: 0 done, 1 error, 2 changes pending, 3 validation failed, 4 a node could not be
-    reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 130 interrupted.
+    reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 9 somebody has
+    to be at the console, 130 interrupted.
     """
 
 

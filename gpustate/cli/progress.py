@@ -60,6 +60,9 @@ class Progress:
 
     def event(self, event: Event) -> None:
         """Take note of one thing that happened."""
+        if event.kind == "secret":
+            self.say(f"{event.node}: {event.state}: {event.text}")
+            return
         if event.kind == "finished":
             self._busy.pop(event.node, None)
             self._done += 1

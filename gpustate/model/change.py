@@ -68,12 +68,15 @@ class Plan:
         notes: things a person should know that change nothing.
         refusal: why this state must not be applied here, with the next move; ``None`` when it may.
         warnings: as notes, but shown of the node, and also where there is nothing to do.
+        blocked: what only a person at the node's console can do, once nothing is left to change; states
+            that need this one wait until then.
     """
 
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
     refusal: str | None = None
     warnings: tuple[str, ...] = ()
+    blocked: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.changes)

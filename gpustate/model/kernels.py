@@ -39,6 +39,7 @@ class Kernel:
         module_path: the nvidia module modprobe would take, ``None`` where there is none.
         nvidia_version, nvidia_license, nvidia_signer: what modinfo says of it; the signer is
             ``None`` for a module without a signature.
+        nvidia_key: serial number of the certificate it is signed with, as hexadecimal digits.
         boots_next: GRUB's menu and environment say that the next boot takes it.
     """
 
@@ -51,6 +52,7 @@ class Kernel:
     nvidia_version: str | None = None
     nvidia_license: str | None = None
     nvidia_signer: str | None = None
+    nvidia_key: str | None = None
     module_path: str | None = None
     boots_next: bool = False
 
@@ -87,7 +89,7 @@ _SCRIPT = (
     DKMS_HALF
     + r"""
 run=; [ -n "${GPUSTATE_IMAGE-}" ] || run=$(uname -r); dir=/var/lib/gpustate/cache
-about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*) printf '%s\n' "$l";; esac; done; }
+about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*|sig_key:*) printf '%s\n' "$l";; esac; done; }
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
   n=; for f in "/boot/initrd.img-$k" "/boot/initramfs-$k.img" "/boot/initrd-$k"; do [ -e "$f" ] && { n=$f; break; }; done
@@ -100,7 +102,7 @@ one() {
   [ -e "$p" ] && ! half "$k" "$p" || return 0
   printf 'module: %s\n' "$p"
   case $p in *.ko) about "$p"; return 0;; esac
-  s=$(stat -L -c '%n %s %Y %i' "$p"); c=$dir/modinfo-$k
+  s=$(stat -L -c '%n %s %Y %i' "$p"); c=$dir/about-$k
   { IFS= read -r o <"$c"; } 2>/dev/null && [ "$o" = "$s" ] && { cat "$c"; return 0; }
   t=$(about "$p"); printf '%s\n' "$t"
   [ -d "${dir%/*}" ] && mkdir -p "$dir" && printf '%s\n%s\n' "$s" "$t" >"$c.$$" && mv -f "$c.$$" "$c"
@@ -152,7 +154,7 @@ class Kernels(Ask[tuple[Kernel, ...]]):
                 found.append(dict(zip(_KEYS, parts[1:], strict=True)))
             elif found:
                 key, _, value = line.partition(":")
-                if key in ("module", "version", "license", "signer"):
+                if key in ("module", "version", "license", "signer", "sig_key"):
                     found[-1].setdefault(key, value.strip())
         image = any(line == "no kernel runs" for line in answer.text.splitlines())
         if not image and not any(keys["running"] for keys in found):
@@ -179,6 +181,7 @@ def _kernel(keys: dict[str, str], chosen: str | None) -> Kernel:
         nvidia_version=keys.get("version") or None,
         nvidia_license=keys.get("license") or None,
         nvidia_signer=keys.get("signer") or None,
+        nvidia_key=keys.get("sig_key", "").replace(":", "").lower() or None,
         module_path=keys.get("module") or None,
         boots_next=keys["release"] == chosen,
     )

@@ -25,6 +25,7 @@ class Outcome(Enum):
     ROLLED_BACK = "rolled back"
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
+    BLOCKED = "blocked: needs a console"  # all is done but what only a person there can do
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class NodeStatus(Enum):
     LOCKED = "locked"
     ROLLED_BACK = "rolled back"
     INTERRUPTED = "interrupted"
+    BLOCKED = "blocked: needs a console"
 
 
 @dataclass(slots=True)
@@ -94,7 +96,10 @@ class NodeResult:
     @property
     def changed(self) -> bool:
         """Something on the node is different from before."""
-        return bool(self.outcomes(Outcome.CHANGED, Outcome.REBOOT_PENDING))
+        waiting = self.outcomes(Outcome.BLOCKED)
+        return bool(self.outcomes(Outcome.CHANGED, Outcome.REBOOT_PENDING)) or any(
+            result.plan for result in waiting
+        )
 
     @property
     def pending(self) -> bool:
@@ -115,4 +120,5 @@ class NodeResult:
             NodeStatus.LOCKED: errors.EXIT_LOCKED,
             NodeStatus.ROLLED_BACK: errors.EXIT_ROLLED_BACK,
             NodeStatus.INTERRUPTED: errors.EXIT_INTERRUPTED,
+            NodeStatus.BLOCKED: errors.EXIT_BLOCKED,
         }[self.status]

@@ -16,6 +16,8 @@ from gpustate.plan.ranges import fold, natural
 
 #: Stands for a node's own name where a text is about many.
 NODE = "(node)"
+#: A node that waits for a person at its console has a plan for all the rest.
+_PLANNED = ("ok", "blocked: needs a console")
 #: Words of states that a plan would do something to.
 TOUCHED = ("would change", "known after")
 _QUIET = ("unchanged", "not applicable")
@@ -44,7 +46,7 @@ class Group:
     @property
     def pending(self) -> bool:
         """Something would change on them."""
-        return self.node["status"] == "ok" and any(
+        return self.node["status"] in _PLANNED and any(
             state["outcome"] in TOUCHED for state in self.node["states"]
         )
 
@@ -162,7 +164,7 @@ def counts(groups: Sequence[Group]) -> dict[str, int]:
     found = {"change": 0, "unchanged": 0, "not_planned": 0}
     for one in groups:
         key = "change" if one.pending else "unchanged"
-        found[key if one.node["status"] == "ok" else "not_planned"] += len(one.names)
+        found[key if one.pending or one.node["status"] == "ok" else "not_planned"] += len(one.names)
     return found
 
 

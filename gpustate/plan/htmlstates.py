@@ -10,7 +10,7 @@ from gpustate.plan.htmltext import tag, text
 from gpustate.plan.overview import diff_lines, state_words
 
 _QUIET = ("unchanged", "not applicable")
-_BAD = ("failed", "refused", "not run")
+_BAD = ("failed", "refused", "not run", "blocked: needs a console")
 _DIFF = {"+": "a", "-": "d", "@": "h"}
 #: Lines of a diff that are shown; the plan has the rest.
 _LINES = 2000

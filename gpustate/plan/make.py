@@ -1,7 +1,8 @@
 """From what a node's states observed to what would be done: pure.
 
 Each state, in order, gets one of: not applicable, refused, known after (a state it needs to look
-behind has changes of its own), would change, unchanged, or not run because another failed.
+behind has changes of its own), would change, unchanged, blocked (a person has to be at the
+console), or not run because another failed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _FAILED = (
     Outcome.NOT_RUN,
     Outcome.REFUSED,
     Outcome.INTERRUPTED,
+    Outcome.BLOCKED,
 )
 
 
@@ -146,6 +148,8 @@ def _one(
     refusal = refusal or plan.refusal
     if refusal is not None:
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
+    if plan.blocked is not None and not plan:
+        return StateResult(name, Outcome.BLOCKED, plan, reason=plan.blocked, proof=state.proof)
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
     if plan and look.view.facts.image and left_to_first_boot(state, seen, plan):
         outcome = Outcome.FIRST_BOOT

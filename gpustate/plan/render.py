@@ -38,6 +38,7 @@ _SIGNS = {
     "rolled back": ("x", "red"),
     "refused": ("x", "red"),
     "interrupted": ("x", "red"),
+    "blocked: needs a console": ("!", "yellow"),
 }
 _COSTS = {
     "none": "dim",

@@ -104,6 +104,7 @@ class FleetResult:
         """The last line, for grep."""
         ok = [n for n in self.nodes if n.status is NodeStatus.OK]
         changed = sum(n.changed if self.applied else n.pending for n in self.nodes)
+        blocked = self.count(NodeStatus.BLOCKED)
         unchanged = sum(not (n.changed or n.pending) for n in ok)
         numbers = {
             "nodes": len(self.nodes) + len(self.skipped),
@@ -114,6 +115,7 @@ class FleetResult:
             "unreachable": self.count(NodeStatus.UNREACHABLE),
             "refused": self.count(NodeStatus.REFUSED, NodeStatus.LOCKED),
             "rolled_back": self.count(NodeStatus.ROLLED_BACK),
+            **({"blocked": blocked} if blocked else {}),
             "reboots": sum(n.reboots for n in self.nodes),
             "duration_s": f"{self.duration_s:.1f}",
         }

@@ -15,6 +15,9 @@ from gpustate.text.numbers import whole
 #: How long a lock holds when nobody renews it, in seconds. A stage may build kernel modules.
 LOCK_TTL_S = 3600
 
+#: A file a state, on a node: what a person is told once, and what is in no journal and no document.
+ONCE = "/run/gpustate/once"
+
 
 @dataclass(frozen=True, slots=True)
 class Lock:
@@ -58,6 +61,7 @@ class Ledger:
     program: Program | None = None
     now: int = 0
     newest: str = "none"  # run: what is started later is started only if it is still that one
+    told: tuple[str, ...] = ()  # states that have a secret for the person at the controller
 
     @property
     def locked(self) -> bool:
@@ -93,6 +97,7 @@ class AskLedger(Ask[Ledger]):
     def script(self) -> str:
         return r"""printf 'now %s\n' "$(date +%s)"
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
+for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
 r=$(ls -1t $G/runs 2>/dev/null | grep -v '\.new$' | head -n 1)
 if [ -n "$r" ]; then
   printf 'newest %s\n' "$r"
@@ -102,18 +107,21 @@ if [ -n "$r" ]; then
     printf 'program %s %s %s\n' "$r" $a "$l";;
   esac
 fi
-:"""
+:""".replace("@ONCE@", ONCE)
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
         program: Program | None = None
         now, newest = 0, "none"
+        told: list[str] = []
         for line in answer.text.splitlines():
             word, _, rest = line.partition(" ")
             if word == "now":
                 now = whole(rest.strip()) or now
             elif word == "lock":
                 lock = read_lock(rest)
+            elif word == "told" and _RUN.fullmatch(rest):
+                told.append(rest)
             elif word == "newest" and _RUN.fullmatch(rest):
                 newest = rest
             elif word == "program":
@@ -122,7 +130,7 @@ fi
                 # It is put into scripts: a folder that is no run of ours is left alone.
                 if _RUN.fullmatch(run):
                     program = Program(run, alive == "1", last)
-        return Ledger(lock, program, now, newest)
+        return Ledger(lock, program, now, newest, tuple(told))
 
     def stand_in(self) -> Ledger:
         return Ledger()

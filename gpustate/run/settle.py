@@ -20,6 +20,7 @@ _WORST_FIRST = (
     (Outcome.FAILED, NodeStatus.FAILED),
     (Outcome.REFUSED, NodeStatus.REFUSED),
     (Outcome.INTERRUPTED, NodeStatus.INTERRUPTED),
+    (Outcome.BLOCKED, NodeStatus.BLOCKED),
     (Outcome.REBOOT_PENDING, NodeStatus.FAILED),
 )
 
@@ -73,6 +74,8 @@ def after_steps(
         # A state that refuses may well plan nothing; that is not the same as being settled.
         return become(Outcome.FAILED, refusal)
     image = look.view.facts.image
+    if not remaining and remaining.blocked is not None:
+        return become(Outcome.BLOCKED, remaining.blocked)
     if not remaining or (image and left_to_first_boot(state, seen, remaining)):
         return become(Outcome.CHANGED)
     if record.stopped:

@@ -65,8 +65,8 @@ class DriverInstalled(DriverParameters):
     """
 
     name: ClassVar[str] = "driver"
-    needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "driver-repository")
-    known_after: ClassVar[tuple[str, ...]] = ("preflight", "driver-repository")
+    needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
+    known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",

@@ -54,6 +54,7 @@ NAMES = (
     "podman",
     "preflight",
     "quarantine",
+    "secure-boot",
     "slurm-gres",
     "toolkit-repository",
     "validator",

@@ -66,6 +66,7 @@ STEPLESS = {
     "podman": "podman and its hooks are not on these nodes",
     "preflight": "it only looks and refuses",
     "quarantine": "no GPU is out of use there",
+    "secure-boot": "Secure Boot is off there",
     "slurm-gres": "no slurmd there, and nothing to configure",
     "vfio": "its default names no device",
     "vgpu-guest": "its default names neither token nor server",

@@ -1,0 +1,228 @@
+"""Under Secure Boot: kernel modules that are built here are signed with a key the firmware knows.
+
+With Secure Boot on, a kernel loads no module whose signer neither it nor the firmware knows. What DKMS
+builds is signed with a key of the node's own, and the firmware takes that only from a person: the
+enrolment is queued here, and confirmed in MOK manager at the console during the next boot, with a
+one-time password. Until then this state is "blocked: needs a console": a further apply changes nothing
+and says the same, states that need this one wait, all others go on.
+
+Signed modules of the distribution need none of that. Where Ubuntu offers them for every kernel that can
+boot, no key is made, and the driver takes them.
+
+Surprising: DKMS makes itself a key as soon as it builds, signs with it, and tells nobody that it is not
+enrolled; ``mokutil --test-key`` ends with 0 or 1 depending on its version, so only its words and lists
+count; an enrolment that is queued takes over the password of one that was queued before.
+
+Sources:
+    mokutil(1), openssl-req(1), dkms(8); lcp/mokutil 0.6 and 0.7: src/mokutil.c; dell/dkms 3.0 and 3.2:
+    dkms.in (``prepare_mok``, ``read_framework_conf``); Linux: scripts/sign-file.c,
+    Documentation/admin-guide/module-signing.rst; NVIDIA/gpu-operator#1726, #1142, #497.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from gpustate import Node, Plan, State, Step, diff, ops
+from gpustate.model.kernels import Kernel, Kernels
+from gpustate.ops import brought
+from gpustate.states.secure_boot import scripts
+from gpustate.states.secure_boot.observed import (
+    CERTIFICATE_PATH,
+    CONF_PATH,
+    ENROLLED,
+    NONE,
+    QUEUED,
+    AskFirmware,
+    Firmware,
+    Observed,
+)
+
+
+class SecureBootKey(State[Observed]):
+    """Modules built on this node are signed with a key that its firmware knows (DKMS, shim, mokutil).
+
+    Args:
+        key: ``auto``: a key of the node's own, but not where Ubuntu offers modules that it has signed
+            itself for every kernel that can boot; ``own``: in any case, for a driver that comes from
+            elsewhere.
+
+    Disruption:
+        ``NONE``: what is loaded stays loaded. Somebody has to be at the console at the next boot.
+    """
+
+    name: ClassVar[str] = "secure-boot"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    # A reboot without anybody at the console would lose what is queued, so those come first.
+    known_after: ClassVar[tuple[str, ...]] = ("preflight", "nouveau")
+    before: ClassVar[tuple[str, ...]] = ("driver",)
+
+    key: Literal["auto", "own"] = "auto"
+
+    def probe(self, node: Node) -> Observed:
+        facts, kernels = node.facts(), node.ask(Kernels())
+        firmware, conf = node.ask(AskFirmware()), node.read_text(CONF_PATH)
+        certificate = firmware.ours or firmware.certificate
+        serial = certificate.serial if certificate is not None else None
+        built = [k for k in kernels if _by_dkms(k)]
+        known = {k.release: firmware.trusts(k.nvidia_signer, k.nvidia_key) for k in built}
+        mine = {k.release: k.nvidia_key == serial and serial is not None for k in built}
+        bootable = {k.release for k in kernels if k.bootable or k.running}
+        return Observed(
+            tools=not firmware.lacks,
+            brought=firmware.brought,
+            own=firmware.own,
+            conf_text=conf,
+            signed={k: known[k] or mine[k] for k in known},
+            enrolment=firmware.enrolment(certificate),
+            on=firmware.on,
+            certificate=certificate,
+            lacks=firmware.lacks,
+            others_wait=_others_wait(firmware),
+            modules={k.release: (k.module_path or "").rpartition("/")[0] for k in built},
+            unsigned={k.release: k.nvidia_signer or "" for k in built if not known[k.release]},
+            prebuilt=bool(bootable)
+            and all(any(name.endswith(k) for name in firmware.prebuilt) for k in bootable),
+            apt=facts.package_manager == "apt",
+            image=facts.image,
+        )
+
+    def _wanted(self, seen: Observed) -> bool:
+        if not seen.on or seen.image:
+            return False
+        return not (self.key == "auto" and seen.prebuilt and not seen.own)
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent:
+            taken = seen.own and seen.enrolment == QUEUED and not seen.others_wait
+            return replace(
+                seen,
+                brought=False,
+                own=False,
+                conf_text=None,
+                enrolment=NONE if taken else seen.enrolment,
+            )
+        if not self._wanted(seen):
+            return seen
+        own = seen.own or seen.certificate is None
+        return replace(
+            seen,
+            tools=True,
+            own=own,
+            conf_text=scripts.CONF_TEXT if own else None,
+            signed=dict.fromkeys(seen.signed, True),
+            enrolment=ENROLLED if seen.enrolment == ENROLLED else QUEUED,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or not self._wanted(seen):
+            return None
+        if seen.lacks and not seen.apt:
+            return f"{' and '.join(seen.lacks)} is not installed; install it"
+        if seen.others_wait and seen.enrolment == NONE:
+            return (
+                "another key waits to be enrolled, and would get this one's password; confirm it at the "
+                "console, or take it back with: mokutil --revoke-import"
+            )
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        wanted = self.desired(seen)
+        plan = diff(
+            seen,
+            wanted,
+            why={
+                "own": "" if self.absent else "the firmware shall know who signs modules here",
+                "signed": "; ".join(
+                    f"{k}: signed by {who}, whom the firmware does not know"
+                    if who
+                    else f"{k}: not signed"
+                    for k, who in seen.unsigned.items()
+                ),
+                "enrolment": "" if self.absent else "a person confirms it at the console",
+            },
+            paths={"conf_text": CONF_PATH},
+            notes=tuple(self._notes(seen)),
+        )
+        waits = not self.absent and self._wanted(seen) and seen.enrolment != ENROLLED
+        return replace(plan, blocked=_blocked(seen) if waits else None)
+
+    def _notes(self, seen: Observed) -> Iterator[str]:
+        if self.absent:
+            if seen.own and seen.enrolment == ENROLLED and seen.certificate is not None:
+                yield (
+                    f"the firmware keeps the key with SHA1 {seen.certificate.fingerprint} until somebody "
+                    "deletes it at the console (mokutil --export, mokutil --delete); nothing can be signed with it"
+                )
+        elif not seen.on:
+            yield "Secure Boot is off: nothing needs to be signed"
+        elif not self._wanted(seen) and not seen.image:
+            yield (
+                "Ubuntu offers modules that it has signed for every kernel that can boot: they load "
+                "without a key of the node's own and without anybody at the console"
+            )
+        elif seen.enrolment == NONE:
+            yield "blocked afterwards, until somebody was at the console with the one-time password"
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if self.absent:
+            yield from self._take_away(seen, plan)
+            return
+        if "tools" in plan.fields:
+            yield brought.bring(self.name, tuple((name, "") for name in seen.lacks))
+        certificate = seen.certificate.path if seen.certificate is not None else CERTIFICATE_PATH
+        if wanted.own:
+            certificate = CERTIFICATE_PATH
+        if "own" in plan.fields:
+            yield scripts.make_key()
+        if "conf_text" in plan.fields:
+            yield from _conf(wanted.conf_text)
+        if "signed" in plan.fields:
+            for kernel, done in seen.signed.items():
+                if not done:
+                    yield scripts.sign(kernel, seen.modules[kernel], certificate)
+        if "enrolment" in plan.fields:
+            yield scripts.queue(certificate)
+
+    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "enrolment" in plan.fields:
+            yield scripts.revoke()
+        if "conf_text" in plan.fields:
+            yield from _conf(None)
+        if "own" in plan.fields:
+            yield scripts.destroy()
+        if "brought" in plan.fields:
+            yield brought.take_back(self.name, ())
+
+
+def _conf(text: str | None) -> Iterator[Step]:
+    if text is not None:
+        yield ops.PutText(CONF_PATH, text, mode=0o644)
+    else:
+        yield ops.RemoveFile(CONF_PATH)
+        yield ops.ForgetOriginal(CONF_PATH)
+
+
+def _by_dkms(kernel: Kernel) -> bool:
+    path = kernel.module_path or ""
+    return kernel.nvidia_version is not None and ("/updates/dkms/" in path or "/extra/" in path)
+
+
+def _others_wait(firmware: Firmware) -> bool:
+    mine = firmware.ours or firmware.certificate
+    return any(mine is None or one.fingerprint != mine.fingerprint for one in firmware.queued)
+
+
+def _blocked(seen: Observed) -> str:
+    key = f" (SHA1 {seen.certificate.fingerprint})" if seen.certificate is not None else ""
+    return (
+        f"the key that modules are signed with{key} waits to be enrolled; with somebody at the console, reboot, "
+        "choose Enroll MOK, Continue, Yes in MOK manager, and give the one-time password that was shown; then "
+        "apply again. Without the password: mokutil --revoke-import, and apply again"
+    )
+
+
+__all__ = ["Observed", "SecureBootKey"]

@@ -1,0 +1,177 @@
+"""What a node says about Secure Boot, and the fragment that asks for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpustate.model.asks import Answer, Ask
+from gpustate.text import certificates
+from gpustate.text.certificates import Certificate, Listed
+
+FOLDER = "/var/lib/gpustate/secure-boot"
+KEY_PATH, CERTIFICATE_PATH = f"{FOLDER}/MOK.priv", f"{FOLDER}/MOK.der"
+CONF_PATH = "/etc/dkms/framework.conf.d/gpustate.conf"
+#: A password that was made and is not handed over yet; on no disk.
+PASSWORD_PATH = "/run/gpustate/mok-password"
+#: Where DKMS finds its key unless it is told: certificate to private key. On Ubuntu the first.
+DEFAULTS = {
+    "/var/lib/shim-signed/mok/MOK.der": "/var/lib/shim-signed/mok/MOK.priv",
+    "/var/lib/dkms/mok.pub": "/var/lib/dkms/mok.key",
+}
+NONE, QUEUED, ENROLLED = "none", "queued", "enrolled"
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """Keys of a node.
+
+    Args:
+        on: Secure Boot is on.
+        own: both files of our own pair are there, and only root can read the private one.
+        lacks: programs that are not there.
+        certificate: what DKMS signs with as it is set up now; ``None``: there is no such pair.
+        ours: the certificate of our own pair.
+        enrolled, queued: lists of the firmware.
+        keyring: keys that the kernel has, their identifier to their name.
+        untold: the password of a queued enrolment was not handed over.
+        prebuilt: kernels for which Ubuntu offers modules that it has signed.
+        brought: packages came along with the state.
+    """
+
+    on: bool = False
+    own: bool = False
+    lacks: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    ours: Certificate | None = None
+    enrolled: tuple[Listed, ...] = ()
+    queued: tuple[Listed, ...] = ()
+    keyring: Mapping[str, str] | None = None
+    untold: bool = False
+    prebuilt: tuple[str, ...] = ()
+    brought: bool = False
+
+    def enrolment(self, certificate: Certificate | None) -> str:
+        """How far the enrolment of a certificate is."""
+        if certificate is None:
+            return NONE
+        if certificate.key_id and certificate.key_id in (self.keyring or {}):
+            return ENROLLED
+        if any(one.fingerprint == certificate.fingerprint for one in self.enrolled):
+            return ENROLLED
+        waits = any(one.fingerprint == certificate.fingerprint for one in self.queued)
+        return QUEUED if waits and not self.untold else NONE
+
+    def trusts(self, signer: str | None, serial: str | None) -> bool:
+        """The firmware or the kernel has the key that a module is signed with."""
+        if signer is None:
+            return False
+        known = {one.serial for one in self.enrolled}
+        return certificates.digits(serial or "") in known - {""} or signer in set(
+            (self.keyring or {}).values()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Keys and signatures of a node; the fields from ``on`` on are facts that decide."""
+
+    tools: bool  # openssl and mokutil
+    brought: bool  # by this state
+    own: bool
+    conf_text: str | None
+    signed: dict[str, bool]  # kernel: the firmware knows who signed its nvidia module, or will
+    enrolment: str
+    on: bool
+    certificate: Certificate | None  # what is or is to be enrolled
+    lacks: tuple[str, ...]
+    others_wait: bool  # somebody else's key waits to be enrolled
+    modules: dict[str, str]  # kernel: folder of modules that DKMS built
+    unsigned: dict[str, str]  # kernel: who signed a module that nobody knows
+    prebuilt: bool  # Ubuntu offers signed modules for every kernel that can boot
+    apt: bool
+    image: bool
+
+
+_SCRIPT = r"""
+on=; for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
+  [ -e "$f" ] && [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] && on=1
+done
+[ -n "$on" ] && echo on=1
+[ -e @PASSWORD@ ] && echo untold=1
+[ -e /var/lib/gpustate/brought/secure-boot ] && echo brought=1
+[ -n "$on" ] || [ -e @FOLDER@ ] || exit 0
+for t in openssl mokutil; do command -v $t >/dev/null || echo "lacks=$t"; done
+[ -e @FOLDER@/MOK.priv ] && [ -e @FOLDER@/MOK.der ] && echo "own=$(stat -c %a @FOLDER@/MOK.priv)"
+(. /etc/os-release; echo "id=$ID") 2>/dev/null
+c=; k=; for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do
+  [ -r "$f" ] || continue
+  while IFS= read -r l; do case $l in mok_certificate=*) c=${l#*=};; mok_signing_key=*) k=${l#*=};; esac; done <"$f"
+done
+c=${c%\"}; c=${c#\"}; k=${k%\"}; k=${k#\"}; echo "conf=$c"
+pair() { # certificate key
+  [ -e "$1" ] || return 0
+  p=; case $2 in pkcs11:*) p=1;; *) [ -e "$2" ] && p=1;; esac
+  printf 'certificate=%s|%s\n' "$1" "$p"
+  openssl x509 -inform DER -in "$1" -noout -fingerprint -sha1 -serial -ext subjectKeyIdentifier 2>/dev/null
+}
+pair @FOLDER@/MOK.der @FOLDER@/MOK.priv
+@PAIRS@
+[ -z "$c" ] || pair "$c" "$k"
+listed() { grep -aE 'SHA1 Fingerprint|Serial Number|^ {12}[0-9a-f]{2}(:[0-9a-f]{2})*$'; }
+echo =enrolled; mokutil --list-enrolled 2>/dev/null | listed; mokutil --db 2>/dev/null | listed
+echo =queued; mokutil --list-new 2>/dev/null | listed
+echo =keyring; grep -a ' asymmetri' "$PROC/keys" 2>/dev/null
+echo =prebuilt
+[ -n "$on" ] && grep -qx 'ID=ubuntu' /etc/os-release && apt-cache pkgnames linux-modules-nvidia- 2>/dev/null | grep -- '-server'
+:
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskFirmware(Ask[Firmware]):
+    """Everything :class:`Firmware` holds; next to nothing where Secure Boot is off."""
+
+    def script(self) -> str:
+        pairs = "\n".join(f"pair {one} {key}" for one, key in DEFAULTS.items())
+        return (
+            _SCRIPT.replace("@PASSWORD@", PASSWORD_PATH)
+            .replace("@FOLDER@", FOLDER)
+            .replace("@PAIRS@", pairs)
+        )
+
+    def parse(self, answer: Answer) -> Firmware:
+        parts = re.split(r"^=(\w+)\n", answer.text, flags=re.MULTILINE)
+        lists = dict(zip(parts[1::2], parts[2::2], strict=True))
+        head, *pairs = re.split(r"^certificate=", parts[0], flags=re.MULTILINE)
+        said: dict[str, list[str]] = {}
+        for line in head.splitlines():
+            key, _, value = line.partition("=")
+            said.setdefault(key, []).append(value)
+        found: dict[str, Certificate] = {}
+        for text in pairs:
+            first, _, rest = text.partition("\n")
+            path, _, private = first.rpartition("|")
+            made = certificates.parse_openssl(rest, path, private=private == "1")
+            if made is not None:
+                found[path] = made
+        ubuntu = said.get("id") == ["ubuntu"]
+        path = said.get("conf", [""])[0] or [*DEFAULTS][0 if ubuntu else 1]
+        signing = found.get(path)
+        return Firmware(
+            on="on" in said,
+            own=said.get("own") in (["600"], ["400"]),
+            lacks=tuple(said.get("lacks", ())),
+            certificate=signing if signing is not None and signing.private else None,
+            ours=found.get(CERTIFICATE_PATH),
+            enrolled=certificates.parse_mokutil(lists.get("enrolled", "")),
+            queued=certificates.parse_mokutil(lists.get("queued", "")),
+            keyring=certificates.parse_keys(lists.get("keyring", "")),
+            untold="untold" in said,
+            prebuilt=tuple(lists.get("prebuilt", "").split()),
+            brought="brought" in said,
+        )
+
+    def stand_in(self) -> Firmware:
+        return Firmware()

@@ -1,0 +1,162 @@
+"""Secure Boot on Debian 12: keys by the real openssl, signatures by the kernel's own sign-file, read by the
+real modinfo; the firmware, its mokutil and the person at the console are simulated (mokutil_standin.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+from pathlib import Path
+
+import mokutil_standin as standin
+import pytest
+from commands import Ran, gpustate
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "secure-boot": ("simulated node", "debian12"),
+}
+
+POLICY = """
+from gpustate import Policy
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.repository import DriverRepository
+from gpustate.states.secure_boot import SecureBootKey
+
+policy = Policy(NouveauBlacklisted(), SecureBootKey(), DriverRepository(), DriverInstalled(branch=580))
+"""
+BLOCKED = "blocked: needs a console"
+#: modules_install of the kernel's build tools; where DKMS of Debian looks for it.
+SIGN_FILE = "usr/lib/linux-kbuild-6.1/scripts/sign-file"
+
+
+@pytest.fixture(scope="session")
+def sign_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The kernel's own, of Debian's package."""
+    folder = tmp_path_factory.mktemp("kbuild")
+    done = subprocess.run(
+        ["apt-get", "-q", "download", "linux-kbuild-6.1"], cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"linux-kbuild-6.1 of Debian 12 cannot be had here: {done.stderr.strip()[-200:]}")
+    package = next(folder.glob("*.deb"))
+    subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)
+    return (folder / SIGN_FILE).read_bytes()
+
+
+class Site:
+    """One node with Secure Boot on, and a policy with driver and key."""
+
+    def __init__(self, lab: Lab, node: Node, folder: Path, sign_file: bytes) -> None:
+        self.lab, self.node = lab, node
+        self.policy = folder / "policy.py"
+        self.policy.write_text(POLICY)
+        standin.install(node)
+        text = base64.b64encode(sign_file).decode()
+        node.run(
+            f"mkdir -p /{SIGN_FILE.rpartition('/')[0]}; echo {text} | base64 -d >/{SIGN_FILE}; chmod 0755 /{SIGN_FILE}"
+        )
+
+    def run(self, verb: str, *more: str, code: int | None = None) -> Ran:
+        words = ("-i", self.lab.inventory, "-l", self.node.name, "-o", "json", *more)
+        return gpustate(verb, self.policy, *words, code=code)
+
+    def apply(self, code: int) -> Ran:
+        return self.run("apply", "--yes", code=code)
+
+    def outcomes(self, ran: Ran) -> dict[str, str]:
+        return {row["state"]: row["outcome"] for row in ran.node(self.node.name)["states"]}
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=120).stdout.strip()
+
+
+@pytest.fixture
+def site(lab: Lab, node12: Node, tmp_path: Path, sign_file: bytes) -> Site:
+    return Site(lab, node12, tmp_path, sign_file)
+
+
+def password(ran: Ran) -> str:
+    found = re.findall(r"one-time password .*: ([a-z]{12})$", ran.err, re.MULTILINE)
+    assert len(found) == 1, ran.err
+    return found[0]
+
+
+def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: Site) -> None:
+    before = site.said("find /etc /var/lib/gpustate /usr/lib/modules -xdev | sort")
+    planned = site.outcomes(site.run("plan", code=0))
+    assert planned["secure-boot"] == "would change"
+    assert planned["driver"] == "known after"
+
+    queued = site.apply(code=9)
+    assert site.outcomes(queued) == {
+        "nouveau": "changed",
+        "secure-boot": BLOCKED,
+        "driver-repository": "changed",
+        "driver": "not run",
+    }
+    assert queued.node("gpu1")["status"] == BLOCKED
+    assert "blocked=1" in queued.document["summary"]
+    secret = password(queued)
+    assert secret not in queued.out
+    assert not site.said(f"grep -rlaF {secret} /var/lib/gpustate /run/gpustate /etc /var/log || :")
+    assert site.said("stat -c '%a %U' /var/lib/gpustate/secure-boot/MOK.priv") == "600 root"
+
+    again = site.apply(code=9)
+    assert site.outcomes(again)["secure-boot"] == BLOCKED
+    assert again.document["summary"].split()[2] == "changed=0"
+    assert "one-time password that was shown" in again.node("gpu1")["reason"]
+    assert "one-time password that MOK" not in again.err
+    assert site.said(f"wc -l <{standin.FOLDER}/imports") == "1"
+
+    assert standin.console(site.node, secret)
+    done = site.apply(code=0)
+    assert site.outcomes(done)["driver"] == "changed"
+    serial = site.said(
+        "openssl x509 -inform DER -in /var/lib/gpustate/secure-boot/MOK.der -noout -serial"
+    ).removeprefix("serial=")
+    for kernel in site.said("ls /lib/modules").split():
+        key = site.said(f"modinfo -k {kernel} -F sig_key nvidia").replace(":", "")
+        assert key.lstrip("0") == serial.lstrip("0"), kernel
+    assert site.apply(code=0).document["summary"].split()[2] == "changed=0"
+
+    site.run("remove", "--yes", code=0)
+    left = site.said("find /etc /var/lib/gpustate /usr/lib/modules -xdev | sort")
+    assert "secure-boot" not in left
+    assert not site.said("ls /etc/dkms/framework.conf.d")
+    assert [line for line in before.splitlines() if line not in left.splitlines()] == []
+
+
+def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(site: Site) -> None:
+    first = password(site.apply(code=9))
+    assert not standin.console(site.node, "wrongwrong")
+    second = password(site.apply(code=9))
+    assert second != first
+    assert standin.console(site.node, second)
+    assert site.outcomes(site.run("plan"))["secure-boot"] == "unchanged"
+
+
+def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
+    site.policy.write_text(POLICY.replace("SecureBootKey(), ", "").replace("580", "580, secure_boot='ignore'"))
+    site.apply(code=0)
+    site.policy.write_text(POLICY)
+    plan = site.run("plan")
+    change = next(
+        change
+        for row in plan.node("gpu1")["states"]
+        if row["state"] == "secure-boot"
+        for change in row["changes"]
+        if change["field"] == "signed"
+    )
+    assert "signed" in change["why"]
+    secret = password(site.apply(code=9))
+    assert site.said("modinfo -F signer nvidia_uvm || modinfo -F signer nvidia-uvm")
+    size = site.said("stat -c %s $(modinfo -n nvidia)")
+    assert standin.console(site.node, secret)
+    assert site.apply(code=0).document["summary"].split()[2] == "changed=0"
+    assert site.said("stat -c %s $(modinfo -n nvidia)") == size
