@@ -173,15 +173,16 @@ def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateErro
     """How each node is divided and who uses it, or why nobody knows."""
     from gpustate.errors import RefusedError
     from gpustate.mig import live
+    from gpustate.mig.live import uses_of
     from gpustate.model.gpu_facts import GpuFacts
+    from gpustate.model.holders import AskHolders
     from gpustate.model.node import Node
     from gpustate.run import fleet
-    from gpustate.states.mig.observed import AskMigHolders
 
     def question(node: Node) -> Layout:
         pci = node.facts().gpus
         nvml = node.ask(GpuFacts())
-        uses = [use for holder in node.ask(AskMigHolders()) for use in holder.uses()]
+        uses = [use for holder in node.ask(AskHolders()) for use in uses_of(holder)]
         if nvml.error is not None:
             raise RefusedError(f"NVML does not answer: {nvml.error_text or nvml.error_name}")
         return live.layout(live.in_order(nvml), pci, uses)

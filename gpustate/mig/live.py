@@ -10,7 +10,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpustate.errors import RefusedError
@@ -29,6 +29,7 @@ from gpustate.mig.layout import (
     check,
 )
 from gpustate.model.facts import PciGpu
+from gpustate.model.holders import Holder
 from gpustate.text.nvml_report import Gpu, MigInstance, MigProfile, NvmlFacts
 
 _A30 = "20b7"
@@ -49,6 +50,12 @@ class Use:
     instance: int | None
     compute: int | None
     who: str
+
+
+def uses_of(holder: Holder) -> Iterator[Use]:
+    """What a process has open, part by part."""
+    for minor, instance, compute in holder.parts:
+        yield Use(minor, instance, None if compute < 0 else compute, holder.who)
 
 
 def in_order(facts: NvmlFacts) -> tuple[Gpu, ...]:

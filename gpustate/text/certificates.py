@@ -15,9 +15,7 @@ import re
 from dataclasses import dataclass
 
 #: A small one stands behind its name, a long one on the next line.
-_SERIAL = re.compile(
-    r" +Serial Number: \d+ \(0x([0-9a-f]+)\)| {12}([0-9a-f]{2}(?::[0-9a-f]{2})*)"
-)
+_SERIAL = re.compile(r" +Serial Number: \d+ \(0x([0-9a-f]+)\)| {12}([0-9a-f]{2}(?::[0-9a-f]{2})*)")
 
 
 @dataclass(frozen=True, slots=True)

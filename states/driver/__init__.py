@@ -23,9 +23,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
+from gpustate.model.holders import AskHolders, Holder
 from gpustate.states.driver import files, refusals, scripts
 from gpustate.states.driver.choice import Wanted, choose
-from gpustate.states.driver.observed import AskApt, AskHolders, Holder, Observed, plain_value
+from gpustate.states.driver.observed import AskApt, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.text import driverset
@@ -184,7 +185,7 @@ class DriverInstalled(DriverParameters):
             return Disruption.NONE, ""
         strangers = self._strangers(seen)
         if strangers and self.in_use == "reboot":
-            return Disruption.REBOOT, f"{strangers[0].text} holds a GPU"
+            return Disruption.REBOOT, f"{strangers[0].who} holds a GPU"
         return Disruption.DRAIN, "the loaded modules are unloaded and loaded again"
 
     def plan(self, seen: Observed) -> Plan:
@@ -219,7 +220,7 @@ class DriverInstalled(DriverParameters):
 
     def _notes(self, seen: Observed, wanted: Observed) -> Iterator[str]:
         for holder in seen.holders:
-            yield f"has a GPU open: {holder.text}"
+            yield f"has a GPU open: {holder.who}"
         if not self.absent:
             if self.load and not seen.gpus and not seen.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
@@ -242,7 +243,7 @@ class DriverInstalled(DriverParameters):
         strangers = self._strangers(seen)
         if strangers and self.in_use == "refuse":
             return (
-                f"the GPUs are in use by {', '.join(holder.text for holder in strangers)}, and the driver must be "
+                f"the GPUs are in use by {', '.join(holder.who for holder in strangers)}, and the driver must be "
                 "unloaded; stop that, or set in_use = 'reboot'"
             )
         return None

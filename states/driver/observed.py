@@ -13,27 +13,13 @@ from dataclasses import dataclass
 
 from gpustate import PciGpu
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.holders import Holder
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
-from gpustate.text.numbers import whole
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
 #: NVIDIA's .run installer puts itself here under this name.
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process that has a GPU's device file open."""
-
-    pid: int
-    command: str
-    unit: str  # the systemd unit, or the last part of the cgroup
-
-    @property
-    def text(self) -> str:
-        """As a person finds it."""
-        return f"pid {self.pid} {self.command}" + (f" ({self.unit})" if self.unit else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,38 +194,6 @@ class AskLive(Ask[Live]):
 
 def _first(keys: Mapping[str, list[str]], key: str) -> str:
     return keys.get(key, [""])[0]
-
-
-#: Processes with a GPU's device file open, in the real /proc: ``pid|command|cgroup``.
-HOLDERS = r"""holders() {
-  for p in $(find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' 2>/dev/null | sort -u); do
-    p=${p%/fd}; c=; { read -r c <"$p/comm"; } 2>/dev/null || continue
-    g=; while read -r l; do g=$l; done <"$p/cgroup"
-    printf '%s|%s|%s\n' "${p#/proc/}" "$c" "${g##*/}"
-  done
-}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class AskHolders(Ask[tuple[Holder, ...]]):
-    """Who has a GPU open; only worth asking when the module is to be unloaded."""
-
-    def script(self) -> str:
-        return HOLDERS + "holders"
-
-    def parse(self, answer: Answer) -> tuple[Holder, ...]:
-        found: list[Holder] = []
-        for line in answer.text.splitlines():
-            pid, _, rest = line.partition("|")
-            command, _, unit = rest.partition("|")
-            number = whole(pid)
-            if number is not None:
-                found.append(Holder(number, command, unit))
-        return tuple(sorted(found, key=lambda holder: holder.pid))
-
-    def stand_in(self) -> tuple[Holder, ...]:
-        return ()
 
 
 #: Parameters that the file shows under another name than modprobe takes (nv-reg.h).

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gpustate import Step, ops
 from gpustate.model.kernels import DKMS_HALF
-from gpustate.states.driver.observed import HOLDERS, IN_USE_PATH, STOPPED_PATH, UNINSTALLER
+from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
 from gpustate.text import dkms, dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
@@ -263,9 +263,20 @@ def _stop_services() -> str:
     )
 
 
+#: Processes with a GPU's device file open, in the real /proc: ``pid|command|cgroup``.
+_HOLDERS = r"""holders() {
+  for p in $(find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' 2>/dev/null | sort -u); do
+    p=${p%/fd}; c=; { read -r c <"$p/comm"; } 2>/dev/null || continue
+    g=; while read -r l; do g=$l; done <"$p/cgroup"
+    printf '%s|%s|%s\n' "${p#/proc/}" "$c" "${g##*/}"
+  done
+}
+"""
+
+
 def _unload() -> str:
     return (
-        HOLDERS
+        _HOLDERS
         + 'busy() { mkdir -p /run/gpustate; echo "$1" >'
         + f'{IN_USE_PATH}; start_again; fail "$1"; }}\n'
         + "start_again() {\n"

@@ -37,12 +37,12 @@ from gpustate.mig.config import Config, ConfigFile
 from gpustate.mig.plan import NodePlan
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import GpuFacts
+from gpustate.model.holders import AskHolders
 from gpustate.states.mig import planning, scripts
 from gpustate.states.mig.observed import (
     UNIT,
     UNIT_LINK,
     UNIT_PATH,
-    AskMigHolders,
     Observed,
 )
 from gpustate.states.mig.planning import Planned, Planner
@@ -154,7 +154,7 @@ class MigLayoutApplied(State[Observed]):
         nvml = node.ask(GpuFacts())
         seen = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
         if planning.takes_something(self._planned(seen).plan):
-            seen = replace(seen, holders=node.ask(AskMigHolders()))
+            seen = replace(seen, holders=node.ask(AskHolders()))
         return seen
 
     def _planned(self, seen: Observed) -> Planned:

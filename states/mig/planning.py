@@ -12,7 +12,8 @@ from gpustate.mig import plan as planner
 from gpustate.mig.config import Config
 from gpustate.mig.layout import GpuLayout
 from gpustate.mig.plan import GpuPlan, NodePlan
-from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Holder, Observed
+from gpustate.model.holders import Holder
+from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Observed
 from gpustate.states.mig.scripts import pieces_text
 from gpustate.text.nvml_report import Gpu
 
@@ -49,7 +50,7 @@ class Planner:
         uses = None
         if holders is not None:
             workloads = (one for one in holders if one.unit not in self.clients)
-            uses = [use for one in workloads for use in one.uses()]
+            uses = [use for one in workloads for use in live.uses_of(one)]
         try:
             made = planner.plan(self.config, live.layout(gpus, (), uses))
         except RefusedError as error:

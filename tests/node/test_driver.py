@@ -228,7 +228,7 @@ def test_a_process_on_a_gpu_is_named_and_nothing_is_touched(on13: Driver) -> Non
             break
         time.sleep(0.1)
     refused = on13.apply("version='595.91.07'", code=5)
-    assert f"pid {pid} python3 (training.service)" in refused.out
+    assert f"pid {pid} (python3, user root, unit training.service)" in refused.out
     on13.is_whole("580.65.06")
 
 

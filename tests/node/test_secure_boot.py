@@ -12,9 +12,11 @@ from pathlib import Path
 import mokutil_standin as standin
 import pytest
 from commands import Ran, gpustate
+from labnodes import LabFactory
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
@@ -40,10 +42,15 @@ def sign_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The kernel's own, of Debian's package."""
     folder = tmp_path_factory.mktemp("kbuild")
     done = subprocess.run(
-        ["apt-get", "-q", "download", "linux-kbuild-6.1"], cwd=folder, capture_output=True, text=True
+        ["apt-get", "-q", "download", "linux-kbuild-6.1"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
-        pytest.skip(f"linux-kbuild-6.1 of Debian 12 cannot be had here: {done.stderr.strip()[-200:]}")
+        pytest.skip(
+            f"linux-kbuild-6.1 of Debian 12 cannot be had here: {done.stderr.strip()[-200:]}"
+        )
     package = next(folder.glob("*.deb"))
     subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)
     return (folder / SIGN_FILE).read_bytes()
@@ -76,9 +83,15 @@ class Site:
         return self.node.run(command, timeout_s=120).stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def alone(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("1xH100",)))
+
+
 @pytest.fixture
-def site(lab: Lab, node12: Node, tmp_path: Path, sign_file: bytes) -> Site:
-    return Site(lab, node12, tmp_path, sign_file)
+def site(alone: Lab, tmp_path: Path, sign_file: bytes) -> Site:
+    alone.node("gpu1").reset()
+    return Site(alone, alone.node("gpu1"), tmp_path, sign_file)
 
 
 def password(ran: Ran) -> str:
@@ -142,7 +155,9 @@ def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(si
 
 
 def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
-    site.policy.write_text(POLICY.replace("SecureBootKey(), ", "").replace("580", "580, secure_boot='ignore'"))
+    site.policy.write_text(
+        POLICY.replace("SecureBootKey(), ", "").replace("580", "580, secure_boot='ignore'")
+    )
     site.apply(code=0)
     site.policy.write_text(POLICY)
     plan = site.run("plan")

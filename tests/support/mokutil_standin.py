@@ -10,7 +10,9 @@ from __future__ import annotations
 from gpustate.lab.node import Node
 
 FOLDER = "/var/lib/standin-mok"
-EFIVAR = "/run/gpustate-lab/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+EFIVAR = (
+    "/run/gpustate-lab/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+)
 
 MOKUTIL = r"""#!/bin/sh
 # Stand-in of gpustate's tests.
@@ -52,14 +54,18 @@ esac
 def install(node: Node) -> None:
     """Secure Boot is on, and nothing is enrolled."""
     node.run(f"cat >/usr/bin/mokutil <<'END'\n{MOKUTIL}END\nchmod 0755 /usr/bin/mokutil")
-    node.run(f"mkdir -p {EFIVAR.rpartition('/')[0]}; printf '\\006\\000\\000\\000\\001' >{EFIVAR}")
+    folder = EFIVAR.rpartition("/")[0]
+    top = folder.rpartition("/efi/")[0]
+    node.run(
+        f"mount -t tmpfs standin {top}; mkdir -p {folder}; printf '\\006\\000\\000\\000\\001' >{EFIVAR}"
+    )
 
 
 def console(node: Node, password: str) -> bool:
     """Somebody at the console types a password into MOK manager; whether it took it."""
     said = node.run(
         f"cd {FOLDER}; h=$(cat MokAuth); s=${{h#*'$6$'}}; s=${{s%%'$'*}}\n"
-        f"if [ \"$(openssl passwd -6 -salt \"$s\" '{password}')\" = \"$h\" ]; then mv MokNew/*.der MokListRT/ && echo taken; fi\n"
+        f'if [ "$(openssl passwd -6 -salt "$s" \'{password}\')" = "$h" ]; then mv MokNew/*.der MokListRT/ && echo taken; fi\n'
         "rm -f MokNew/* MokAuth"
     )
     return said.stdout.strip() == "taken"

@@ -9,6 +9,7 @@ import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
 from gpustate.model.asks import Answer
+from gpustate.model.holders import AskHolders, Holder
 from gpustate.model.kernels import Kernel
 from gpustate.model.policy import build
 from gpustate.states.driver import DriverInstalled, Observed
@@ -17,9 +18,7 @@ from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import (
     Apt,
     AskApt,
-    AskHolders,
     AskLive,
-    Holder,
     Live,
     SecureBoot,
     plain_value,
@@ -394,8 +393,10 @@ def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
     assert "unload and load" not in " ".join(s.label for s in state.apply(state.probe(node), plan))
 
 
-TRAINING = Holder(4711, "python3", "session-3.scope")
-DAEMON = Holder(99, "nvidia-persiste", "nvidia-persistenced.service")
+TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", "trainer-0", (0,))
+DAEMON = Holder(
+    99, "nvidia-persiste", "nvidia-persistenced", "nvidia-persistenced.service", gpus=(0,)
+)
 
 
 def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
@@ -404,10 +405,13 @@ def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
     node.holders = (DAEMON, TRAINING)
     state = DriverInstalled(branch=580)
     why = refusal(state, node)
-    assert "pid 4711 python3 (session-3.scope)" in why
+    assert "pid 4711 (python3, user alice, pod trainer-0)" in why
     assert "persiste" not in why
     notes = state.plan(state.probe(node)).notes
-    assert "has a GPU open: pid 99 nvidia-persiste (nvidia-persistenced.service)" in notes
+    assert (
+        "has a GPU open: pid 99 (nvidia-persiste, user nvidia-persistenced, unit nvidia-persistenced.service)"
+        in notes
+    )
 
 
 def test_a_known_service_is_stopped_and_started_again() -> None:
@@ -677,11 +681,6 @@ def test_the_live_answer_tells_open_from_proprietary_and_finds_the_builds_error(
         secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True),
         build_errors={"6.1.0-9-amd64": "x.c:1:2: error: no"},
     )
-
-
-def test_holders_are_read_with_their_unit() -> None:
-    out = "4711|python3|session-3.scope\n99|nvidia-persiste|nvidia-persistenced.service\n"
-    assert AskHolders().parse(Answer(0, out.encode())) == (DAEMON, TRAINING)
 
 
 def test_apt_answers_with_packages_and_offers_in_one() -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from gpustate import Disruption, NodeFacts
 from gpustate.errors import PolicyError
+from gpustate.mig.live import uses_of
 from gpustate.model.asks import Answer, FileTexts
 from gpustate.model.building import build, parameters
+from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import Reboot
 from gpustate.states.mig import MigLayoutApplied
-from gpustate.states.mig.observed import AskMigHolders, Holder
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
 from gpustate.text.nvml_report import Gpu, MigInstance, NvmlFacts
@@ -63,7 +64,7 @@ def node(
         shell={"state=": (0, said)},
         answers={
             "GpuFacts": NvmlFacts(source="nvml", gpus=gpus),
-            "AskMigHolders": holders,
+            "AskHolders": holders,
             FileTexts(FILES): {f"/var/lib/gpustate/mig/{k}": v for k, v in (files or {}).items()},
         },
     )
@@ -80,7 +81,7 @@ def told(state: MigLayoutApplied, fake: FakeNode) -> tuple[dict[str, Disruption]
 def test_a_node_that_is_as_asked_is_asked_nothing_more() -> None:
     fake = node(gpu(), gpu(1))
     assert told(MigLayoutApplied(), fake) == ({}, None)
-    assert not [ask for ask in fake.asked if isinstance(ask, AskMigHolders)]
+    assert not [ask for ask in fake.asked if isinstance(ask, AskHolders)]
 
 
 def test_hopper_is_divided_without_a_reset_and_ampere_with_one() -> None:
@@ -118,7 +119,7 @@ def test_instances_that_only_come_cost_nothing_and_nobody_is_looked_for() -> Non
     fake = node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))
     costs, refusal = told(MigLayoutApplied("all-3g.40gb"), fake)
     assert (costs["instances"], refusal) == (Disruption.NONE, None)
-    assert not [ask for ask in fake.asked if isinstance(ask, AskMigHolders)]
+    assert not [ask for ask in fake.asked if isinstance(ask, AskHolders)]
 
 
 def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> None:
@@ -280,12 +281,12 @@ def test_holders_are_read_with_their_capabilities_and_pods() -> None:
         " /dev/nvidia0 /dev/nvidiactl /dev/nvidia-caps/nvidia-cap12 /dev/nvidia-caps/nvidia-cap13\n"
         "holder=8|dcgm|0|root||0::/system.slice/nvidia-dcgm.service| /dev/nvidia1\nholder=x|\n"
     )
-    found = AskMigHolders().parse(Answer(0, text.encode()))
+    found = AskHolders().parse(Answer(0, text.encode()))
     assert [(h.pid, h.pod, h.unit, h.gpus, h.parts) for h in found] == [
         (8, "", "nvidia-dcgm.service", (1,), ()),
         (77, "trainer-0", "cri-1.scope", (0,), ((0, 1, -1), (0, 1, 0))),
     ]
-    assert {(use.instance, use.compute) for use in found[1].uses()} == {(1, None), (1, 0)}
+    assert {(use.instance, use.compute) for use in uses_of(found[1])} == {(1, None), (1, 0)}
 
 
 @pytest.mark.parametrize("config", ["all-disabled", "all-balanced", "all-3g.40gb"])
