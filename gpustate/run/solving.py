@@ -215,7 +215,7 @@ def wanted_of(driver: Any, *, fabric_manager: bool = False) -> Wanted:
         driver.branch,
         driver.module_type,
         driver.packages == "full",
-        driver.precompiled,
+        bool(driver.precompiled),
         fabric_manager,
     )
 

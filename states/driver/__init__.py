@@ -18,7 +18,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -56,7 +56,8 @@ class DriverInstalled(DriverParameters):
             unloaded: ``refuse`` the node, or ``reboot`` it.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
-        precompiled: use Ubuntu's signed modules instead of building them.
+        precompiled: use Ubuntu's signed modules instead of building them. Not given: where Secure Boot
+            is on, no key of the node's own is enrolled, and Ubuntu offers them for every kernel.
         secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
         reboot_timeout_s: how long the node may take to come back, in seconds.
 
@@ -90,21 +91,39 @@ class DriverInstalled(DriverParameters):
     # --- probe ---------------------------------------------------------------------------
 
     def probe(self, node: Node) -> Observed:
-        seen = observe(node, AskApt(self.names_to_ask(), self.per_kernel()), tuple(self.parameters))
+        seen = observe(
+            node,
+            AskApt(self.names_to_ask(), self.per_kernel(), self.precompiled is None),
+            tuple(self.parameters),
+        )
         if self._reloads(seen):
             seen = replace(seen, holders=node.ask(AskHolders()))
         return seen
 
     # --- desired, plan -------------------------------------------------------------------
 
+    def _prebuilt(self, seen: Observed) -> bool:
+        """Ubuntu's signed modules are taken: asked for, or the only ones that would load."""
+        if self.precompiled is not None or seen.os_id != "ubuntu":
+            return bool(self.precompiled)
+        boot, theirs = seen.secure_boot, any(map(files.is_signed, seen.packages))
+        if not boot.on or boot.enrolled or (seen.loaded is not None and not theirs):
+            return False
+        return self._choose_with(seen, prebuilt=True)[0] is not None
+
     def _choose(self, seen: Observed) -> tuple[driverset.Target, None] | tuple[None, str]:
+        return self._choose_with(seen, prebuilt=self._prebuilt(seen))
+
+    def _choose_with(
+        self, seen: Observed, *, prebuilt: bool
+    ) -> tuple[driverset.Target, None] | tuple[None, str]:
         return choose(
             Wanted(
                 self.version,
                 self.branch,
                 self.module_type,
                 self.packages == "full",
-                self.precompiled,
+                prebuilt,
                 self.locked,
             ),
             seen,
@@ -140,7 +159,8 @@ class DriverInstalled(DriverParameters):
         if target is None:
             return seen
         want = f"{target.version} {target.module_type}"
-        buildable = [k for k in seen.built if self.precompiled or self._can_build(seen, k)]
+        prebuilt = self._prebuilt(seen)
+        buildable = [k for k in seen.built if prebuilt or self._can_build(seen, k)]
         loads = self._loads(seen)
         return replace(
             seen,
@@ -148,7 +168,7 @@ class DriverInstalled(DriverParameters):
             held=tuple(sorted(target.packages)) if self.hold else seen.held,
             broken=(),
             headers={
-                k: have or (not self.precompiled and self._can_build(seen, k))
+                k: have or (not prebuilt and self._can_build(seen, k))
                 for k, have in seen.headers.items()
             },
             built={k: want if k in buildable else have for k, have in seen.built.items()},
@@ -224,6 +244,8 @@ class DriverInstalled(DriverParameters):
         if not self.absent:
             if self.load and not seen.gpus and not seen.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
+            if self.precompiled is None and self._prebuilt(seen):
+                yield refusals.WHY_PREBUILT
             yield from refusals.notes(seen, wanted, tuple(self.parameters))
 
     # --- refuse --------------------------------------------------------------------------
@@ -262,7 +284,7 @@ class DriverInstalled(DriverParameters):
         if target is None:
             return problem
         wanted = self.desired(seen)
-        if not self.precompiled:
+        if not self._prebuilt(seen):
             lacking = [kernel for kernel in seen.headers if not self._can_build(seen, kernel)]
             why = refusals.headers(seen, wanted, lacking, require=self.headers == "require")
             if why:
@@ -287,14 +309,14 @@ class DriverInstalled(DriverParameters):
         paths = {field: path for field, path in files.PATHS.items() if field in plan.fields}
         written = tuple(paths.values())
         # Its pin decides what the packages pull in; the other files wait until all is downloaded.
-        yield from _write(wanted, {"pin_text"} & paths.keys())
+        yield from files.write(wanted, {"pin_text"} & paths.keys())
         remove = tuple(sorted(set(seen.packages) - set(wanted.packages)))
         if installs:
             also = tuple(name for name, _ in headers)
             yield scripts.fetch(wanted.packages, remove, also, written)
         if headers:
             yield ops.AptInstall(headers, roll_back=written)
-        yield from _write(wanted, paths.keys() - {"pin_text"})
+        yield from files.write(wanted, paths.keys() - {"pin_text"})
         if installs:
             if self._reloads(seen):
                 yield scripts.note_services()
@@ -329,7 +351,7 @@ class DriverInstalled(DriverParameters):
     ) -> Iterator[Step]:
         # A package's own scripts remove the modules of all kernels and build for the running one.
         again = bool(plan.fields & {"packages", "library", "broken", "installer"})
-        for kernel in () if self.precompiled else kernels:
+        for kernel in () if self._prebuilt(seen) else kernels:
             want = wanted.built[kernel]
             if want is not None and (again or want != seen.built[kernel]):
                 yield scripts.build(kernel, want)
@@ -369,13 +391,6 @@ class DriverInstalled(DriverParameters):
             kernel = seen.default_kernel or seen.running
             return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
         return refusals.reboot(seen, f"{target.version} {target.module_type}")
-
-
-def _write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
-    for field, path in files.PATHS.items():
-        if field in fields:
-            text = getattr(wanted, field)
-            yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
 
 
 __all__ = ["DriverInstalled", "Observed"]

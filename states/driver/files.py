@@ -5,8 +5,10 @@ Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gpustate import Step, ops
+from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.scripts import LOAD_ORDER
 from gpustate.text import aptsources, drivernames
 
@@ -41,3 +43,16 @@ def options_text(parameters: Mapping[str, int | str]) -> str | None:
             # Debian's own packages call the module nvidia-current.
             lines.append(f"options nvidia-current {parameter}={value}\n")
     return _WRITTEN + "".join(lines) if lines else None
+
+
+def write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
+    """Steps that make some of the files as they should be."""
+    for field, path in PATHS.items():
+        if field in fields:
+            text = getattr(wanted, field)
+            yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
+
+
+def is_signed(package: str) -> bool:
+    """Its modules were built and signed by Ubuntu."""
+    return package.startswith("linux-modules-nvidia-")

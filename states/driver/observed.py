@@ -81,17 +81,22 @@ class AskApt(Ask[Apt]):
     Args:
         names: package names to ask for, by the distribution's ``ID``.
         per_kernel: names with ``{k}``, asked for every kernel; kernel headers are always asked for.
+        secure_boot: ask for those only where Secure Boot is on.
     """
 
     names: tuple[tuple[str, tuple[str, ...]], ...]
     per_kernel: tuple[str, ...] = ()
+    secure_boot: bool = False
 
     def script(self) -> str:
         cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
         more = "".join(f' n="$n {name.replace("{k}", "$k")}";' for name in self.per_kernel)
+        if more and self.secure_boot:
+            more = f' [ "$s" != 1 ] || {{{more} }};'
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
             f"m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null | grep -E '{driverset.MEMBER_ERE}')\n"
+            's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
             '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-$(uname -r)"\n'
             "for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n"
@@ -131,9 +136,9 @@ for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
   [ -e "$f" ] || continue
   [ "$(od -An -t u1 -j 4 -N 1 "$f" | tr -d ' ')" = 1 ] || continue
   echo secure_boot=1
-  for k in /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
+  for k in /var/lib/gpustate/secure-boot/MOK.der /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
     [ -e "$k" ] || continue; echo "key=$k"
-    case $(mokutil --test-key "$k" 2>&1) in *"already enrolled"*) echo enrolled=1;; esac; break
+    case $(mokutil --test-key "$k" 2>&1) in *"already enrolled"*|*"already in db"*|*"built-in trusted keyring"*) echo enrolled=1;; esac; break
   done
 done
 for f in /var/lib/dkms/nvidia*/*/build/make.log; do

@@ -30,7 +30,7 @@ class DriverParameters(State[Observed]):
     load: bool = True
     in_use: Literal["refuse", "reboot"] = "refuse"
     leftovers: Literal["refuse", "uninstall"] = "refuse"
-    precompiled: bool = False
+    precompiled: bool | None = None
     secure_boot: Literal["check", "ignore"] = "check"
     reboot_timeout_s: Annotated[int, Field(ge=30)] = 900
 
@@ -92,7 +92,7 @@ class DriverParameters(State[Observed]):
 
     def per_kernel(self) -> tuple[str, ...]:
         """The same for names that carry a kernel's release."""
-        if not self.precompiled:
+        if self.precompiled is False:
             return ()
         known = self._branches()
         return tuple(

@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping
 from gpustate.states.driver.observed import Observed, shown_as
 from gpustate.text import nvreg
 
+WHY_PREBUILT = (
+    "Secure Boot is on, and no key that modules built here are signed with is enrolled: modules that "
+    "Ubuntu has built and signed are taken"
+)
+
 
 def image(seen: Observed, version: str | int | None, module_type: str) -> str | None:
     """What only GPUs could decide has to be said for an image."""
@@ -59,8 +64,13 @@ def unsigned(seen: Observed, wanted: Observed) -> str | None:
     )
     return (
         "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
-        f"{enrol} and confirm at the console at the next boot, or turn Secure Boot off"
-        + (", or set precompiled = True" if seen.os_id == "ubuntu" else "")
+        f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key = 'own'), "
+        "which does that, or turn Secure Boot off"
+        + (
+            ", or choose a branch that Ubuntu has signed modules of"
+            if seen.os_id == "ubuntu"
+            else ""
+        )
     )
 
 

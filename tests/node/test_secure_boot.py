@@ -103,7 +103,7 @@ def password(ran: Ran) -> str:
 def test_a_key_is_made_and_queued_and_what_needs_it_waits_for_the_console(site: Site) -> None:
     before = site.said("find /etc /var/lib/gpustate /usr/lib/modules -xdev | sort")
     planned = site.outcomes(site.run("plan", code=0))
-    assert planned["secure-boot"] == "would change"
+    assert planned["secure-boot"] == "known after"
     assert planned["driver"] == "known after"
 
     queued = site.apply(code=9)

@@ -1,0 +1,245 @@
+"""Which kernel a node boots, and that none comes without its nvidia module.
+
+A new kernel and the driver's module for it are one transaction: kernel and headers come in one apt call,
+the module is built and looked at, and only then does the boot default move. Until then, and for ever
+where the module does not build, the node boots the kernel it booted before, with the module it had.
+
+Surprising: the scripts of a kernel's package make the newest kernel the boot default at once, whether or
+not a module can be built for it. So the present default is pinned in GRUB before anything is installed.
+A meta package (``linux-image-amd64``) is what brings new kernels; holding it keeps them away, and holding
+the packages of one kernel would not.
+
+Sources:
+    apt-mark(8), dkms(8); GNU GRUB manual 2.06: "Simple configuration" (``GRUB_DEFAULT``); grub2 2.06 of
+    Debian 12: util/grub-mkconfig.in (/etc/default/grub.d), util/grub.d/10_linux.in (ids of entries).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import Field, field_validator
+
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.kernels import Kernels, default_kernel
+from gpustate.text import dkms
+
+PIN_PATH = "/etc/default/grub.d/zz-gpustate-kernel.cfg"
+#: Names that this state has held, so that it lets go of no others.
+HELD_PATH = "/var/lib/gpustate/kernel.held"
+_PATTERNS = (
+    "linux-image-*",
+    "linux-headers-*",
+    "linux-generic*",
+    "linux-virtual*",
+    "linux-server*",
+)
+_RELEASE = re.compile(r"\d+\.\d+[0-9A-Za-z.+~-]*")
+_VERSIONED = re.compile(r"-\d+\.\d+")
+_PINNED = re.compile(r'^GRUB_DEFAULT=".*gnulinux-(.+)-advanced-[^">]*"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Kernels of a node; the fields from ``apt`` on are facts that decide."""
+
+    held: dict[str, bool]  # meta packages that bring kernels
+    ours: tuple[str, ...]  # of these, held by this state
+    installed: bool  # image and headers of the wanted kernel
+    module: bool  # it has the nvidia module of the kernel that runs, where that has one
+    pinned: str | None  # release that our file makes GRUB boot
+    default: str | None
+    running: str
+    apt: bool
+    grub: bool
+    image: bool
+    offered: bool  # apt has the wanted kernel and its headers
+    driver: str | None  # version of the running kernel's nvidia module
+
+
+class KernelKept(State[Observed]):
+    """No kernel boots without its nvidia module: new ones are kept away, or come with it (Debian, Ubuntu).
+
+    Args:
+        policy: ``follow``: kernels come as the distribution brings them; ``hold``: the meta packages
+            that bring them are held; or one release, as ``6.1.0-28-amd64``: it is installed with its
+            headers, gets its module, and is booted, the kernel before it stays, and others are kept away.
+        reboot_timeout_s: how long the node may take to come back, in seconds.
+
+    Disruption:
+        ``REBOOT`` where another kernel is to run, ``NONE`` otherwise.
+    """
+
+    name: ClassVar[str] = "kernel"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    # The driver that is wanted is there, so that the module built here is the right one.
+    known_after: ClassVar[tuple[str, ...]] = ("preflight", "driver")
+    worst: ClassVar[Disruption] = Disruption.REBOOT
+
+    policy: str = "hold"
+    reboot_timeout_s: int = Field(default=900, ge=30)
+
+    @field_validator("policy")
+    @classmethod
+    def _policy(cls, value: str) -> str:
+        if value not in ("follow", "hold") and not _RELEASE.fullmatch(value):
+            raise ValueError("must be follow, hold, or a kernel's release such as '6.1.0-28-amd64'")
+        return value
+
+    @property
+    def release(self) -> str | None:
+        """The one kernel that is to run, if one is named."""
+        return None if self.policy in ("follow", "hold") else self.policy
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(f"linux-{part}-{self.release}" for part in ("image", "headers"))
+
+    def probe(self, node: Node) -> Observed:
+        facts, kernels = node.facts(), node.ask(Kernels())
+        packages = node.packages(*_PATTERNS)
+        ours, pin = node.read_text(HELD_PATH), node.read_text(PIN_PATH)
+        offers = node.candidates(*(self._names() if self.release else ()))
+        said = node.shell(
+            "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"
+        ).stdout
+        there = {n: p for n, p in packages.items() if p.status[1:2] == "i"}
+        metas = {n: p for n, p in there.items() if not _VERSIONED.search(n)}
+        default = default_kernel(kernels)
+        driver = next((k.nvidia_version for k in kernels if k.running), None)
+        match = _PINNED.search(pin or "")
+        return Observed(
+            held={name: package.held for name, package in metas.items()},
+            ours=tuple((ours or "").split()),
+            installed=all(name in there for name in self._names()),
+            module=driver is None
+            or any(k.release == self.release and k.nvidia_version == driver for k in kernels),
+            pinned=match[1] if match else None,
+            default=default.release if default else None,
+            running=facts.kernel,
+            apt=facts.package_manager == "apt",
+            grub="menu" in said,
+            image=facts.image,
+            offered=all(offers.get(name) for name in self._names()),
+            driver=driver,
+        )
+
+    def desired(self, seen: Observed) -> Observed:
+        if self.absent or self.policy == "follow":
+            free = {name: held and name not in seen.ours for name, held in seen.held.items()}
+            return replace(seen, held=free, ours=(), pinned=None)
+        news = tuple(sorted({*seen.ours, *(n for n, held in seen.held.items() if not held)}))
+        wanted = replace(seen, held=dict.fromkeys(seen.held, True), ours=news)
+        if self.release is None:
+            return replace(wanted, pinned=None)
+        return replace(
+            wanted,
+            installed=True,
+            module=True,
+            pinned=self.release,
+            default=self.release,
+            running=self.release,
+        )
+
+    def refuse(self, seen: Observed) -> str | None:
+        if self.absent or self.policy == "follow":
+            return None
+        if not seen.apt:
+            return "kernels are held with apt on Debian and Ubuntu only; set policy = 'follow'"
+        if self.release is None:
+            return None
+        if seen.image:
+            return "in an image no kernel runs; install the kernel that it is to boot, and set policy = 'hold'"
+        if not seen.installed and not seen.offered:
+            return f"apt does not offer {' and '.join(self._names())}; see: apt-cache search linux-image-"
+        if not seen.grub:
+            return "GRUB's menu is not there (update-grub, /boot/grub/grub.cfg), and only it can keep the old kernel the default"
+        return None
+
+    def plan(self, seen: Observed) -> Plan:
+        because = f"{self.release} is to run; {seen.running} stays bootable with its module"
+        plan = diff(
+            seen,
+            self.desired(seen),
+            costs={"running": Disruption.REBOOT},
+            why={
+                "running": because,
+                "module": f"driver {seen.driver} is built for it before it may be booted",
+                "held": "what brings new kernels" if not self.absent else "",
+            },
+        )
+        return plan
+
+    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(seen)
+        if "ours" in plan.fields or "held" in plan.fields:
+            yield from _holds(seen, wanted)
+        if wanted.pinned is None:
+            if "pinned" in plan.fields:
+                yield ops.RemoveFile(PIN_PATH)
+                yield ops.ForgetOriginal(PIN_PATH)
+                yield ops.Run("update-grub; effect updated", "write GRUB's menu anew", timeout=120)
+            return
+        if "installed" in plan.fields:
+            # Its scripts would make it the default before it has a module.
+            yield _pin(seen.default or seen.running)
+            yield ops.AptInstall(tuple((name, "") for name in self._names()))
+        if plan.fields & {"installed", "module"} and seen.driver is not None:
+            yield _prove(wanted.running, seen.driver, seen.default or seen.running)
+        if plan.fields & {"installed", "pinned", "default"}:
+            yield _pin(wanted.running)
+        if "running" in plan.fields:
+            yield ops.Reboot(f"kernel {self.release} is to run", self.reboot_timeout_s)
+
+
+def _holds(seen: Observed, wanted: Observed) -> Iterator[Step]:
+    hold = tuple(n for n, held in wanted.held.items() if held and not seen.held[n])
+    free = tuple(n for n, held in wanted.held.items() if not held and seen.held[n])
+    if wanted.ours:
+        # Written down first: what a killed run has held is let go of some day.
+        yield ops.PutText(HELD_PATH, "".join(f"{name}\n" for name in wanted.ours), mode=0o600)
+    if hold:
+        yield ops.AptHold(hold)
+    if free:
+        yield ops.AptHold(free, hold=False)
+    if not wanted.ours:
+        yield ops.RemoveFile(HELD_PATH)
+        yield ops.ForgetOriginal(HELD_PATH)
+
+
+def _pin(release: str) -> Step:
+    """Make GRUB boot one kernel, and see that its menu has it."""
+    return ops.Run(
+        f"k={shlex.quote(release)}; f={PIN_PATH}; m=/boot/grub/grub.cfg\n"
+        'entry() { grep -oE "gnulinux-$k-advanced-[^\'\\" ]+" $m | head -n 1; }\n'
+        'e=$(entry); [ -n "$e" ] || { update-grub; e=$(entry); }\n'
+        '[ -n "$e" ] || fail "GRUB has no entry for $k in $m; the boot default stays as it is"\n'
+        "s=; grep -q '^submenu ' $m && s=gnulinux-advanced-${e#*-advanced-}\n"
+        'p=$(grep -oE "^[[:space:]]+menuentry .*$e" $m | head -n 1); [ -n "$p" ] || s=\n'
+        "folder ${f%/*}; keep $f\n"
+        'printf \'# Written by gpustate; changes are overwritten.\\nGRUB_DEFAULT="%s"\\n\' "${s:+$s>}$e" >$f.new; sync $f.new; mv -f $f.new $f\n'
+        "update-grub; effect pinned",
+        f"make GRUB boot {release}",
+        timeout=180,
+    )
+
+
+def _prove(release: str, version: str, stays: str) -> Step:
+    """Build what DKMS has for a kernel, and look at what came of it."""
+    return ops.Run(
+        f"k={shlex.quote(release)}; v={shlex.quote(version)}\n"
+        'have() { depmod "$k"; modinfo -k "$k" -F version nvidia 2>/dev/null || modinfo -k "$k" -F version nvidia-current 2>/dev/null || :; }\n'
+        '[ "$(have)" = "$v" ] || dkms autoinstall -k "$k" >"$R/dkms.log" 2>&1 || :\n'
+        '[ "$(have)" = "$v" ] && { effect built; exit 0; }\n'
+        f"c=$(grep -hm 1 -E '{dkms.CAUSE_ERE}' /var/lib/dkms/nvidia*/\"$v\"/build/make.log 2>/dev/null | head -n 1) || :\n"
+        'fail "error: driver $v has no module for kernel $k (${c:-see /var/lib/dkms/nvidia/$v/build/make.log}); '
+        f'the node keeps booting {stays}"',
+        f"build the nvidia module for {release}",
+        timeout=3600,
+    )
+
+
+__all__ = ["KernelKept", "Observed"]

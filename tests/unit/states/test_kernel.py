@@ -1,0 +1,141 @@
+"""Which kernel a node boots: held, or one release with its module, booted only when that is built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, PolicyError
+from gpustate.model.kernels import Kernel
+from gpustate.model.policy import build
+from gpustate.ops import AptInstall, Reboot
+from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelKept
+from gpustate.testing import FakeNode, check_contract, converge
+
+OLD, NEW = "6.1.0-28-amd64", "6.1.0-31-amd64"
+DRIVER = "580.65.06"
+
+
+def pin(release: str) -> str:
+    return f'GRUB_DEFAULT="gnulinux-advanced-1-2>gnulinux-{release}-advanced-1-2"\n'
+
+
+class World(FakeNode):
+    """A node with one kernel, a driver for it, and a repository with another."""
+
+    def __init__(
+        self, *, offered: bool = True, menu: str = "menu\n", driver: str | None = DRIVER
+    ) -> None:
+        names = (f"linux-image-{NEW}", f"linux-headers-{NEW}") if offered else ()
+        super().__init__(
+            facts=NodeFacts(os_id="debian", package_manager="apt", kernel=OLD, systemd=True),
+            packages={
+                f"linux-image-{OLD}": "1",
+                "linux-image-amd64": "1",
+                "linux-headers-amd64": "1",
+            },
+            candidates=dict.fromkeys(names, (("1", "500"),)),
+            shell={"update-grub": (0, menu)},
+            answers={"Kernels": lambda _: tuple(self.kernels.values())},
+            runs={
+                f"make GRUB boot {OLD}": lambda _: self.files.update({PIN_PATH: pin(OLD)}),
+                f"make GRUB boot {NEW}": lambda _: self.boots(NEW),
+                "build the nvidia module": lambda _: self.build(NEW),
+                "write GRUB's menu anew": lambda _: None,
+            },
+        )
+        module: dict[str, Any] = {"nvidia_version": driver}
+        self.kernels = {
+            OLD: Kernel(OLD, "/boot/x", running=True, bootable=True, boots_next=True, **module)
+        }
+
+    def boots(self, release: str) -> None:
+        self.files[PIN_PATH] = pin(release)
+        self.kernels = {k: replace(v, boots_next=k == release) for k, v in self.kernels.items()}
+
+    def build(self, release: str) -> None:
+        self.kernels[release] = Kernel(release, "/boot/y", bootable=True, nvidia_version=DRIVER)
+
+    def carry_out(self, step: Any) -> None:
+        super().carry_out(step)
+        if isinstance(step, AptInstall):
+            self.kernels.setdefault(NEW, Kernel(NEW, "/boot/y", bootable=True))
+        if isinstance(step, Reboot):
+            (chosen,) = (k for k, v in self.kernels.items() if v.boots_next)
+            self.kernels = {k: replace(v, running=k == chosen) for k, v in self.kernels.items()}
+            self.node_facts = replace(self.node_facts, kernel=chosen)
+
+
+def test_hold_keeps_what_brings_kernels_and_leaves_the_kernels_themselves() -> None:
+    node = World()
+    first, second = converge(KernelKept(), node)
+    assert first.disruption is Disruption.NONE
+    assert not second
+    assert node.held == {"linux-image-amd64", "linux-headers-amd64"}
+
+
+def test_only_what_this_state_has_held_is_let_go() -> None:
+    node = World()
+    node.held = {"linux-image-amd64"}
+    *_, last = converge(KernelKept(), node)
+    assert not last
+    assert node.files[HELD_PATH] == "linux-headers-amd64\n"
+    *_, last = converge(KernelKept(policy="follow"), node)
+    assert not last
+    assert node.held == {"linux-image-amd64"}
+    assert HELD_PATH not in node.files
+
+
+def test_a_kernel_is_pinned_away_installed_built_for_and_only_then_booted() -> None:
+    node = World()
+    state = KernelKept(policy=NEW)
+    assert state.plan(state.probe(node)).disruption is Disruption.REBOOT
+    *_, last = converge(state, node)
+    assert not last
+    labels = [step.label for step in node.done]
+    order = [
+        f"make GRUB boot {OLD}",
+        f"install linux-image-{NEW}, linux-headers-{NEW}",
+        f"build the nvidia module for {NEW}",
+        f"make GRUB boot {NEW}",
+    ]
+    assert [label for label in labels if label in order] == order
+    assert labels.index(order[-1]) < len(labels) - 1
+    assert isinstance(node.done[-1], Reboot)
+    assert f"linux-image-{OLD}" in node.installed
+
+
+def test_without_a_driver_nothing_has_to_be_built() -> None:
+    node = World(driver=None)
+    *_, last = converge(KernelKept(policy=NEW), node)
+    assert not last
+    assert not [step for step in node.done if "build" in step.label]
+
+
+@pytest.mark.parametrize(
+    ("world", "says"),
+    [
+        ({"offered": False}, f"apt does not offer linux-image-{NEW}"),
+        ({"menu": ""}, "GRUB's menu is not there"),
+    ],
+)
+def test_what_cannot_be_had_or_kept_from_booting_is_refused(
+    world: dict[str, Any], says: str
+) -> None:
+    state, node = KernelKept(policy=NEW), World(**world)
+    assert says in (state.refuse(state.probe(node)) or "")
+
+
+@pytest.mark.parametrize(
+    "policy", ["", "newest", "6", "6.1; reboot", "../6.1", 6.1, None, ["hold"]]
+)
+def test_a_wrong_policy_is_an_error_of_the_text(policy: object) -> None:
+    with pytest.raises(PolicyError):
+        build(KernelKept, {"policy": policy})
+
+
+@pytest.mark.parametrize("policy", ["follow", "hold", NEW])
+def test_it_keeps_the_contract_of_every_state(policy: str) -> None:
+    check_contract(KernelKept(policy=policy), World())
