@@ -43,6 +43,7 @@ NAMES = (
     "k0s",
     "k3s",
     "kata",
+    "kernel",
     "microk8s",
     "mig",
     "mps",

@@ -58,6 +58,7 @@ STEPLESS = {
     "k0s": "k0s is not on these nodes",
     "k3s": "k3s and RKE2 are not on these nodes",
     "kata": "its default names no runtime",
+    "kernel": "no meta package brings kernels there",
     "microk8s": "MicroK8s is not on these nodes",
     "mig": "its default, all-disabled, is what these GPUs are",
     "nvlsm": "their NVSwitches are on PCI, and need no subnet manager",

@@ -25,7 +25,7 @@ from gpustate.states.driver.observed import (
     shown_as,
 )
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text import dpkg
+from gpustate.text import dpkg, driverset
 from gpustate.text.aptsources import Offer
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-18-amd64"
@@ -585,6 +585,29 @@ def test_secure_boot_without_an_enrolled_key_is_refused_until_it_is() -> None:
         assert fine.refuse(fine.probe(node)) is None
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
     assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
+
+
+def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_plan_says_why() -> None:
+    node = World(gpu(), versions=(), os_id="ubuntu")
+    for name in driverset.names_to_ask("ubuntu", (580,)):
+        node.packages_offered[name] = ("580.95.05-0ubuntu1",)
+    for kernel in node.kernels:
+        node.packages_offered[f"linux-modules-nvidia-580-server-open-{kernel}"] = ("1",)
+    state = DriverInstalled(branch=580)
+
+    def wanted() -> tuple[set[str], str]:
+        seen = state.probe(node)
+        return set(state.desired(seen).packages), " ".join(state.plan(seen).notes)
+
+    signed = {f"linux-modules-nvidia-580-server-open-{kernel}" for kernel in node.kernels}
+    assert not signed & wanted()[0]
+    node.more = Live(secure_boot=SecureBoot(True))
+    packages, notes = wanted()
+    assert signed <= packages
+    assert "built and signed are taken" in notes
+    assert state.refuse(state.probe(node)) is None
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/shim-signed/mok/MOK.der", True))
+    assert not signed & wanted()[0]
 
 
 @pytest.mark.parametrize(
