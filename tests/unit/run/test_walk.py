@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from filestates import First, Runner, Second, Third, here, request
+from filestates import First, Runner, Second, Seen, Third, here, request
 
-from gpustate import Disruption, Policy, State
+from gpustate import Disruption, Plan, Policy, State
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.outcome import NodeStatus, Outcome
 from gpustate.plan import document
@@ -263,6 +264,60 @@ def test_what_was_put_there_is_taken_away_in_reverse_order(run: Runner, tmp_path
     assert [state.state for state in result.nodes[0].states] == ["second", "first"]
     assert (tmp_path / "a").read_text() == "theirs"
     assert not (tmp_path / "b").exists()
+
+
+class Console(First):
+    """A file, and then somebody has to be at the console."""
+
+    name: ClassVar[str] = "console"
+
+    def plan(self, seen: Seen) -> Plan:
+        person = not Path(self.path + ".person").exists()
+        return replace(super().plan(seen), blocked="be there" if person else None)
+
+
+class Waits(Third):
+    """Needs what only a person can finish."""
+
+    name: ClassVar[str] = "waits"
+    needs: ClassVar[tuple[str, ...]] = ("console",)
+    known_after: ClassVar[tuple[str, ...]] = ("console",)
+
+
+def test_what_needs_a_console_is_an_end_of_its_own_and_the_rest_goes_on(
+    run: Runner, tmp_path: Path
+) -> None:
+    states = (
+        Console(path=str(tmp_path / "a")),
+        Waits(path=str(tmp_path / "b")),
+        First(path=str(tmp_path / "c")),
+    )
+    first = run(*states)
+    assert outcomes(first) == {
+        "console": Outcome.BLOCKED,
+        "waits": Outcome.NOT_RUN,
+        "first": Outcome.CHANGED,
+    }
+    node = first.nodes[0]
+    assert (node.status, node.reason) == (NodeStatus.BLOCKED, "console: be there")
+    assert node.changed
+    assert first.exit_code == 9
+    assert " blocked=1 " in first.summary()
+    before = (tmp_path / "a").stat().st_mtime_ns
+    again = run(*states)
+    assert outcomes(again)["console"] is Outcome.BLOCKED
+    assert again.nodes[0].execs == 1
+    assert not again.nodes[0].changed
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+    (tmp_path / "a.person").touch()
+    after = run(*states)
+    assert outcomes(after) == {
+        "console": Outcome.UNCHANGED,
+        "waits": Outcome.CHANGED,
+        "first": Outcome.UNCHANGED,
+    }
+    assert after.exit_code == 0
+    assert "blocked" not in after.summary()
 
 
 class Fourth(Third):
