@@ -587,7 +587,9 @@ def test_secure_boot_without_an_enrolled_key_is_refused_until_it_is() -> None:
     assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
 
 
-def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_plan_says_why() -> None:
+def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_plan_says_why() -> (
+    None
+):
     node = World(gpu(), versions=(), os_id="ubuntu")
     for name in driverset.names_to_ask("ubuntu", (580,)):
         node.packages_offered[name] = ("580.95.05-0ubuntu1",)
