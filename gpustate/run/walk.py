@@ -15,6 +15,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gpustate import ops
@@ -240,7 +241,7 @@ class Walk:
         """What a step left for the person at the controller alone goes past journal and documents."""
         for state in ledger.told:
             path = shlex.quote(f"{ONCE}/{state}")
-            answer = self._link.repeat(lambda path=path: self.session.shell(f"cat {path}"))
+            answer = self._link.repeat(partial(self.session.shell, f"cat {path}"))
             if answer.status == 0:
                 self._say("secret", answer.text.strip(), state)
                 self.session.shell(f"rm -f {path}")

@@ -25,6 +25,8 @@ def pin(release: str) -> str:
 class World(FakeNode):
     """A node with one kernel, a driver for it, and a repository with another."""
 
+    kernels: dict[str, Kernel]
+
     def __init__(
         self, *, offered: bool = True, menu: str = "menu\n", driver: str | None = DRIVER
     ) -> None:

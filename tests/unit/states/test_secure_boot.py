@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpustate import NodeFacts
 from gpustate.model.asks import Answer
 from gpustate.model.kernels import Kernel
-from gpustate.model.outcome import Outcome
+from gpustate.model.outcome import Outcome, StateResult
 from gpustate.plan import make
 from gpustate.states.secure_boot import SecureBootKey
 from gpustate.states.secure_boot.observed import (
@@ -30,6 +31,9 @@ MODULE = f"/lib/modules/{K}/updates/dkms/nvidia.ko"
 
 class World(FakeNode):
     """A node whose firmware does what mokutil and a person tell it."""
+
+    firmware: Firmware
+    kernel: Kernel
 
     def __init__(self, firmware: Firmware, **module: Any) -> None:
         super().__init__(
@@ -67,9 +71,9 @@ class World(FakeNode):
         self.kernel = replace(self.kernel, nvidia_signer="us", nvidia_key=self.target.serial)
 
 
-def outcome(state: SecureBootKey, node: World) -> Any:
-    look = make.Look(view=None, seen={"secure-boot": state.probe(node)})  # type: ignore[arg-type]
-    look.view = type("View", (), {"facts": node.node_facts})()  # type: ignore[assignment]
+def outcome(state: SecureBootKey, node: World) -> StateResult:
+    view: Any = SimpleNamespace(facts=node.node_facts)
+    look = make.Look(view=view, seen={"secure-boot": state.probe(node)})
     return make.make([state], look)["secure-boot"]
 
 
