@@ -7,6 +7,7 @@ is followed from the last entry that came.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from gpustate import ops
 from gpustate.errors import ConnectionFailed, GpustateError, ProbeError, StepFailed
 from gpustate.remote.session import Session
 from gpustate.run import journal
+from gpustate.run.ledger import ONCE
 
 T = TypeVar("T")
 
@@ -148,6 +150,15 @@ class Link:
             + "the node finishes them by itself",
             fix="run the same command again, or gpustate resume: it takes up where the node is",
         )
+
+    def hand_over(self, states: Iterable[str]) -> None:
+        """What a step left for the person at the controller alone goes past journal and documents."""
+        for state in states:
+            path = shlex.quote(f"{ONCE}/{state}")
+            answer = self.repeat(partial(self.session.shell, f"cat {path}"))
+            if answer.status == 0:
+                self.say("secret", answer.text.strip(), state)
+                self.session.shell(f"rm -f {path}")
 
     def _follow_or_start(
         self,

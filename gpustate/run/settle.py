@@ -109,6 +109,18 @@ def reboot_steps(state: AnyState, look: Look) -> list[ops.Reboot]:
     return [step for step in state.apply(seen, state.plan(seen)) if isinstance(step, ops.Reboot)]
 
 
+def wait_for_console(waiting: Iterable[AnyState], results: dict[str, StateResult]) -> bool:
+    """A boot without anybody at the console would lose what waits for one: reboots wait with it."""
+    blocked = [r.state for r in results.values() if r.outcome is Outcome.BLOCKED]
+    for state in waiting if blocked else ():
+        results[state.name] = replace(
+            results[state.name],
+            outcome=Outcome.BLOCKED,
+            reason=f"its reboot is the one that {blocked[0]} waits for",
+        )
+    return bool(blocked)
+
+
 def reboot_blocker(states: Iterable[AnyState], look: Look) -> str | None:
     """Why the node must not reboot now, by the first state that objects."""
     for state in states:

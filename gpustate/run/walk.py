@@ -15,7 +15,6 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from gpustate import ops
@@ -40,7 +39,7 @@ from gpustate.remote.session import Session
 from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
-from gpustate.run.ledger import LOCK_TTL_S, ONCE, AskLedger, Ledger, read_lock
+from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger, read_lock
 from gpustate.run.link import Link
 from gpustate.run.looking import look_at
 from gpustate.run.timings import AskTimings
@@ -130,8 +129,6 @@ class Walk:
         look, ledger = self._look()
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             look, ledger = self._wait_for_earlier(ledger)
-        if self.options.apply:
-            self._hand_over(ledger)
         if look.view.facts.first_boot not in ("", "done"):
             self.result.notes.append(f"the first boot of its image: {look.view.facts.first_boot}")
         results = make.make(self.states, look)
@@ -148,6 +145,7 @@ class Walk:
                 self.result.steps = planned_steps(self.states, look, results)
             return
         self._gate(ledger, results)
+        self._link.hand_over(ledger.told)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._stages(look, ledger, results)
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
@@ -237,15 +235,6 @@ class Walk:
         self._link.follow(run, ops.Program("", {}), journal.Record())
         return self._look()
 
-    def _hand_over(self, ledger: Ledger) -> None:
-        """What a step left for the person at the controller alone goes past journal and documents."""
-        for state in ledger.told:
-            path = shlex.quote(f"{ONCE}/{state}")
-            answer = self._link.repeat(partial(self.session.shell, f"cat {path}"))
-            if answer.status == 0:
-                self._say("secret", answer.text.strip(), state)
-                self.session.shell(f"rm -f {path}")
-
     # --- stages ------------------------------------------------------------------------
 
     def _stages(self, look: Look, ledger: Ledger, results: dict[str, StateResult]) -> None:
@@ -310,7 +299,7 @@ class Walk:
         self._say("verifying")
         # Ctrl-C or not: what was done has to be told.
         look, ledger = self._look(self._release(), stoppable=False)
-        self._hand_over(ledger)
+        self._link.hand_over(ledger.told)
         return look, ledger, record
 
     def _release(self, run: str = "") -> str:
@@ -371,14 +360,7 @@ class Walk:
         waiting = [s for s in self.states if results[s.name].outcome is Outcome.REBOOT_PENDING]
         if not waiting:
             return False
-        blocked = [r for r in results.values() if r.outcome is Outcome.BLOCKED]
-        if blocked:
-            # A boot without anybody at the console would lose what waits for one.
-            for state in waiting:
-                reason = f"its reboot is the one that {blocked[0].state} waits for"
-                results[state.name] = replace(
-                    results[state.name], outcome=Outcome.BLOCKED, reason=reason
-                )
+        if settle.wait_for_console(waiting, results):
             return False
         self._check_stop()
         blocker = settle.reboot_blocker(self.states, look)
