@@ -14,6 +14,7 @@ from gpustate.ops import AptInstall, Reboot
 from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelKept
 from gpustate.testing import FakeNode, check_contract, converge
 
+# Two kernels of bookworm, and the names of its meta packages and menu entries.
 OLD, NEW = "6.1.0-28-amd64", "6.1.0-31-amd64"
 DRIVER = "580.65.06"
 
