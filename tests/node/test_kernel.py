@@ -1,0 +1,86 @@
+"""Kernels on Debian 12 with real apt, dpkg, dkms and holds; modules, kernels and GPUs are simulated, and so is
+update-grub: nodes have no boot loader. It writes the menu that grub-mkconfig 2.06 writes (util/grub.d/00_header.in,
+10_linux.in: ids of entries, submenu, default), and a kernel's scripts call it as Debian's do.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from commands import Ran, gpustate
+from labnodes import LabFactory
+
+from gpustate.lab.api import Lab
+from gpustate.lab.spec import LabSpec
+from gpustate.text import grub
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "kernel": ("simulated node", "debian12"),
+}
+
+POLICY = """
+from gpustate import Policy
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.kernel import KernelKept
+from gpustate.states.nouveau import NouveauBlacklisted
+from gpustate.states.repository import DriverRepository
+
+policy = Policy(
+    NouveauBlacklisted(), DriverRepository(), DriverInstalled(version="580.65.06"), KernelKept(policy="{}")
+)
+"""
+RUNNING, OTHER = os.uname().release, "5.10.0-28-lab"
+UPDATE_GRUB = r"""#!/bin/sh
+GRUB_DEFAULT=0; for f in /etc/default/grub.d/*.cfg; do [ -e "$f" ] && . "$f"; done
+ks=$(for i in /boot/vmlinuz-*; do echo "${i#/boot/vmlinuz-}"; done | sort -rV); mkdir -p /boot/grub
+{
+  printf 'if [ "${next_entry}" ] ; then\n   set default="${next_entry}"\nelse\n   set default="%s"\nfi\n' "$GRUB_DEFAULT"
+  set -- $ks
+  printf "menuentry 'Debian GNU/Linux' --class debian \$menuentry_id_option 'gnulinux-simple-1f2e-3d4c' {\n\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n}\n" "$1"
+  echo "submenu 'Advanced options for Debian GNU/Linux' \$menuentry_id_option 'gnulinux-advanced-1f2e-3d4c' {"
+  for k in $ks; do
+    printf "\tmenuentry 'Debian GNU/Linux, with Linux %s' --class debian \$menuentry_id_option 'gnulinux-%s-advanced-1f2e-3d4c' {\n\t\tlinux\t/boot/vmlinuz-%s root=/dev/vda1\n\t}\n" "$k" "$k" "$k"
+  done
+  echo '}'
+} >/boot/grub/grub.cfg
+"""
+
+
+class Site:
+    """One node with a menu of kernels."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab, self.node, self.policy = lab, lab.node("gpu1"), folder / "policy.py"
+        self.said(
+            f"cat >/usr/sbin/update-grub <<'END'\n{UPDATE_GRUB}END\nchmod 0755 /usr/sbin/update-grub\n"
+            "mkdir -p /etc/kernel/postinst.d; ln -s /usr/sbin/update-grub /etc/kernel/postinst.d/zz-update-grub; update-grub"
+        )
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=240).stdout.strip()
+
+    def apply(self, kernel: str) -> Ran:
+        self.policy.write_text(POLICY.replace("{}", kernel))
+        return gpustate("apply", self.policy, "-i", self.lab.inventory, "-o", "json", "--yes")
+
+    def boots(self) -> str | None:
+        return grub.next_release(self.said("cat /boot/grub/grub.cfg").splitlines())
+
+    def without(self, kernel: str) -> None:
+        self.said(f"apt-get -q -y purge linux-image-{kernel} linux-headers-{kernel}; update-grub")
+
+
+@pytest.fixture
+def site(lab_factory: LabFactory, tmp_path: Path) -> Site:
+    return Site(lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("1xH100",))), tmp_path)
+
+
+def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site) -> None:
+    ran = site.apply("hold")
+    assert ran.code == 0, ran.out
+    site.without(OTHER)
+    assert site.boots() == RUNNING
+    assert site.said(f"modinfo -k {RUNNING} -F version nvidia") == "580.65.06"
