@@ -186,7 +186,8 @@ def _cached(
 
 
 def _build(argv: list[str], log: Path) -> None:
-    run([*NAMESPACES, "sh", *argv], timeout_s=BUILD_TIMEOUT_S, log=log)
+    # The caller's folder for temporary files is not there inside.
+    run(["env", "-u", "TMPDIR", *NAMESPACES, "sh", *argv], timeout_s=BUILD_TIMEOUT_S, log=log)
 
 
 def _prune(layers: Path, name: str) -> None:
