@@ -244,7 +244,8 @@ class Bench:
         rows = json.loads(run.out.read_text())["nodes"]
         made.states = {row["state"]: row["outcome"] for row in rows[0]["states"]}
         self.reference = self.summary()
-        self._look(made)
+        if keep:
+            self._look(made)
         return made
 
     def _look(self, made: Recording) -> None:

@@ -82,15 +82,18 @@ class Campaign:
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)
 
-    def record(self) -> None:
-        """Record the run on each node; the points follow from it."""
+    def record(self, *, clock: bool) -> None:
+        """Record the run on each node; the points follow from it.
+
+        Args:
+            clock: also stop between two calls that are long apart, for which the run is measured first.
+        """
         for future in [worker.submit(_prepare) for worker in self._workers]:
             future.result()
-        measured = self._workers[0].submit(_measure).result()
-        ticks = killpoints.ticks(measured.gaps)
+        gaps = self._workers[0].submit(_measure).result().gaps if clock else {}
+        ticks = killpoints.ticks(gaps)
         recorded = [future.result() for future in [w.submit(_record, ticks) for w in self._workers]]
-        names = [[stop.name for stop in measured.stops]]
-        names += [[stop.name for stop in made.stops if not stop.clock] for made in recorded]
+        names = [[stop.name for stop in made.stops if not stop.clock] for made in recorded]
         for other in names[1:]:
             difference = sorted(set(names[0]) ^ set(other))
             assert other == names[0], f"two runs on one image differ at {difference[:6]}"
