@@ -154,7 +154,7 @@ class DcgmRunning(State[Observed]):
             return replace(
                 seen,
                 packages={},
-                held=(),
+                held=tuple(name for name in seen.held if name not in seen.packages),
                 drop_in=None,
                 at_boot=False,
                 active=False,

@@ -183,7 +183,8 @@ class SecureBootKey(State[Observed]):
         if "signed" in plan.fields:
             for kernel, done in seen.signed.items():
                 if not done:
-                    yield scripts.sign(kernel, seen.modules[kernel], certificate)
+                    folder = seen.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
+                    yield scripts.sign(kernel, folder, certificate)
         if "enrolment" in plan.fields:
             yield scripts.queue(certificate)
 

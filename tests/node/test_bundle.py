@@ -99,11 +99,14 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     assert "http://" not in printed, "some other repository was tried"
 
     assert changed(ran("apply", "--yes")) == []
+    node.run(f"rm $(find {FOLDER} -name '*.deb' | head -n 1)")
+    assert changed(ran("drift", code=2)) == ["bundle"]
+    assert changed(ran("apply", "--yes")) == ["bundle"]
     node.reboot()
     assert changed(ran("drift")) == []
     assert changed(ran("apply", "--yes")) == []
 
-    gpustate("remove", policy, *target, "--yes", code=0)
+    gpustate("remove", policy, *target, "--yes", "-o", "json", code=0)
     assert node.run(f"ls {FOLDER}", check=False).returncode != 0
     left = node.run("ls /etc/apt/sources.list.d /etc/apt/preferences.d /var/lib/apt/lists").stdout
     assert "bundle" not in left

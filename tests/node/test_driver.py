@@ -165,6 +165,7 @@ def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone
     assert on.said(pids) == before
 
 
+@pytest.mark.proof
 def test_power_loss_inside_dpkg_converges(on13: Driver) -> None:
     on13.apply("version='580.65.06'")
     words = [GPUSTATE, *on13.words("apply", "version='580.178.04'"), "--yes"]
@@ -183,6 +184,7 @@ def test_power_loss_inside_dpkg_converges(on13: Driver) -> None:
     on13.is_whole("580.178.04")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("half", ["", "module"], ids=["nothing built", "one module copied"])
 def test_a_build_that_was_killed_half_way_is_made_again(on13: Driver, half: str) -> None:
     on13.apply("version='580.65.06'")

@@ -132,7 +132,6 @@ def swap_ofed(site: Site, version: str) -> None:
     site.said("modprobe mlx5_core")
 
 
-@pytest.mark.proof
 def test_peermem_follows_the_ofed_that_runs(site: Site) -> None:
     by_rule = site.run("plan", peermem={})["peermem"]
     assert "DMA-BUF" in json.dumps(by_rule)
@@ -207,6 +206,19 @@ def test_toolkits_lie_beside_each_other_and_bring_no_driver(site: Site) -> None:
     assert site.packages() == with_one
     assert site.said("cat /var/lib/dpkg/alternatives/cuda") == link
     site.said("apt-get -y -q autoremove --purge cuda-toolkit-12-4")
+    assert site.packages() == before
+
+
+def test_an_ofed_is_brought_mended_and_taken_away(site: Site) -> None:
+    before = site.packages()
+    states: dict[str, Any] = {"ofed": {"package": "doca-ofed", "version": "25.04.0.6.0-1"}}
+    assert site.outcomes("apply", **states) == {"ofed": "changed"}
+    assert "doca-ofed 25.04.0.6.0-1" in site.packages()
+    assert site.outcomes("apply", **states) == {"ofed": "unchanged"}
+    site.said("apt-get -y -q --allow-change-held-packages remove doca-ofed")
+    assert site.outcomes("drift", 2, **states) == {"ofed": "would change"}
+    assert site.outcomes("apply", **states) == {"ofed": "changed"}
+    assert site.outcomes("remove", **states) == {"ofed": "changed"}
     assert site.packages() == before
 
 

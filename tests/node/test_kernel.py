@@ -32,7 +32,18 @@ policy = Policy(
     NouveauBlacklisted(), DriverRepository(), DriverInstalled(version="580.65.06"), KernelKept(policy="{}")
 )
 """
+ALONE = """
+from gpustate import Policy
+from gpustate.states.kernel import KernelKept
+
+policy = Policy(KernelKept(policy="hold"))
+"""
 RUNNING, OTHER = os.uname().release, "5.10.0-28-lab"
+#: What brings new kernels to a Debian node.
+META = r"""
+mkdir -p /tmp/meta/DEBIAN; printf 'Package: linux-image-amd64\nVersion: 6.1.1-1\nArchitecture: amd64\nMaintainer: nobody\nDescription: meta\n' >/tmp/meta/DEBIAN/control
+dpkg-deb -b /tmp/meta /tmp/meta.deb && dpkg -i /tmp/meta.deb
+"""
 UPDATE_GRUB = r"""#!/bin/sh
 GRUB_DEFAULT=0; for f in /etc/default/grub.d/*.cfg; do [ -e "$f" ] && . "$f"; done
 ks=$(for i in /boot/vmlinuz-*; do echo "${i#/boot/vmlinuz-}"; done | sort -rV); mkdir -p /boot/grub
@@ -66,6 +77,10 @@ class Site:
         self.policy.write_text(POLICY.replace("{}", kernel))
         return gpustate("apply", self.policy, "-i", self.lab.inventory, "-o", "json", "--yes")
 
+    def state(self, ran: Ran) -> str:
+        rows = ran.node("gpu1")["states"]
+        return str(next(row["outcome"] for row in rows if row["state"] == "kernel"))
+
     def boots(self) -> str | None:
         return grub.next_release(self.said("cat /boot/grub/grub.cfg").splitlines())
 
@@ -79,8 +94,20 @@ def site(lab_factory: LabFactory, tmp_path: Path) -> Site:
 
 
 def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site) -> None:
+    site.said(META)
     ran = site.apply("hold")
     assert ran.code == 0, ran.out
+    held = "apt-mark showhold | grep -c linux-image-amd64 || :"
+    assert site.said(held) == "1"
+    assert site.state(site.apply("hold")) == "unchanged"
+    site.said("apt-mark unhold linux-image-amd64")
+    assert site.state(site.apply("hold")) == "changed"
+    assert site.said(held) == "1"
     site.without(OTHER)
     assert site.boots() == RUNNING
     assert site.said(f"modinfo -k {RUNNING} -F version nvidia") == "580.65.06"
+    alone = site.policy.with_name("alone.py")
+    alone.write_text(ALONE)
+    target = ("-i", site.lab.inventory, "-o", "json", "--yes")
+    assert site.state(gpustate("remove", alone, *target, code=0)) == "changed"
+    assert site.said(held) == "0"

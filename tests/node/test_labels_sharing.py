@@ -39,6 +39,17 @@ ours = (
     registry.get("slurm-gres")(),
 )
 """
+#: slurmd is nobody's matter here but for its being there.
+SLURMD = """
+mkdir -p /etc/slurm; echo 'ClusterName=lab' >/etc/slurm/slurm.conf
+printf '#!/bin/sh\nexec sleep infinity\n' >/usr/sbin/slurmd; chmod 0755 /usr/sbin/slurmd
+printf '[Service]\nExecStart=/usr/sbin/slurmd\n' >/etc/systemd/system/slurmd.service
+systemctl daemon-reload; systemctl start slurmd
+"""
+HELD = """
+held = registry.get("quarantine")(gpus=[{"gpu": "@GPU@", "reason": "RMA 4711", "until": "2099-01-01"}])
+policy = Policy(held)
+"""
 DRIVER = """
 driver = (registry.get("driver-repository")(), registry.get("driver")(version="580.65.06"))
 policy = Policy(*driver, *ours)
@@ -55,7 +66,9 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     whole.write_text(OURS + DRIVER)
     alone.write_text(OURS + "policy = Policy(*ours)\n")
 
+    node.run(SLURMD)
     gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
+    assert "Type=l40s" in node.run("cat /etc/slurm/gres.conf").stdout
     listed = node.run(f"ls -A {FEATURES}").stdout.split()
     assert listed == ["gpustate"]
     labels = node.run(f"cat {FEATURES}/gpustate").stdout
@@ -88,6 +101,7 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     again = gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
     assert again.summary["changed"] == "0"
     node.run(f"sed -i s/gpu.count=2/gpu.count=8/ {FEATURES}/gpustate; systemctl stop gpustate-mps")
+    node.run(f"sed -i s/4/5/ {CONFIG}; sed -i s/Type=l40s/Type=h100/ /etc/slurm/gres.conf")
     assert node.run(modes).stdout == "Default\n" * 2
     assert gpustate("drift", whole, *inventory, "-o", "json").code == 2
     gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
@@ -102,3 +116,16 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     )
     assert left.stdout == ""
     assert gpustate("drift", alone, *inventory, "-o", "json").code == 2
+
+    # One GPU is out of use, as the inventory or the policy says.
+    uuid = node.run("nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1").stdout.strip()
+    whole.write_text(OURS + HELD.replace("@GPU@", uuid))
+    file = "/var/lib/gpustate/quarantine.json"
+    for outcome in ("changed", "unchanged"):
+        ran = gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
+        assert ran.node("gpu1")["states"][-1]["outcome"] == outcome
+    node.run(f"rm {file}")
+    gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
+    assert uuid in node.run(f"cat {file}").stdout
+    gpustate("remove", whole, *inventory, "--yes", "-o", "json", code=0)
+    assert node.run(f"ls {file}", check=False).returncode != 0

@@ -14,6 +14,7 @@ import rpmnodes
 from labnodes import LabFactory
 from rpmnodes import Repository, become, copy, gpustate, versions
 from rpmworld import Rpm
+from shares import share
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -113,7 +114,7 @@ class Trial:
         return f"{found.stdout}{locked}".strip()
 
 
-@pytest.fixture(params=["rocky", "sles"])
+@pytest.fixture(params=share("distributions with rpm", ["rocky", "sles"], most=1))
 def trial(
     request: pytest.FixtureRequest, rpm_lab: Lab, packages: Repository, tmp_path: Path
 ) -> Trial:

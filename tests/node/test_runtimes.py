@@ -175,6 +175,19 @@ def test_k3s_and_rke2_are_restarted_once_and_nothing_of_theirs_is_written(
         node.run("systemctl daemon-reload")
 
 
+def damage(node: Node, before: str, there: str) -> None:
+    """What was there before is put back, and what is new goes away, behind gpustate's back."""
+    old = {line.split()[0] for line in before.splitlines()}
+    for line in there.splitlines():
+        path = line.split()[0]
+        if line in before.splitlines():
+            continue
+        if path in old:
+            node.run(["cp", "-p", f"/root/before{path}", path])
+        else:
+            node.run(["rm", path])
+
+
 def test_several_runtimes_on_one_node_each_get_theirs_and_give_it_back(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:
@@ -185,6 +198,7 @@ def test_several_runtimes_on_one_node_each_get_theirs_and_give_it_back(
     node.run("sleep 1")
     folders = ("/etc", "/var/snap", HOOK.rpartition("/")[0])
     before = disk(node, *folders)
+    node.run(f"mkdir /root/before; cp -a --parents {' '.join(folders)} /root/before")
     names = ("containerd", "crio", "docker", "k0s", "microk8s", "podman")
     runner = Runner(runtimes, tmp_path, *names)
     assert runner.outcomes("apply") == dict.fromkeys(names, "changed")
@@ -196,6 +210,10 @@ def test_several_runtimes_on_one_node_each_get_theirs_and_give_it_back(
     there = disk(node, *folders)
     assert runner.outcomes("apply") == dict.fromkeys(names, "unchanged")
     assert disk(node, *folders) == there
+    damage(node, before, there)
+    standins.write(node, HOOK, json.dumps(HOOK_TEXT))
+    assert runner.outcomes("drift", 2) == dict.fromkeys(names, "would change")
+    assert runner.outcomes("apply") == dict.fromkeys(names, "changed")
     assert runner.outcomes("remove") == dict.fromkeys(names, "changed")
     node.run("systemctl restart snap.microk8s.daemon-containerd; sleep 0.5")
     rendered = "/var/snap/microk8s/current/args/containerd.toml"

@@ -159,3 +159,13 @@ def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
     assert standin.console(site.node, secret)
     assert site.apply(code=0).document["summary"].split()[2] == "changed=0"
     assert site.said("stat -c %s $(modinfo -n nvidia)") == size
+
+    site.said("rm /etc/dkms/framework.conf.d/*")
+    assert site.outcomes(site.run("drift", code=2))["secure-boot"] == "would change"
+    assert site.outcomes(site.apply(code=0))["secure-boot"] == "changed"
+    assert site.outcomes(site.apply(code=0))["secure-boot"] == "unchanged"
+    removed = site.run("remove", "--yes")
+    assert site.outcomes(removed)["secure-boot"] in ("changed", BLOCKED), removed.out
+    assert "secure-boot" not in site.said(
+        "find /etc -name '*gpustate*'; ls /etc/dkms/framework.conf.d"
+    )

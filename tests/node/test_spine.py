@@ -180,6 +180,7 @@ def installing(node: Node) -> bool:
     )
 
 
+@pytest.mark.proof
 def test_killed_on_the_controller_in_the_middle_the_next_apply_converges(
     lab: Lab, node12: Node
 ) -> None:
@@ -199,6 +200,7 @@ def test_killed_on_the_controller_in_the_middle_the_next_apply_converges(
     converged(lab, POLICY, "gpu1")
 
 
+@pytest.mark.proof
 def test_killed_on_the_node_in_the_middle_the_next_apply_converges(lab: Lab, node13: Node) -> None:
     process = start_apply(lab, "gpu2")
     wait_until(lambda: installing(node13), 60, "dpkg at work")

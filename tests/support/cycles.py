@@ -28,8 +28,11 @@ APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
     "mended",
     "taken away",
 )
+BLOCKED = "blocked: needs a console"
 #: States that some part does not fit, with the reason.
 PARTLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "bundle": ((REMOVED,), "no state of a policy: removing the policy takes it away"),
+    "k3s": ((REMOVED,), "it writes nothing that could be taken away"),
     "preflight": ((APPLIED, DAMAGED, MENDED, REMOVED), "it only looks and refuses"),
 }
 
@@ -60,8 +63,11 @@ class Cycles:
                 parts.add(DAMAGED)
             return
         self._settled.pop(key, None)
+        done = ("changed", BLOCKED)  # all that can be done without a person
         if verb == "remove":
-            parts |= {REMOVED} if outcome == "changed" else set()
+            parts |= {REMOVED} if outcome in done else set()
+        elif outcome == BLOCKED:
+            parts.add(APPLIED)
         elif outcome in ("changed", "unchanged"):
             self._settled[key] = policy
             if outcome == "unchanged":
