@@ -159,7 +159,7 @@ class DcgmRunning(State[Observed]):
                 at_boot=False,
                 active=False,
                 bound=() if seen.active else seen.bound,
-                words=(),
+                words=() if seen.active else seen.words,
             )
         wanted = self._set(seen)
         if wanted is None:
