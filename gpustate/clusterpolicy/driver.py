@@ -18,7 +18,7 @@ from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
 #: An image tag is the version of the software and the system the image was made for.
-_SYSTEM = re.compile(
+SYSTEM = re.compile(
     r"-(ubuntu|ubi|rhel|rhcos|rocky|ol|centos|sles|sl-micro|debian|fedora|amzn|distroless).*"
 )
 _VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){1,2}")
@@ -48,7 +48,7 @@ def software_version(source: Source, item: Item, path: str) -> str:
             place=source.place(item),
             fix="write the version it holds",
         )
-    return _SYSTEM.sub("", tag).removeprefix("v")
+    return SYSTEM.sub("", tag).removeprefix("v")
 
 
 def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:

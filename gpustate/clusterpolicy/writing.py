@@ -16,7 +16,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -24,8 +24,8 @@ import yaml
 from gpustate.clusterpolicy import nodelabels
 from gpustate.clusterpolicy.driver import MODULES
 from gpustate.clusterpolicy.gpucluster import NAME
-from gpustate.clusterpolicy.history import chart_defaults
 from gpustate.clusterpolicy.runtime import FOUND_OUT, RUNTIMES
+from gpustate.clusterpolicy.tags import tagged
 from gpustate.clusterpolicy.writing_objects import (
     MODULE_PARAMETERS,
     config_map,
@@ -42,7 +42,17 @@ from gpustate.clusterpolicy.writing_objects import (
     workload_of,
 )
 
-__all__ = ["Nodes", "Parameters", "counters_text", "mig_text", "plugin_configs", "write"]
+__all__ = [
+    "Nodes",
+    "Parameters",
+    "counters_text",
+    "dump",
+    "made",
+    "mig_text",
+    "nodes_of",
+    "plugin_configs",
+    "write",
+]
 
 Parameters = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Parameters]]
@@ -121,9 +131,23 @@ def write(
         nodes: what single nodes are given.
         pace: what a batch of nodes must not exceed.
     """
-    documents = [*_objects(name, states, pace), *_nodes(nodes or {})]
+    return dump(made(name, states, nodes, pace))
+
+
+def made(
+    name: str,
+    states: Mapping[str, Parameters],
+    nodes: Nodes | None = None,
+    pace: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """The objects that :func:`write` writes."""
+    return [*_objects(name, states, pace), *nodes_of(nodes or {})]
+
+
+def dump(objects_: Iterable[Mapping[str, Any]]) -> str:
+    """Objects as the text of a file."""
     text: str = yaml.dump_all(
-        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=80
+        objects_, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=80
     )
     return text
 
@@ -178,7 +202,7 @@ def _dra_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nodes(nodes: Nodes) -> Iterator[dict[str, Any]]:
+def nodes_of(nodes: Nodes) -> Iterator[dict[str, Any]]:
     """Nodes with the labels that say what they are given."""
     for name, body in nodes.items():
         labels = {
@@ -241,7 +265,7 @@ def _switched(section: str, given: Parameters | None) -> dict[str, Any]:
     if given is None:
         return {"enabled": False}
     version = given.get("version")
-    return {"enabled": True, **(_image(section, str(version)) if version else {})}
+    return {"enabled": True, **(tagged(section, str(version)) if version else {})}
 
 
 def _upgrades(pace: Sequence[str]) -> dict[str, Any]:
@@ -266,17 +290,11 @@ def _beside(states: Mapping[str, Parameters]) -> dict[str, Any]:
 # --- driver, toolkit and runtimes --------------------------------------------------------
 
 
-def _image(section: str, version: str) -> dict[str, str]:
-    """What the Operator wants beside a version: without it, it takes none of the three."""
-    parts = {part: str(chart_defaults()[f"{section}.{part}"]) for part in ("repository", "image")}
-    return {**parts, "version": version}
-
-
 def _driver(given: Parameters, files: Mapping[str, str]) -> dict[str, Any]:
     driver: dict[str, Any] = {"enabled": True}
     version = str(given.get("version") or given.get("branch") or "")
     if _VERSION.fullmatch(version):
-        driver.update(_image("driver", version))
+        driver.update(tagged("driver", version))
     if "module_type" in given:
         driver["kernelModuleType"] = given["module_type"]
     if "precompiled" in given:
@@ -305,7 +323,7 @@ def _toolkit(states: Mapping[str, Parameters]) -> dict[str, Any]:
         return {"enabled": False}
     toolkit: dict[str, Any] = {"enabled": True}
     if given.get("version"):
-        toolkit.update(_image("toolkit", f"v{given['version']}"))  # as NVIDIA's tags have it
+        toolkit.update(tagged("toolkit", str(given["version"])))
     toolkit.update(env({**_runtime_env(states), **_toolkit_env(given)}))
     return toolkit
 

@@ -47,6 +47,21 @@ _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 _SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 
 
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The text of another program's file that a policy was read from, for who writes such a file again.
+
+    Args:
+        text: all of it, with the changes of the command line.
+        values: it holds Helm values, not objects.
+        beside: objects that stand beside the file and not in it, as plain data.
+    """
+
+    text: str
+    values: bool = False
+    beside: tuple[Mapping[str, Any], ...] = ()
+
+
 class Policy:
     """States that should hold together.
 
@@ -97,6 +112,8 @@ class Policy:
         self.pace = _sizes(pace)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
+        #: What it was read from, where that is a file of another program.
+        self.original: Original | None = None
         self._resolved: dict[tuple[object, ...], _Cached] = {}
 
     def __repr__(self) -> str:
@@ -130,6 +147,7 @@ class Policy:
             pace=self.pace,
         )
         made.replaced.update(self.replaced)
+        made.original = self.original
         return made
 
     def layers_data(self) -> dict[str, Any]:

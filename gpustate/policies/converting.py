@@ -59,13 +59,53 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         again = _read(text, to)
     except GpustateError as error:
         raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
-    lost.extend(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
-    lost.extend(f"of the file itself: {note}" for note in policy.notes)
+    differ = list(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
+    carried = _carried(kept, differ) if to == "clusterpolicy" else None
+    if carried is not None:
+        text, more = carried
+        lost.extend(more)
+    else:
+        lost.extend(differ)
+        lost.extend(f"of the file itself: {note}" for note in policy.notes)
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
     if lost:
         comments.append("Not expressed here:")
         comments.extend(f"  {line}" for line in lost)
     return Converted(_commented(text, comments), tuple(lost))
+
+
+def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
+    """The file that a policy was read from, where it says no less of the states than a fresh one.
+
+    Args:
+        policy: what is wanted.
+        differ: what a fresh one does not say.
+
+    Returns:
+        Its text, and what is lost.
+    """
+    from gpustate.clusterpolicy import writing as operator
+    from gpustate.clusterpolicy import writing_kept
+
+    original = policy.original
+    if original is None:
+        return None
+    missing: list[str] = []
+    if original.values:
+        fresh = operator.made(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+        objects, missing = writing_kept.with_values(fresh, original.text)
+    else:
+        objects = writing_kept.objects(original.text)
+    others = (*original.beside, *operator.nodes_of(policy.nodes))
+    text = operator.dump(writing_kept.with_others(objects, others))
+    try:
+        lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
+    except GpustateError:
+        return None
+    if not set(lost) <= set(differ):
+        return None
+    lost.extend(f"of the file itself: {line}" for line in missing)
+    return text, lost
 
 
 def _written(policy: Policy, to: str) -> str:
@@ -75,13 +115,18 @@ def _written(policy: Policy, to: str) -> str:
         return writing.as_python(policy)
     from gpustate.clusterpolicy import writing as operator
 
-    states = {state.name: parameters(state) for state in policy.states if not state.absent}
+    return operator.write(_object_name(policy), _present(policy), policy.nodes, policy.pace)
+
+
+def _present(policy: Policy) -> dict[str, dict[str, Any]]:
+    return {state.name: parameters(state) for state in policy.states if not state.absent}
+
+
+def _object_name(policy: Policy) -> str:
     name = str(policy.name or "")
-    if not _OBJECT_NAME.fullmatch(name):
-        name = (
-            re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
-        )
-    return operator.write(name, states, policy.nodes, policy.pace)
+    if _OBJECT_NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
 
 
 def _read(text: str, to: str) -> Policy:

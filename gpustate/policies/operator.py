@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate import clusterpolicy, registry
-from gpustate.clusterpolicy import Wanted
+from gpustate.clusterpolicy import Wanted, writing_kept
 from gpustate.clusterpolicy.documents import OBJECTS
 from gpustate.errors import PolicyError
 from gpustate.model.layers import REMOVED, Path, leaves, value_at
-from gpustate.model.policy import Policy, build, parameters
+from gpustate.model.policy import Original, Policy, build, parameters
 from gpustate.model.state import AnyState
 from gpustate.policies import trees
 from gpustate.policies.changes import Changes, at_top
@@ -77,7 +77,7 @@ def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Po
         nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
         place = rewritten.place(one.place) if rewritten is not None else one.place
         places[("nodes", one.node, one.state)] = place
-    return Policy(
+    policy = Policy(
         *states,
         name=reading.name or None,
         notes=notes,
@@ -85,6 +85,8 @@ def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Po
         places=places,
         pace=reading.pace,
     )
+    policy.original = Original(text, reading.kind == "helm", tuple(writing_kept.beside(reading)))
+    return policy
 
 
 def _home(key: str) -> Path:

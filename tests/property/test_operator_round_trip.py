@@ -7,6 +7,7 @@ a clone of the Operator's project, of which the samples and values of every rele
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,20 @@ FILES = [
 ]
 
 
+TAG = re.compile(r"(gpu|gds|gdrcopy|dcgm|dcgm-exporter|container-toolkit)\.version: ")
+
+
 def lost(policy: Policy) -> list[str]:
     """What the way to a ClusterPolicy and back changes of the states; notes on the rest are no states."""
-    done = convert(policy.but(*policy.states, name=policy.name or "values"), "clusterpolicy")
-    return [line for line in done.lost if not line.startswith("of the file itself: ")]
+    bare = policy.but(*policy.states, name=policy.name or "values")
+    assert not [line for line in convert(bare, "clusterpolicy").lost if "of the file" not in line]
+    bare.original = None  # written for the states alone, which leaves out tags that are not known
+    done = convert(bare, "clusterpolicy")
+    return [
+        line
+        for line in done.lost
+        if not line.startswith("of the file itself: ") and not TAG.match(line)
+    ]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -215,5 +226,6 @@ def test_nothing_that_a_clusterpolicy_has_words_for_is_lost_on_the_way_back(text
     policy = operator.read(text, "cp.yaml")
     assert lost(policy) == []
     # What the first file says against itself, the second says too; of its own it has nothing wrong.
+    policy.original = None
     wrong = {one.rule for one in lint(convert(policy, "clusterpolicy").text, "cp.yaml").findings}
     assert wrong <= {"incomplete", "contradiction", "without-effect"}

@@ -147,7 +147,7 @@ def test_what_a_clusterpolicy_has_no_words_for_is_listed_value_by_value() -> Non
         (Policy(DriverInstalled(module_type="open")), "driver.kernelModuleType", "open"),
         (Policy(NouveauBlacklisted()), "driver.enabled", False),
         (Policy(DriverInstalled()), "devicePlugin.enabled", False),
-        (Policy(ContainerToolkit(version="1.17.8")), "toolkit.version", "v1.17.8"),
+        (Policy(ContainerToolkit(version="1.18.0")), "toolkit.version", "v1.18.0"),
         (Policy(ContainerToolkit(), CdiSpecification()), "cdi.enabled", True),
         (
             Policy(ContainerToolkit(), ContainerdHandler(handler="gpu")),

@@ -1,0 +1,151 @@
+"""From a file of the Operator to a ClusterPolicy: nothing is switched off, and no tag is made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gpustate import policies
+from gpustate.cli.main import cli
+from gpustate.model.policy import Policy
+from gpustate.policies.converting import convert
+from gpustate.states.container_toolkit import ContainerToolkit
+from gpustate.states.dcgm import DcgmRunning
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.gdrcopy import GdrCopy
+from gpustate.states.gds import GpuDirectStorage
+
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: blue, labels: {team: hpc}}
+spec:
+  operator: {}
+  daemonsets: {tolerations: [{key: gpu, operator: Exists}]}
+  driver:
+    repository: registry.example.org/mirror
+    image: driver
+    version: "580.95.05"
+    imagePullSecrets: [pull]
+  toolkit: {version: v1.17.8-ubuntu20.04, repository: registry.example.org/mirror, image: ctk}
+  devicePlugin: {enabled: true, config: {name: plugin, default: shared}}
+  migManager: {enabled: true}
+  nodeStatusExporter: {enabled: true}
+  dcgm: {enabled: true, version: 4.5.1-1-ubuntu22.04}
+  dcgmExporter:
+    enabled: true
+    version: 4.5.1-4.8.0-ubuntu22.04
+    serviceMonitor: {enabled: true}
+  gfd: {enabled: true}
+  gds: {enabled: true, version: v2.26.6}
+  gdrcopy: {enabled: true, version: v2.5.1}
+"""
+PLUGIN = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plugin}
+data:
+  shared: |
+    version: v1
+    sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+"""
+VALUES = """\
+driver: {version: 580.95.05, repository: registry.example.org/mirror, imagePullSecrets: [pull]}
+dcgm: {enabled: null}
+dcgmExporter: {enabled: true, version: 4.5.1-4.8.0-ubuntu22.04, serviceMonitor: {enabled: true}}
+gdrcopy: {enabled: true, version: v2.4.1-2}
+devicePlugin:
+  config:
+    create: true
+    name: plugin
+    default: shared
+    data:
+      shared: "version: v1\\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+daemonsets: {tolerations: [{key: gpu, operator: Exists}]}
+validator: {repository: registry.example.org/mirror}
+nfd: {enabled: false}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["convert", *words, "--to", "clusterpolicy"])
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(text))
+
+
+def test_a_clusterpolicy_comes_back_as_it_was_but_for_what_the_command_line_changes() -> None:
+    Path("cp.yaml").write_text(f"{POLICY}---\n{PLUGIN}")
+    done = run("cp.yaml", "--strict", "--set", "driver.version=580.105.08")
+    assert (done.exit_code, done.stderr) == (0, "")
+    wanted = documents(f"{POLICY}---\n{PLUGIN}")
+    wanted[0]["spec"]["driver"]["version"] = "580.105.08"
+    assert documents(done.stdout) == wanted
+
+
+def test_what_stands_beside_a_file_comes_into_it_but_no_token() -> None:
+    licensed = POLICY.replace("    image: driver\n", "    image: driver\n    LICENSE\n")
+    licensed = licensed.replace("LICENSE", "licensingConfig: {secretName: grid, nlsEnabled: true}")
+    Path("cp.yaml").write_text(licensed)
+    Path("cp.d/grid").mkdir(parents=True)
+    Path("cp.d/plugin.yaml").write_text(PLUGIN)
+    Path("cp.d/grid/gridd.conf").write_text("FeatureType=1\n")
+    Path("cp.d/grid/client_configuration_token.tok").write_text("SECRET")
+    done = run("cp.yaml")
+    assert done.exit_code == 0
+    policy, *others = documents(done.stdout)
+    assert policy == documents(licensed)[0]
+    assert {one["metadata"]["name"] for one in others} == {"plugin", "grid"}
+    assert "SECRET" not in done.output
+    assert "token_file" in done.stderr
+
+
+def test_helm_values_keep_their_tags_and_switch_nothing_off() -> None:
+    Path("values.yaml").write_text(VALUES)
+    done = run("values.yaml")
+    policy, plugin = documents(done.stdout)
+    spec = policy["spec"]
+    assert spec["driver"]["repository"] == "registry.example.org/mirror"
+    assert spec["driver"]["imagePullSecrets"] == ["pull"]
+    assert spec["dcgmExporter"]["version"] == "4.5.1-4.8.0-ubuntu22.04"
+    assert spec["dcgmExporter"]["serviceMonitor"] == {"enabled": True}
+    assert spec["gdrcopy"]["version"] == "v2.4.1-2"
+    assert spec["dcgm"] == {}  # null is the Operator's own default, which is on
+    assert spec["migManager"]["enabled"] is spec["devicePlugin"]["enabled"] is True
+    assert spec["daemonsets"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert (plugin["metadata"]["name"], list(plugin["data"])) == ("plugin", ["shared"])
+    assert [line.split(": ")[3] for line in done.stderr.splitlines()] == [
+        "validator.repository",
+        "nfd.enabled",
+    ]
+    Path("again.yaml").write_text(done.stdout)
+    assert policies.load("again.yaml").states == policies.load("values.yaml").states
+
+
+def test_a_tag_is_written_only_where_it_is_known_for_certain() -> None:
+    policy = Policy(
+        DriverInstalled(version="580.95.05"),
+        ContainerToolkit(version="1.17.8"),
+        DcgmRunning(version="4.5.1"),
+        GpuDirectStorage(version="2.26.6"),
+        GdrCopy(version="2.5.1"),
+    )
+    done = convert(policy, "clusterpolicy")
+    spec = documents(done.text)[0]["spec"]
+    tags = {name: one["version"] for name, one in spec.items() if "version" in one}
+    assert tags == {"driver": "580.95.05", "gdrcopy": "v2.5.1"}
+    assert all("repository" not in spec[name] for name in ("toolkit", "dcgm", "gds"))
+    for name, version in (("dcgm", "4.5.1"), ("gds", "2.26.6"), ("container-toolkit", "1.17.8")):
+        assert any(line.startswith(f'{name}.version: "{version}" is') for line in done.lost)
+    known = convert(Policy(DcgmRunning(version="4.6.0")), "clusterpolicy")
+    assert documents(known.text)[0]["spec"]["dcgm"]["version"] == "4.6.0-1-ubuntu24.04"
