@@ -5,10 +5,12 @@ server would see: YAML 1.1, so an unquoted ``on`` or ``no`` is a boolean; keys a
 
 Sources:
     kubernetes-sigs/yaml: what kubectl makes of a file.
+    helm/helm v3: cmd/helm/get_values.go (the line above the values).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ OBJECTS = yaml_events.Rules(
     text_keys=True,
     many=True,
 )
+#: What ``helm get values`` begins with; with ``--all`` the second.
+_HEADING = re.compile(r"(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(\r?\n|\Z)")
+_NO_VALUES = ("", "null", "{}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,18 @@ def plain(item: Item) -> Any:
     return item.value
 
 
+def without_heading(text: str) -> str:
+    """Take away what ``helm get values`` writes above the values; every line keeps its number.
+
+    No values at all become a section that says nothing: the chart's own hold then.
+    """
+    heading = _HEADING.match(text)
+    if heading is None:
+        return text
+    rest = text[heading.end() :]
+    return "#\n" + ("operator: {}\n" if rest.strip() in _NO_VALUES else rest)
+
+
 def read(text: str, path: str) -> list[Item]:
     """Return the documents of a file that are not empty, those of a ``List`` one by one.
 
@@ -69,7 +86,7 @@ def read(text: str, path: str) -> list[Item]:
         PolicyError: with the line at which the text stops making sense.
     """
     found: list[Item] = []
-    for document in yaml_events.documents(text, path, OBJECTS):
+    for document in yaml_events.documents(without_heading(text), path, OBJECTS):
         item = document.wrapped(Item)
         if item.text("kind") == "List" and item.text("apiVersion") == "v1":
             items = item.get("items")

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpustate import clusterpolicy, registry
 from gpustate.clusterpolicy import Wanted, writing_kept
-from gpustate.clusterpolicy.documents import OBJECTS
+from gpustate.clusterpolicy.documents import OBJECTS, without_heading
 from gpustate.errors import PolicyError
 from gpustate.model.layers import REMOVED, Path, leaves, value_at
 from gpustate.model.policy import Original, Policy, build, parameters
@@ -96,7 +96,7 @@ def _home(key: str) -> Path:
 def _documents(text: str, path: str) -> list[Tree]:
     """The objects of a file, those of a ``List`` one by one."""
     found: list[Tree] = []
-    for tree in trees.documents(text, path, OBJECTS):
+    for tree in trees.documents(without_heading(text), path, OBJECTS):
         items = tree.get("items")
         kind = tree.get("kind")
         if (
