@@ -40,12 +40,25 @@ def lint(
     from gpustate import __version__
     from gpustate.clusterpolicy.lint import document, sarif
     from gpustate.clusterpolicy.lint import lint as linted
-    from gpustate.clusterpolicy.lint.finding import strict_failure
+    from gpustate.clusterpolicy.lint.finding import Report, strict_failure
     from gpustate.errors import PolicyError
     from gpustate.files import TextFiles
+    from gpustate.policies.loading import own_policy
 
     reader = TextFiles("policy", PolicyError, limit_mib=5)
-    reports = [linted(reader.text(file), file, release=release) for file in files]
+    reports: list[Report] = []
+    for file in files:
+        text = reader.text(file)
+        try:
+            reports.append(linted(text, file, release=release))
+        except PolicyError:
+            if not own_policy(text, file):
+                raise
+            raise PolicyError(
+                "is a policy of gpustate's own; lint is for files of the GPU Operator",
+                place=file,
+                fix=f"this one is checked by gpustate plan {file} and by gpustate resolve",
+            ) from None
     failed = strict and strict_failure(reports)
     if output == "json":
         text = common.as_json(document.as_data(reports, strict=strict, failed=failed))

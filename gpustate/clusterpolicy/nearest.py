@@ -57,6 +57,10 @@ def meant(path: str, item: Item, leaves: Leaves, kind: str) -> Meant | None:
         _elsewhere(path, item, known),
     )
     found = next((one for one in candidates if one), None)
+    if found == path:
+        words = path.split(".")
+        nested = ": {".join(words) + ": ..." + "}" * (len(words) - 1)
+        return Meant(path, f"a dot is part of the key's name; write {nested}")
     return Meant(found) if found else None
 
 

@@ -11,6 +11,8 @@ Sources:
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Iterable
 
 from gpustate.clusterpolicy import nearest
 from gpustate.clusterpolicy.documents import Item
@@ -79,6 +81,23 @@ _MEANT = {
     "dradriver": "draDriver of a GPUCluster",
 }
 _CHART = "gpu-operator"
+#: Keys that the chart has below a section, and those of pods, which people write beside the sections.
+_BELOW = frozenset(word for path in HELM for word in re.split(r"[.\[\]]+", path)[1:] if word)
+_OF_PODS = frozenset(
+    {
+        *("tolerations", "nodeSelector", "affinity", "imagePullSecrets", "imagePullPolicy"),
+        *("priorityClassName", "runtimeClassName", "runtimeClass", "podSecurityContext"),
+        *("securityContext", "serviceAccountName", "podAnnotations", "podLabels"),
+        *(
+            "topologySpreadConstraints",
+            "updateStrategy",
+            "hostNetwork",
+            "hostPID",
+            "usePrecompiled",
+        ),
+        *("kernelModuleType", "upgradePolicy", "licensingConfig", "rdma", "serviceMonitor"),
+    }
+)
 
 
 def kind(item: Item, file: str) -> str:
@@ -112,11 +131,26 @@ def _values(item: Item, place: str) -> str:
     key = next(iter(item.value), "")
     if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
         return "helm"  # so that the key is named, and what was meant by it
+    if _misplaced(item.value):
+        return "helm"  # the same
     raise PolicyError(
         f"is no policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
         place=place,
         fix=WANTED,
     )
+
+
+def _misplaced(keys: Iterable[str]) -> bool:
+    """All of them are keys of the chart at another level, and one at least of no other program's file."""
+    found = list(keys)
+    paths = [key for key in found if key.partition(".")[0] in SECTIONS]
+    known = [*paths, *(key for key in found if _near(key, _BELOW | _OF_PODS))]
+    telling = [*paths, *(key for key in found if _near(key, _OF_PODS))]
+    return bool(telling) and set(known) == set(found)
+
+
+def _near(key: str, known: frozenset[str]) -> bool:
+    return bool(difflib.get_close_matches(key, known, 1, 0.85))
 
 
 def _refuse_look_alike(version: str, name: str, place: str) -> None:

@@ -54,6 +54,14 @@ def _kind(beginning: str, source: str) -> Kind:
     raise PolicyError(f"is a gpustate {found[1]}, wanted a policy or a plan", place=source)
 
 
+def own_policy(text: str, source: str) -> bool:
+    """Whether a file's text is a policy in Python or in gpustate's own YAML."""
+    try:
+        return _kind(text, source) in (Kind.PYTHON, Kind.YAML)
+    except PolicyError:
+        return False  # another document of gpustate; whoever reads it says so
+
+
 def load(
     source: str, *, strict: bool = True, changes: Changes | None = None, origins: bool = False
 ) -> Policy:

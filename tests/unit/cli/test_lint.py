@@ -74,3 +74,22 @@ def test_a_release_that_is_none_is_told_with_the_nearest(gpustate: Cli, files: P
     assert done.status == 1
     assert "no release of the GPU Operator is called 'v26.7.9'; did you mean v26.7.0" in done.err
     assert gpustate("lint", "nothing.yaml").status == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("own.yaml", "format: gpustate.policy/1\nstates: {driver: {}}\n"),
+        ("own.py", "from gpustate import Policy\n\npolicy = Policy()\n"),
+    ],
+)
+def test_a_policy_of_gpustate_s_own_is_sent_to_plan(
+    gpustate: Cli, project: Path, name: str, text: str
+) -> None:
+    (project / name).write_text(text)
+    done = gpustate("lint", name)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        f"gpustate: {name}: is a policy of gpustate's own; lint is for files of the GPU Operator; "
+        f"this one is checked by gpustate plan {name} and by gpustate resolve\n"
+    )

@@ -407,3 +407,30 @@ def test_thousands_of_unknown_keys_are_all_told_and_in_reasonable_time() -> None
     told = [one for one in lint(HEAD + keys, "f.yaml").findings if one.rule == "unknown-key"]
     assert len(told) == 20_000
     assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tolerations: [{operator: Exists}]\n", "did you mean daemonsets.tolerations"),
+        ("imagePullSecrets: [x]\nenabled: true\n", "did you mean driver.imagePullSecrets"),
+        ("nodeSelector: {a: b}\n", "unknown key 'nodeSelector'"),
+        ("toleration: []\n", "unknown key 'toleration'"),
+        (
+            "driver.enabled: false\n",
+            "a dot is part of the key's name; write driver: {enabled: ...}",
+        ),
+    ],
+)
+def test_a_key_of_another_level_alone_in_a_file_is_told_as_one(text: str, said: str) -> None:
+    first = lint(text, "values.yaml").findings[0]
+    assert (first.rule, first.level, first.line) == ("unknown-key", "error", 1)
+    assert said in f"{first.message} {first.fix}"
+
+
+@pytest.mark.parametrize(
+    "text", ["version: 3\nservices: {}\n", "name: x\nversion: '1'\n", "foo: 1\ntolerations: []\n"]
+)
+def test_a_file_of_another_program_is_none_of_the_operator_s(text: str) -> None:
+    with pytest.raises(PolicyError, match="is no policy: it begins with"):
+        lint(text, "values.yaml")
