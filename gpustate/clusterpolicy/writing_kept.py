@@ -68,16 +68,19 @@ def _name(data: Mapping[str, Any]) -> tuple[str, str]:
     return str(data.get("kind")), str(name)
 
 
-def with_values(made: list[dict[str, Any]], text: str) -> tuple[list[dict[str, Any]], list[str]]:
+def with_values(
+    made: list[dict[str, Any]], text: str
+) -> tuple[list[dict[str, Any]], list[str]] | None:
     """Put what Helm values say into the ClusterPolicy written for them.
 
     Returns:
-        The objects, and the keys of the values that are not in them, each with the reason.
+        The objects, and the keys of the values that are not in them, each with the reason. Nothing
+        where no ClusterPolicy is written, or the driver is said by an NVIDIADriver beside the values.
     """
     spec = next((one["spec"] for one in made if one["kind"] == "ClusterPolicy"), None)
     values = _values(text)
     if spec is None or values is None:
-        return made, []
+        return None
     said = dict(_leaves(values))
     for path, value in chart_defaults().items():
         switch = path.endswith(".enabled") and _at(spec, path) is not None
@@ -138,12 +141,14 @@ def _renamed(path: str) -> str:
 
 
 def _values(text: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = None
     for item in documents.read(text, ""):
         kind = shape.kind(item, "")
+        if kind == "nvidiadriver":
+            return None
         if kind in ("helm", "umbrella", "helmrelease"):
-            found: dict[str, Any] = documents.plain(shape.values(item, kind))
-            return found
-    return None
+            found = documents.plain(shape.values(item, kind))
+    return found
 
 
 def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

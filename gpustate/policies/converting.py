@@ -93,7 +93,10 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
     missing: list[str] = []
     if original.values:
         fresh = operator.made(_object_name(policy), _present(policy), policy.nodes, policy.pace)
-        objects, missing = writing_kept.with_values(fresh, original.text)
+        done = writing_kept.with_values(fresh, original.text)
+        if done is None:
+            return None
+        objects, missing = done
     else:
         objects = writing_kept.objects(original.text)
     others = (*original.beside, *operator.nodes_of(policy.nodes))

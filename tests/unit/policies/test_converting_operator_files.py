@@ -149,3 +149,13 @@ def test_a_tag_is_written_only_where_it_is_known_for_certain() -> None:
         assert any(line.startswith(f'{name}.version: "{version}" is') for line in done.lost)
     known = convert(Policy(DcgmRunning(version="4.6.0")), "clusterpolicy")
     assert documents(known.text)[0]["spec"]["dcgm"]["version"] == "4.6.0-1-ubuntu24.04"
+
+
+def test_values_that_make_no_clusterpolicy_name_what_is_not_in_the_objects() -> None:
+    Path("dra.yaml").write_text(
+        "clusterPolicy: {deployCR: false}\ngpuCluster: {deployCR: true}\ndriver: {enabled: false}\n"
+        "daemonsets: {tolerations: [{key: gpu, operator: Exists}]}\n"
+    )
+    done = run("dra.yaml")
+    assert [one["kind"] for one in documents(done.stdout)] == ["GPUCluster"]
+    assert "daemonsets" in done.stderr
