@@ -89,7 +89,7 @@ def apply_policy(
     source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
 ) -> None:
     """Apply a policy: ask first on a terminal, unless ``--yes``."""
-
+    common.read_rules()
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -113,6 +113,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.plan.document import read_plan
 
     document = read_plan(read_json(path), place=path)
+    common.read_rules()
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to say yes", fix="give --yes")

@@ -55,6 +55,7 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     from gpustate.remote import chroot
     from gpustate.run.bake import Image
 
+    common.read_rules()
     made = common.load_policy(policy, options)
     if not root:
         raise UsageError("--root is empty", fix="name the folder of the image's root")

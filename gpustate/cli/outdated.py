@@ -31,6 +31,7 @@ def outdated(
     from gpustate.solve import document
     from gpustate.text.words import printable_lines
 
+    common.read_rules()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     path = path or locking.beside(policy)

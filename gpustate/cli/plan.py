@@ -72,6 +72,7 @@ def make_plan(
     from gpustate.plan import document
     from gpustate.run.fleet import Request
 
+    common.read_rules()
     serial, written = options.get("serial"), options.get("reports", ())
     reports.check(written, serial)
     if out is not None:

@@ -34,12 +34,16 @@ def resolve(
     Layers, the narrower winning: fleet, groups, node; in each the policy's before the inventory's
     (the variable `gpustate`); the command line is the last word. NODE is not reached.
     """
+    from gpustate import compat
     from gpustate.cli.show import show
     from gpustate.model import resolution
+    from gpustate.run import gate
 
     made = common.load_policy(policy, options, origins=True)
     inventory, _ = common.locked(_only(node, options), made, policy, options)
     found = resolution.resolution(made, inventory.nodes[0], common.known_states())
+    if found.allow:
+        gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())
     if why is not None:
         rows = _asked(found, why)
     else:

@@ -42,6 +42,7 @@ def solve(
     from gpustate.solve import document
     from gpustate.text.words import printable_lines
 
+    common.read_rules()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     path = path or locking.beside(policy)

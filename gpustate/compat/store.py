@@ -44,6 +44,11 @@ def load(where: str | None = None) -> RuleSet:
 def _load(where: str) -> RuleSet:
     if where:
         pinned = _PIN.fullmatch(where)
+        if pinned is None and "#sha256" in where:
+            raise UsageError(
+                f"{shown(where)} is a malformed pin",
+                fix="write DIR#sha256=SUM, with the 64 hexadecimal digits of: sha256sum SHA256SUMS",
+            )
         folder = pinned["folder"] if pinned else where
         return assemble(*_folder(folder, pinned["sum"].lower() if pinned else ""), folder)
     data = resources.files("gpustate.compat") / "data"

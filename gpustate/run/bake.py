@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gpustate import compat
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.outcome import NodeResult
 from gpustate.model.policy import Policy, resolve
 from gpustate.remote.chroot import ImageSession
-from gpustate.run import firstboot, fleet
+from gpustate.run import firstboot, fleet, gate
 from gpustate.run.events import Listener, nobody
 from gpustate.run.fleet import FleetResult
 from gpustate.run.walk import Options, Walk
@@ -48,6 +49,7 @@ def bake(
     started = time.monotonic()
     names = [state.name for state in fleet.ordered(policy.states, known)]
     resolved = resolve(policy, image.node, known)
+    gate.refuse_unknown_rules(policy, image.node, resolved.allow, compat.load())
     by_name = {state.name: state for state in resolved.states}
     states = [by_name[name] for name in names]
     last = firstboot.first_boot_of(states, image.node)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpustate import errors
+from gpustate import compat, errors
 from gpustate.errors import UsageError
 from gpustate.graph.build import build, reverse
 from gpustate.graph.order import order
@@ -26,6 +26,7 @@ from gpustate.model.outcome import NodeResult, NodeStatus
 from gpustate.model.policy import Policy, Resolved, resolve
 from gpustate.model.state import AnyState
 from gpustate.remote.session import Session
+from gpustate.run import gate
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.looking import ask_node
@@ -170,13 +171,19 @@ def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) ->
 
 
 def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
-    """Every node's own states, checked before the first connection is made; resolved once."""
+    """Every node's own states, checked before the first connection is made; resolved once.
+
+    The rules of the matrix are read here too: a folder of rules that is not the pinned one, or an
+    exception from a rule that nobody knows, is told before any node is reached.
+    """
     if request.plans is not None:
         return request.plans
+    rules = compat.load()
     names = [state.name for state in ordered(request.policy.states, request.known)]
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
         resolved = resolve(request.policy, node, request.known)
+        gate.refuse_unknown_rules(request.policy, node, resolved.allow, rules)
         by_name = {state.name: state for state in resolved.states}
         plans.append((resolved, [by_name[name] for name in names]))
     request.plans = plans

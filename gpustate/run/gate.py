@@ -6,15 +6,18 @@ Pure: takes what is known, gives the reason or ``None``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gpustate import compat
 from gpustate.compat.facts import Facts, Value
-from gpustate.errors import GpustateError, LockHeld, RefusedError
+from gpustate.errors import GpustateError, LockHeld, PolicyError, RefusedError, UsageError
 from gpustate.model.change import Disruption
+from gpustate.model.inventory import InventoryNode
+from gpustate.model.layering import ALLOW, layers_of
 from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.policy import Policy
 from gpustate.model.state import AnyState
 from gpustate.plan import make
 from gpustate.plan.make import Look
@@ -117,6 +120,35 @@ def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
     because = rule.because.rstrip(".")
     reason = RefusedError(f"the matrix blocks it: {rule.id}: {because}{more}", fix=rule.fix)
     return Judged(tuple(notes), reason, allowed)
+
+
+def refuse_unknown_rules(
+    policy: Policy, node: InventoryNode, allow: Iterable[str], rules: compat.RuleSet
+) -> None:
+    """Refuse what a node's layers allow and no rule is called.
+
+    Raises:
+        PolicyError: with the place, and the nearest rule.
+    """
+    for name in allow:
+        if name in rules.rules:
+            continue
+        layers = layers_of(policy, node)
+        said = [layer for layer in layers if name in (layer.states.get(ALLOW) or {})]
+        place = said[-1].place_of((ALLOW, name)) if said else policy.places.get((ALLOW, name))
+        refuse_unknown_rule(name, place, rules)
+
+
+def refuse_unknown_rule(name: str, place: str | None, rules: compat.RuleSet) -> None:
+    """Refuse an exception from a rule that there is not.
+
+    Raises:
+        PolicyError: with the place, and the nearest rule.
+    """
+    try:
+        rules.rule(name)
+    except UsageError as error:
+        raise PolicyError(f"allow: {error.message}", place=place or None, fix=error.fix) from None
 
 
 @lru_cache(maxsize=1024)

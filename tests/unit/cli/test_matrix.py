@@ -110,3 +110,85 @@ def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], sa
     assert said in done.err
     assert done.err.count("\n") == 1
     assert "\x1b" not in done.err
+
+
+USES_THE_MATRIX = (
+    ("plan", "p.yaml", "-i", "127.0.0.1,"),
+    ("apply", "p.yaml", "-i", "127.0.0.1,", "-y"),
+    ("apply", "p.yaml", "-i", "127.0.0.1,"),
+    ("remove", "p.yaml", "-i", "127.0.0.1,", "-y"),
+    ("drift", "p.yaml", "-i", "127.0.0.1,"),
+    ("validate", "validator", "-i", "127.0.0.1,"),
+    ("bake", "p.yaml", "--root", "image", "--dry-run"),
+    ("solve", "p.yaml", "-i", "127.0.0.1,"),
+    ("outdated", "p.yaml", "-i", "127.0.0.1,"),
+    ("matrix", "list"),
+)
+
+
+@pytest.mark.parametrize("words", USES_THE_MATRIX, ids=lambda words: " ".join(words))
+def test_rules_that_are_not_the_pinned_ones_stop_a_verb_before_any_node(
+    gpustate: Cli, project: Path, words: tuple[str, ...]
+) -> None:
+    (project / "rules").mkdir()
+    (project / "rules" / "SHA256SUMS").write_text("")
+    (project / "p.yaml").write_text("format: gpustate.policy/1\nstates:\n  driver:\n")
+    done = gpustate(*words, GPUSTATE_COMPAT=f"rules#sha256={'0' * 64}")
+    assert done.status == 5, done
+    assert "is pinned" in done.err
+    done = gpustate(*words, GPUSTATE_COMPAT="nosuchdir")
+    assert done.status == 1
+    assert "nosuchdir: is no folder" in done.err
+
+
+def test_a_verb_that_does_not_use_the_matrix_goes_on_with_rules_that_cannot_be_read(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "p.yaml").write_text("format: gpustate.policy/1\nstates:\n  driver:\n")
+    for words in (
+        ("convert", "p.yaml", "--to", "python"),
+        ("resolve", "n1", "p.yaml", "-i", "n1,"),
+    ):
+        assert gpustate(*words, GPUSTATE_COMPAT="nosuchdir").status == 0, words
+
+
+def test_a_malformed_pin_is_called_one(gpustate: Cli) -> None:
+    done = gpustate("matrix", "list", "--rules", "rules#sha256=0000")
+    assert done.status == 1
+    assert "'rules#sha256=0000' is a malformed pin; write DIR#sha256=SUM" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "p.yaml", "--to", "python"),
+        ("resolve", "n1", "p.yaml", "-i", "n1,"),
+        ("plan", "p.yaml", "-i", "127.0.0.1,"),
+    ],
+)
+def test_an_exception_from_a_rule_that_there_is_not_is_refused_by_every_verb(
+    gpustate: Cli, project: Path, words: tuple[str, ...]
+) -> None:
+    begin = "format: gpustate.policy/1\nstates:\n  nouveau:\n"
+    (project / "p.yaml").write_text(f"{begin}allow:\n  driver-first-b20: we try\n")
+    done = gpustate(*words)
+    assert done.status == 1
+    assert "p.yaml:5: allow: no rule is called 'driver-first-b20'; did you mean" in done.err
+    (project / "p.yaml").write_text(f"{begin}groups:\n  g:\n    allow: {{nosuchrule: x}}\n")
+    done = gpustate(*words)
+    assert done.status == 1
+    assert "p.yaml:6: allow: no rule is called 'nosuchrule'" in done.err
+
+
+def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "p.yaml").write_text("format: gpustate.policy/1\nstates:\n  nouveau:\n")
+    (project / "h.yml").write_text(
+        "all:\n  hosts:\n    n1:\n      ansible_host: 127.0.0.1\n"
+        "      gpustate:\n        allow:\n          driver-first-b20: x\n"
+    )
+    for words in (("resolve", "n1"), ("plan",)):
+        done = gpustate(*words, "p.yaml", "-i", "h.yml")
+        assert done.status == 1
+        assert "h.yml:7: allow: no rule is called 'driver-first-b20'" in done.err, done
