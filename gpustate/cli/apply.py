@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, rules
 from gpustate.errors import PolicyError, UsageError
 
 
@@ -89,7 +89,7 @@ def apply_policy(
     source: str, options: dict[str, Any], *, verb: str, ensure: str | None = None
 ) -> None:
     """Apply a policy: ask first on a terminal, unless ``--yes``."""
-    common.read_rules()
+    rules.read()
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -113,7 +113,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
     from gpustate.plan.document import read_plan
 
     document = read_plan(read_json(path), place=path)
-    common.read_rules()
+    rules.read()
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to say yes", fix="give --yes")

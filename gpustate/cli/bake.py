@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, rules
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     from gpustate.remote import chroot
     from gpustate.run.bake import Image
 
-    common.read_rules()
+    rules.read()
     made = common.load_policy(policy, options)
     if not root:
         raise UsageError("--root is empty", fix="name the folder of the image's root")

@@ -242,52 +242,18 @@ def load_policy(
 ) -> Policy:
     """Read the policy that the command line names, with the changes it asks for."""
     from gpustate import policies
+    from gpustate.cli import rules
 
     if not source:
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
     made = policies.load(source, changes=changes_of(options or {}), origins=origins)
-    _check_allowed(made, source)
+    rules.check_allowed(made, source)
     file = (options or {}).get("bundle")
     if file is None and not any(state.name == "bundle" for state in made.states):
         return made
     from gpustate.run import bundled
 
     return bundled.onto(made, file)
-
-
-def _check_allowed(policy: Policy, source: str) -> None:
-    """Refuse exceptions from rules that there are not, whether or not a node of the group is asked for.
-
-    Raises:
-        PolicyError: with the place, and the nearest rule.
-    """
-    said = [(("allow",), policy.allow)]
-    for section, overrides in (("groups", policy.groups), ("nodes", policy.nodes)):
-        said += [
-            ((section, name, "allow"), body.get("allow", {})) for name, body in overrides.items()
-        ]
-    if not any(allow for _, allow in said):
-        return
-    from gpustate import compat
-    from gpustate.model.layers import Layer
-    from gpustate.run import gate
-
-    rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
-    for path, allow in said:
-        for name in allow:
-            if name not in rules.rules:
-                gate.refuse_unknown_rule(name, whole.place_of((*path, name)), rules)
-
-
-def read_rules() -> None:
-    """Read the rules of the matrix first of all: what is wrong with them is told before anything is asked.
-
-    Raises:
-        UsageError, RefusedError: as :func:`gpustate.compat.load`.
-    """
-    from gpustate import compat
-
-    compat.load()
 
 
 def known_states() -> Collection[str]:

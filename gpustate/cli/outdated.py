@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, rules
 from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 
 
@@ -31,7 +31,7 @@ def outdated(
     from gpustate.solve import document
     from gpustate.text.words import printable_lines
 
-    common.read_rules()
+    rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     path = path or locking.beside(policy)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, reports
+from gpustate.cli import common, reports, rules
 from gpustate.errors import EXIT_PENDING, UsageError
 
 
@@ -72,7 +72,7 @@ def make_plan(
     from gpustate.plan import document
     from gpustate.run.fleet import Request
 
-    common.read_rules()
+    rules.read()
     serial, written = options.get("serial"), options.get("reports", ())
     reports.check(written, serial)
     if out is not None:

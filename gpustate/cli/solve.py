@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, rules
 from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def solve(
     from gpustate.solve import document
     from gpustate.text.words import printable_lines
 
-    common.read_rules()
+    rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     path = path or locking.beside(policy)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.compat.facts import Facts, Value
+from gpustate.compat.facts import FACTS, Facts, Value, derived, told
 from gpustate.compat.rules import Rule, RuleSet, Verdict
 from gpustate.errors import PolicyError, UsageError
 
@@ -76,10 +76,41 @@ class Report:
         """Rules of which nobody can tell."""
         return tuple(r for r in self.results if r.holds is None)
 
+    def nearly_blocks(self) -> list[tuple[Result, str, str]]:
+        """Rules that say that it cannot work, about something given here, and wait for one more fact.
+
+        Returns:
+            The rule, that fact, and a value of it with which the rule would hold; empty where none can
+            be named. Those that hold where the thing is not used, or not there, come first: nobody
+            thinks of giving these.
+        """
+        found: list[tuple[int, tuple[Result, str, str]]] = []
+        for one in self.untold:
+            if one.rule.verdict is not Verdict.BLOCK or len(one.missing) != 1:
+                continue
+            if not any(name in self.facts for name in one.rule.when.names()):
+                continue
+            fact = one.missing[0]
+            absence, value = _deciding(one.rule, self.facts, fact)
+            found.append((0 if absence else 1, (one, fact, value)))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
     def most_missing(self) -> list[tuple[str, int]]:
         """Facts that are missing, with how many rules wait for each, the most first."""
         counts = Counter(name for result in self.untold for name in result.missing)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _deciding(rule: Rule, known: Facts, fact: str) -> tuple[bool, str]:
+    """A value of a fact with which a rule holds, and whether that value is "no" or "none"."""
+    if fact in known:  # in part: what is missing is the rest of a version
+        return False, ""
+    flag = FACTS[fact].kind == "flag"
+    values = (False, True) if flag else (None, rule.positive.get(fact))
+    for value in values:
+        if rule.when.holds({**known, **derived({fact: value}), fact: value}):
+            return value in (False, None), told(value)
+    return False, ""
 
 
 def check(

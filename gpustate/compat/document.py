@@ -70,13 +70,21 @@ def result_data(result: Result) -> dict[str, Any]:
 
 def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
     """A whole report."""
+    nearly = {
+        id(result): {"fact": fact} | ({"value": value} if value else {})
+        for result, fact, value in report.nearly_blocks()
+    }
     return {
         "format": REPORT_FORMAT,
         "digest": report.digest,
         "facts": {name: told(value) for name, value in report.facts.items()},
         "blocked": refused(report, strict=strict),
         "summary": _counts(report),
-        "results": [result_data(result) for result in report.results],
+        "results": [
+            result_data(result)
+            | ({"would_block_if": nearly[id(result)]} if id(result) in nearly else {})
+            for result in report.results
+        ],
     }
 
 
@@ -116,8 +124,27 @@ def report_text(report: Report) -> str:
         names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more facts" if len(missing) > _SHOWN else ""
         parts.append(f"cannot tell: {len(report.untold)} rules; they wait for {names}{more}")
+    nearly = "\n".join(_nearly(report))
+    if nearly:
+        parts.append(nearly)
     parts.append(" ".join(f"{name}={count}" for name, count in _counts(report).items()))
     return "\n\n".join(parts) + "\n"
+
+
+def _nearly(report: Report) -> Iterator[str]:
+    """A line for each fact that decides alone whether rules block."""
+    lines: dict[str, list[str]] = {}
+    for result, fact, value in report.nearly_blocks():
+        if not value:
+            on = f"depending on more of {fact}"
+        elif FACTS[fact].kind in ("flag", "words") or value == "none":
+            on = f"if {fact}={value}"
+        else:
+            on = f"with some {fact}, such as {value}"
+        lines.setdefault(on, []).append(result.rule.id)
+    for on, rules in lines.items():
+        count = "1 rule" if len(rules) == 1 else f"{len(rules)} rules"
+        yield f"{count} would block {on}: {', '.join(rules)}"
 
 
 def _held(word: str, result: Result) -> Iterator[str]:

@@ -60,6 +60,7 @@ def test_a_report_as_json_fits_its_schema(gpustate: Cli) -> None:
         "verdict": "block",
         "state": "cannot tell",
         "missing": ["mig"],
+        "would_block_if": {"fact": "mig", "value": "yes"},
     }
 
 
@@ -192,3 +193,50 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
         done = gpustate(*words, "p.yaml", "-i", "h.yml")
         assert done.status == 1
         assert "h.yml:7: allow: no rule is called 'driver-first-b20'" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "fact", "value"),
+    [
+        (
+            ("cuda=13.0", "driver=570.86.15"),
+            "1 rule would block if cuda_compat=no: cuda-13-driver",
+            "cuda_compat",
+            "no",
+        ),
+        (
+            ("imex_runs=yes", "compute_domains=yes"),
+            "1 rule would block if dra_gates=none: imex-compute-domains",
+            "dra_gates",
+            "none",
+        ),
+        (
+            ("gds=yes", "module_type=proprietary", "driver=570.86.15", "gpu=H100"),
+            "1 rule would block with some nvidia_fs, such as 2.26.6: gds-open-modules",
+            "nvidia_fs",
+            "2.26.6",
+        ),
+    ],
+)
+def test_a_rule_that_would_block_by_one_fact_more_is_named_with_it(
+    gpustate: Cli, given: tuple[str, ...], line: str, fact: str, value: str
+) -> None:
+    done = gpustate("matrix", "check", "--set", *given)
+    assert done.status == 0, "what cannot be told blocks nothing"
+    assert line in done.out.splitlines()
+    rule = line.rpartition(" ")[2]
+    data = json.loads(gpustate("matrix", "check", "--set", *given, "-o", "json").out)
+    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    found = next(one for one in data["results"] if one["rule"] == rule)
+    assert found["would_block_if"] == {"fact": fact, "value": value}
+    told = gpustate("matrix", "check", "--set", *given, f"{fact}={value}")
+    assert told.status == 5, "it is so with that value"
+    assert f"block: {rule}" in told.out
+
+
+def test_a_rule_about_nothing_that_was_given_is_not_named(gpustate: Cli) -> None:
+    done = gpustate("matrix", "check", "--set", "cuda=13.0", "driver=570.86.15")
+    assert "dra-gates-dynamicmig-mpssupport" not in done.out
+    assert "would block depending on more of driver: dra-compute-domains-driver" in (
+        gpustate("matrix", "check", "--set", "compute_domains=yes", "driver=570").out
+    )
