@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpustate.cli import notes
 from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def locked(
     inventory: Inventory, policy: Policy, source: str, options: dict[str, Any]
 ) -> tuple[Inventory, str | None]:
     """The inventory with what the lock file says of its nodes, and that file's text; all as it was without one."""
+    notes.tell_strangers(inventory, policy, source)
     file = lock_file(source, options)
     if file is None:
         return inventory, None
@@ -129,14 +131,12 @@ def locked(
 def load_inventory(options: dict[str, Any]) -> Inventory:
     """Read the inventory that the options name, and put the connection options on top."""
     from gpustate import inventory
-    from gpustate.text.words import printable
 
     source = options.get("inventory")
     if not source:
         raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
     loaded = inventory.load(source, limit=options.get("limit"), exclude=options.get("exclude"))
-    for note in loaded.notes:
-        click.echo(printable(f"gpustate: note: {note}"), err=True)
+    notes.tell(loaded.notes)
     if options.get("private_key"):
         _check_key(os.path.expanduser(options["private_key"]))
     password = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, rules
+from gpustate.cli import common, notes, rules
 from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 
 
@@ -34,6 +34,7 @@ def outdated(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
+    notes.tell_strangers(inventory, made, policy)
     path = path or locking.beside(policy)
     if not os.path.lexists(path):
         raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")

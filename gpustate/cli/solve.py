@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, rules
+from gpustate.cli import common, notes, rules
 from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def solve(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
+    notes.tell_strangers(inventory, made, policy)
     path = path or locking.beside(policy)
     common.check_out(path)
     old = locking.load_if_there(path)

@@ -102,7 +102,9 @@ def load(
             else node
             for node in nodes
         ]
-    return Inventory(source, tuple(nodes), restrict(groups, kept), tuple(store.notes))
+    return Inventory(
+        source, tuple(nodes), restrict(groups, kept), tuple(store.notes), frozenset(names)
+    )
 
 
 def _read(store: Store, source: str) -> str | None:

@@ -138,12 +138,15 @@ class Inventory:
         groups: the nodes of each group, children's included, in the group's own order; ``group[0]``
             of a limit pattern counts by it. Empty for an inventory made by hand.
         notes: what was seen in the source and has no effect, one line each, with its place.
+        names: of every node of the source, those beside the limit included. Empty for an inventory
+            made by hand.
     """
 
     source: str
     nodes: tuple[InventoryNode, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     notes: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[InventoryNode]:
         return iter(self.nodes)

@@ -142,3 +142,48 @@ def test_a_mistake_costs_one_line_and_writes_nothing(
     assert done.err.count("\n") == 1
     assert sorted(path.name for path in project.iterdir()) == before
     assert list(home.iterdir()) == []
+
+
+STRANGE = """\
+format: gpustate.policy/1
+states:
+  nouveau:
+groups:
+  gqu:
+    nouveau: {reboot_timeout_s: 600}
+  all:
+    nouveau: {reboot_timeout_s: 600}
+nodes:
+  n22:
+    nouveau: {reboot_timeout_s: 600}
+  n2:
+    nouveau: {reboot_timeout_s: 600}
+"""
+
+
+@pytest.mark.parametrize("words", [("resolve", "n1"), ("plan", "-l", "n1"), ("solve", "-l", "n1")])
+def test_names_that_the_inventory_does_not_have_are_noted_with_line_and_nearest(
+    gpustate: Cli, project: Path, words: tuple[str, ...]
+) -> None:
+    (project / "hosts.ini").write_text("[gpu]\nn1 ansible_host=127.0.0.1 ansible_port=1\nn2\n")
+    (project / "s.yaml").write_text(STRANGE)
+    done = gpustate(*words, "s.yaml", *ON)
+    notes = [line for line in done.err.splitlines() if ": note: " in line]
+    assert notes == [
+        "gpustate: note: s.yaml:5: groups: the inventory has no group 'gqu'; did you mean 'gpu'",
+        "gpustate: note: s.yaml:7: groups: 'all' has no effect; what is for all nodes stands below"
+        " 'states'",
+        "gpustate: note: s.yaml:10: nodes: the inventory has no node 'n22'; did you mean 'n2'",
+    ], "n2 is in the inventory, although beside the limit"
+
+
+def test_a_policy_for_a_whole_other_site_is_noted_in_a_few_lines(
+    gpustate: Cli, project: Path
+) -> None:
+    nodes = {f"x{n}": {"nouveau": {}} for n in range(500)}
+    text = {"format": "gpustate.policy/1", "states": {"nouveau": {}}, "nodes": nodes}
+    (project / "s.yaml").write_text(json.dumps(text))
+    done = gpustate("resolve", "n1", "s.yaml", *ON)
+    assert done.status == 0
+    assert done.err.count(": note: ") == 11
+    assert "nodes: and 490 more that the inventory does not have" in done.err

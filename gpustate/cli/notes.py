@@ -1,0 +1,27 @@
+"""Notes on standard error: what has no effect, and is no mistake for sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpustate.model.inventory import Inventory
+    from gpustate.model.policy import Policy
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Print each as a note."""
+    from gpustate.text.words import printable
+
+    for line in lines:
+        click.echo(printable(f"gpustate: note: {line}"), err=True)
+
+
+def tell_strangers(inventory: Inventory, policy: Policy, source: str) -> None:
+    """Note groups and nodes that the policy names and the inventory does not have."""
+    from gpustate.model.strangers import strangers
+
+    tell(strangers(policy, inventory, source))
