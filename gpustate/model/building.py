@@ -91,6 +91,12 @@ def explain(error: ValidationError, cls: type[AnyState]) -> str:
             near = difflib.get_close_matches(path, known, 1)
             hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
             parts.append(f"no parameter {shown(path)}; {hint}")
+        elif item["type"] == "value_error":
+            # The state's own words; the library puts its own before them.
+            message = item["msg"].removeprefix("Value error, ")[:300]
+            parts.append(": ".join(filter(None, (path, printable(message)))))
+        elif item["type"] in ("bool_type", "bool_parsing"):
+            parts.append(f"{path or 'it'}: wanted true or false{_not_bool(item['input'])}")
         else:
             message = item["msg"][:1].lower() + item["msg"][1:]
             parts.append(
@@ -98,6 +104,12 @@ def explain(error: ValidationError, cls: type[AnyState]) -> str:
             )
     more = error.error_count() - _SHOWN
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _not_bool(value: object) -> str:
+    words = ("yes", "no", "true", "false", "on", "off")
+    quoted = isinstance(value, str) and value.lower() in words
+    return f" (given: {given(value)}{', which is text; quotes make it that' if quoted else ''})"
 
 
 def given(value: object) -> str:

@@ -188,6 +188,14 @@ class Policy:
                 if name == ALLOW:
                     _reasons(values, place)
                     continue
+                if name not in by_name and ("states", str(name)) in self.places:
+                    # Only what a change took away has a place, and is not there.
+                    there = f" ({place})" if place else ""
+                    raise PolicyError(
+                        f"takes away the state {shown(name)}, which {title} changes{there}",
+                        place=self.places["states", str(name)],
+                        fix="take that away too",
+                    )
                 if name not in by_name:
                     raise PolicyError(
                         f"{title}: the policy has no state {shown(name)}",
@@ -267,6 +275,8 @@ def _reasons(allow: object, place: str | None) -> dict[str, str]:
 
 def _near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
+    if not names:
+        return "it has no state at all"
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}" if near else f"there are {', '.join(names)}"
 

@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -289,6 +290,9 @@ class _Builder:
                 return _SCALARS.construct_yaml_float(node)
         except (ValueError, KeyError, OverflowError, IndexError, ConstructorError) as error:
             wanted = tag.removeprefix(_TAG)
+            if wanted == "int" and re.fullmatch(r"[-+]?[0-9_]{1000,}", event.value):
+                digits = sum(map(str.isdigit, event.value))
+                raise self.error(f"a number of {digits} digits is too long", event) from error
             # The value itself is not quoted: it may stand in a file of secrets.
             raise self.error(f"what stands here is not a YAML {wanted}", event) from error
         raise self.error(f"the tag {shown(tag.removeprefix(_TAG))} is not supported", event)

@@ -187,3 +187,34 @@ def test_a_policy_for_a_whole_other_site_is_noted_in_a_few_lines(
     assert done.status == 0
     assert done.err.count(": note: ") == 11
     assert "nodes: and 490 more that the inventory does not have" in done.err
+
+
+def test_a_state_that_a_patch_takes_away_blames_the_patch(gpustate: Cli) -> None:
+    for change, place in (
+        (("-p", '{"states":{"nouveau":null}}'), "--patch"),
+        (("--set", "nouveau=null"), "--set nouveau=null"),
+    ):
+        done = gpustate("resolve", "n1", "p.yaml", *ON, *change)
+        assert done.status == 1
+        assert done.err.startswith(
+            f"gpustate: {place}: takes away the state 'nouveau', which groups.gpu changes (p.yaml:7);"
+            " take that away too"
+        ), done.err
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ('driver: {hold: "no"}', "hold: wanted true or false (given: 'no', which is text; quotes"),
+        ("driver: {hold: 5}", "hold: wanted true or false (given: 5)"),
+        (f"driver: {{branch: {'1' * 6000}}}", "a number of 6000 digits is too long"),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(
+    gpustate: Cli, project: Path, state: str, told: str
+) -> None:
+    (project / "w.yaml").write_text(f"format: gpustate.policy/1\nstates:\n  {state}\n")
+    done = gpustate("convert", "w.yaml", "--to", "python")
+    assert done.status == 1
+    assert done.err.startswith("gpustate: w.yaml:3: ")
+    assert told in done.err

@@ -107,7 +107,11 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
             4,
             "valid string (given: 580.1); put it in quotes",
         ),
-        (STATES + "  driver:\n    hold: 'yes'\n", 4, "hold: input should be a valid boolean"),
+        (
+            STATES + "  driver:\n    hold: 'yes'\n",
+            4,
+            "hold: wanted true or false (given: 'yes', which is text; quotes make it that)",
+        ),
         (
             STATES + "  driver:\n    parameters:\n      A: 1\n      B: [1]\n",
             6,

@@ -79,8 +79,15 @@ def changed(**keys: object) -> str:
         ("[]", "is a list, wanted a mapping"),
         ("{}", "format: is not there"),
         ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', wanted gpustate.lock/1"),
-        ('{"format": "gpustate.lock/1", "format": "x"}', "the key format is there twice"),
-        ('{"format": NaN}', "NaN is no number of JSON"),
+        (
+            '{"format": "gpustate.lock/1", "format": "x"}',
+            "the key format is there twice; solve again",
+        ),
+        (
+            TEXT.replace('"matrix"', '"format": 1,\n"matrix"', 1),
+            "gpustate.lock:3: the key format is",
+        ),
+        ('{"format": NaN}', "gpustate.lock:1: NaN is no number of JSON; solve again"),
         ('{"format": ' + "1" * 5000 + "}", "is no lock file"),
         (TEXT.replace('"sets"', '"set"'), "has the key set"),
         (changed(driver="latest"), "sets[0].driver: is 'latest'"),
