@@ -85,7 +85,9 @@ def _of_policy(
 def _place(policy: Policy, state: str) -> str:
     """File and line that ask for a state, as far as the policy's reader knows."""
     path = ("states", state)
-    return policy.places.get(path) or policy.places.get(path[:1], "")
+    # A file of the Operator has places of parameters only: the first that asks for the state.
+    first = next((at for key, at in policy.places.items() if key[:2] == path), "")
+    return policy.places.get(path) or first or policy.places.get(path[:1], "")
 
 
 def _resolved(policy: Policy, node: str, options: dict[str, Any]) -> Resolved:

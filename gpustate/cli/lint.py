@@ -18,7 +18,11 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
     help="Hold the files against this release of the Operator, such as v24.9.0, not the newest known.",
 )
 @click.option("--strict", is_flag=True, help="Exit 5 when there is an error or a warning.")
-@click.option("--leaves", is_flag=True, help="List every leaf and what becomes of it.")
+@click.option(
+    "--leaves",
+    is_flag=True,
+    help="List every leaf that is set (not empty), and what becomes of it.",
+)
 @click.option("--no-notes", is_flag=True, help="Leave out what is only worth knowing.")
 @click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
 @click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")

@@ -82,8 +82,10 @@ def told(graph: Graph, name: str) -> str:
 
 def asked(about: About) -> str:
     """Where a state was asked for, and for which nodes."""
+    # A state that follows from an Operator file as a whole has no line of its own.
+    lined = about.place.rpartition(":")[2].isdecimal()
     words = [
-        about.place and f"asked for at {about.place}",
+        about.place and f"asked for {'at' if lined else 'by'} {about.place}",
         about.only and f"only where {about.only}",
     ]
     words.append("to be taken away" if about.absent else "")

@@ -134,3 +134,16 @@ def test_a_graph_is_drawn(gpustate: Cli, output: str, begins: str) -> None:
     done = gpustate("graph", "--all", "-o", output)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(begins)
+
+
+def test_states_of_an_operator_file_have_the_line_that_asks_for_them(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "cp.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: cluster-policy}\n"
+        'spec:\n  driver:\n    version: "580.95.05"\n'
+    )
+    done = gpustate("graph", "cp.yaml")
+    assert done.status == 0, done
+    assert done.out.count("asked for at cp.yaml:6\n") == 1
+    assert "asked for by cp.yaml\n" in done.out, "what follows from the file as a whole"

@@ -26,6 +26,7 @@ from gpustate.clusterpolicy.former import EXPECTED, FORMER, RENAMED
 from gpustate.clusterpolicy.gpucluster import GPU_CLUSTER
 from gpustate.clusterpolicy.helm import HELM
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
+from gpustate.clusterpolicy.lint import lint as linted
 from gpustate.clusterpolicy.records import TABLES, records
 
 ROOT = Path(__file__).parents[3]
@@ -101,6 +102,12 @@ def value_leaves() -> dict[str, Any]:
     text = (UPSTREAM / "values.yaml").read_text()
     loaded: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return dict(leafhistory.value_leaves(loaded))
+
+
+@needs_upstream
+def test_lint_counts_the_leaves_of_a_file_that_say_something() -> None:
+    report = linted((UPSTREAM / "values.yaml").read_text(), "values.yaml")
+    assert len(report.uses) == 255, "docs/operator-files.md says how many, and what is counted"
 
 
 @needs_upstream
