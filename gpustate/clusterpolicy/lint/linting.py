@@ -11,7 +11,7 @@ from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Checker, Problem, Setting
 from gpustate.clusterpolicy.companions import Shelf
 from gpustate.clusterpolicy.documents import Item, plain
-from gpustate.clusterpolicy.lint import between, contradictions, settings
+from gpustate.clusterpolicy.lint import between, contradictions, settings, variables
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding, Report, Use
 from gpustate.clusterpolicy.reading import read
@@ -28,7 +28,7 @@ _RULES = {
     "nameless": "wrong-value",
 }
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
-_CHECKS = (*contradictions.CHECKS, *settings.CHECKS)
+_CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS)
 
 
 def lint(text: str, file: str, *, release: str | None = None) -> Report:
@@ -197,12 +197,11 @@ def _asks(setting: Setting, record: Record) -> bool:
 
 
 def _uses(context: Context) -> Iterator[Use]:
+    unread = variables.unread(context)
     for setting in context.settings:
         record = records(context.kind)[setting.path]
-        leaf = setting.leaf
-        yield Use(
-            setting.path, setting.item.line, leaf.fate, leaf.detail, record.since, context.title
-        )
+        fate, detail = unread.get(id(setting.item), (setting.leaf.fate, setting.leaf.detail))
+        yield Use(setting.path, setting.item.line, fate, detail, record.since, context.title)
 
 
 def _together(contexts: list[Context], shelf: Shelf) -> Iterator[Finding]:

@@ -205,6 +205,59 @@ def test_a_setting_that_does_not_do_what_it_says_is_found(
     assert expected in found(text)
 
 
+MISSPELT = [
+    ("validator: {cuda: {env: [%s]}}", "WITH_WORKLOADS", "WITH_WORKLOAD"),
+    ("validator: {plugin: {env: [%s]}}", "WITH_WORKLOADS", "WITH_WORKLOAD"),
+    ("validator: {driver: {env: [%s]}}", "DISABLE_DEV_CHAR_SYMLINKS", "DISABLE_DEV_CHAR_SYMLINK_CREATION"),
+    ("migManager: {env: [%s]}", "WITH_REBOOTS", "WITH_REBOOT"),
+    ("devicePlugin: {env: [%s]}", "FAIL_ON_INIT_ERR", "FAIL_ON_INIT_ERROR"),
+    ("devicePlugin: {env: [%s]}", "fail_on_init_error", "FAIL_ON_INIT_ERROR"),
+    ("driver: {manager: {env: [%s]}}", "ENABLE_AUTO_DRIAN", "ENABLE_AUTO_DRAIN"),
+    ("dcgmExporter: {env: [%s]}", "DCGM_EXPORTER_COLLECTOR", "DCGM_EXPORTER_COLLECTORS"),
+    ("gfd: {env: [%s]}", "GFD_SLEEP_INTERVALL", "GFD_SLEEP_INTERVAL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "name", "meant"), MISSPELT)
+def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(
+    section: str, name: str, meant: str
+) -> None:
+    for head in ("", HEAD + "  "):
+        text = head + section % f"{{name: {name}, value: 'true'}}" + "\n"
+        hit = [f for f in lint(text, "f.yaml").findings if f.rule == "variable"]
+        assert [f.fix for f in hit] == [f"did you mean {meant}"]
+        right = text.replace(name, meant)
+        assert "variable" not in {f.rule for f in lint(right, "f.yaml").findings}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HTTPS_PROXY", "no_proxy", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "TZ", "GODEBUG"],
+)
+def test_a_variable_that_is_like_none_is_not_accused(name: str) -> None:
+    for section in ("dcgmExporter", "devicePlugin", "migManager", "gfd"):
+        assert found(f"{section}: {{env: [{{name: {name}, value: '1'}}]}}\n") == []
+
+
+def test_the_migstrategy_of_a_component_beside_that_of_all_is_told_with_who_wins() -> None:
+    text = HEAD + "  mig: {strategy: single}\n  %s: {env: [{name: MIG_STRATEGY, value: %s}]}\n"
+    (plugin,) = [f for f in lint(text % ("devicePlugin", "mixed"), "f").findings if f.line == 6]
+    assert plugin.rule == "variable"
+    assert "the variable wins in the device plugin" in plugin.message
+    (gfd,) = [f for f in lint(text % ("gfd", "mixed"), "f").findings if f.line == 6]
+    assert "does nothing: mig.strategy wins" in gfd.message
+    assert found(text % ("devicePlugin", "single")) == []
+
+
+def test_a_variable_that_no_state_takes_is_not_called_honoured() -> None:
+    for section, fate in (("validator: {cuda: ", Fate.LATER), ("migManager: ", Fate.KUBERNETES)):
+        close = "}" * section.count("{")
+        text = HEAD + f"  {section}{{env: [{{name: SOMETHING_ELSE, value: x}}]}}{close}\n"
+        assert {use.fate for use in lint(text, "f.yaml").uses} == {fate}
+    text = HEAD + "  validator: {cuda: {env: [{value: 'true', name: WITH_WORKLOAD}]}}\n"
+    assert {use.fate for use in lint(text, "f.yaml").uses} == {Fate.HONOURED}
+
+
 def test_a_whole_number_is_a_version_in_values_and_not_in_an_object() -> None:
     assert found("driver: {version: 580}\n") == []
     assert ("wrong-type", 5, "driver.version") in found(HEAD + "  driver: {version: 580}\n")
