@@ -175,7 +175,7 @@ class Checker:
         self.strangers.append(path)
         few = len(self.strangers) <= _MOST_MEANT
         meant = nearest.meant(path, item, self.leaves, self.kind) if few else None
-        listed = ", ".join(sorted(branch.children)[:12])
+        listed = nearest.listed(path.rpartition(".")[2], branch.children, sort=few)
         return Problem(
             "unknown",
             path,

@@ -127,6 +127,20 @@ class Expected:
     kinds: tuple[str, ...] = BOTH
 
 
+_ALL = ("clusterpolicy", "helm", "nvidiadriver", "gpucluster")
+_OBJECTS = ("clusterpolicy", "nvidiadriver", "gpucluster")
+_PARAMETERS = "a ConfigMap says them, and kernelModuleConfig.name names it"
+_OPEN = 'write kernelModuleType: "open"'
+_SHARING = "a sharing configuration in the ConfigMap of devicePlugin.config.name turns it on"
+_LICENSE = "use {0}secretName, of a Secret; {0}{1}, of a ConfigMap, is deprecated"
+#: Sections that the chart alone has.
+CHART_VALUES = (
+    *("nfd", "platform", "node-feature-discovery", "clusterPolicy", "gpuCluster", "extraObjects"),
+    *("nameOverride", "fullnameOverride", "operator.cleanupCRD", "operator.upgradeCRD"),
+    *("operator.logging", "devicePlugin.config.create", "devicePlugin.config.data"),
+    *("migManager.config.create", "migManager.config.data", "dcgmExporter.config.create"),
+    "dcgmExporter.config.data",
+)
 _CHART_OF_EXPORTER = "a value of the dcgm-exporter chart; the Operator has dcgmExporter.{}"
 EXPECTED = (
     Expected("daemonsets.nodeSelector", _LABELS),
@@ -150,9 +164,42 @@ EXPECTED = (
     Expected("devicePlugin.timeSlicing", "a ConfigMap says it", "devicePlugin.config.name"),
     Expected("timeSlicing", "a ConfigMap says it", "devicePlugin.config.name"),
     Expected("sharing", "a ConfigMap says it", "devicePlugin.config.name"),
+    Expected("devicePlugin.mps.enabled", _SHARING, "devicePlugin.config.name"),
+    Expected("driver.openKernelModules", _OPEN, "driver.kernelModuleType"),
+    Expected("openKernelModules", _OPEN, "kernelModuleType", ("nvidiadriver",)),
+    Expected("driver.kernelModuleParams", _PARAMETERS, "driver.kernelModuleConfig.name"),
+    Expected("kernelModuleParams", _PARAMETERS, "kernelModuleConfig.name", ("nvidiadriver",)),
+    Expected("gpuFeatureDiscovery", "did you mean gfd", "gfd"),
+    Expected(
+        "dcgmExporter.service.nodePort",
+        "the Operator's Service has a type and no port of its own choosing",
+    ),
+    Expected(
+        "enabled", "the object itself is the switch: without it no driver", "", ("nvidiadriver",)
+    ),
+    Expected(
+        "licensingConfig.configMapName",
+        _LICENSE.format("licensingConfig.", "name"),
+        "licensingConfig.secretName",
+        ("nvidiadriver",),
+    ),
+    Expected(
+        "driver.licensingConfig.name",
+        _LICENSE.format("driver.licensingConfig.", "configMapName"),
+        "driver.licensingConfig.secretName",
+    ),
+    Expected("driver", "an object of kind NVIDIADriver says it", "", ("gpucluster",)),
+    Expected(
+        "draDriver.enabled", "gpuCluster.deployCR turns it on", "gpuCluster.deployCR", ("helm",)
+    ),
+    Expected("draDriver.enabled", "the object itself is the switch", "", ("gpucluster",)),
+    Expected("spec", "a level too many: what is in it stands below spec itself", "", _OBJECTS),
+    *(
+        Expected(path, "a value of the Helm chart, which an object does not have", "", _OBJECTS)
+        for path in CHART_VALUES
+    ),
 )
 
-_ALL = ("clusterpolicy", "helm", "nvidiadriver", "gpucluster")
 #: What a kind calls otherwise: path in another kind, kinds it is wrong in, the path there.
 RENAMED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("driver.useNvidiaDriverCRD", ("helm",), "driver.nvidiaDriverCRD.enabled"),

@@ -18,6 +18,8 @@ from gpustate.clusterpolicy.blocks import Leaves
 from gpustate.clusterpolicy.documents import Item
 from gpustate.text.words import named
 
+_SWITCHES = frozenset({"enabled", "enable"})
+_LISTED = 12
 _SEPARATORS = re.compile(r"[._/\s-]+|(?<=[a-z])(?=[A-Z])")
 
 
@@ -51,9 +53,11 @@ def meant(path: str, item: Item, leaves: Leaves, kind: str) -> Meant | None:
         return told
     candidates = (
         spelled_otherwise(path, leaves),
+        _similar(path, known, 0.9),
         _level_too_many(path, item, known),
         _level_too_few(path, item, known),
-        _similar(path, known),
+        _reference(path, known),
+        _similar(path, known, 0.7),
         _elsewhere(path, item, known),
     )
     found = next((one for one in candidates if one), None)
@@ -112,7 +116,7 @@ def _level_too_many(path: str, item: Item, known: dict[str, frozenset[str]]) -> 
     """``dcgmExporter.metrics.serviceMonitor``: what stands below belongs one level up."""
     keys = _keys(item)
     above = path.rpartition(".")[0]
-    if above and keys and keys <= known.get(above, frozenset()):
+    if above and keys - _SWITCHES and keys <= known.get(above, frozenset()):
         return f"{above}.{sorted(keys)[0]}" if len(keys) == 1 else above
     return None
 
@@ -130,20 +134,31 @@ def _level_too_few(path: str, item: Item, known: dict[str, frozenset[str]]) -> s
     return below[0] if above and len(below) == 1 else None
 
 
-def _similar(path: str, known: Iterable[str]) -> str | None:
+def _reference(path: str, known: dict[str, frozenset[str]]) -> str | None:
+    """``kernelModuleConfig.configMapName``: the same section names its object otherwise."""
+    above, _, key = path.rpartition(".")
+    names = [one for one in known.get(above, ()) if one.lower().endswith("name")]
+    return f"{above}.{names[0]}" if len(names) == 1 and key.lower().endswith("name") else None
+
+
+def _similar(path: str, known: Iterable[str], least: float) -> str | None:
     """A sibling with a similar name."""
     above, _, key = path.rpartition(".")
     beside = {
         one.rpartition(".")[2].lower(): one for one in known if one.rpartition(".")[0] == above
     }
-    found = difflib.get_close_matches(key.lower(), beside, 1, 0.7)
+    found = difflib.get_close_matches(key.lower(), beside, 1, least)
     return beside[found[0]] if found else None
 
 
 def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
     """The same key below another parent: the one whose path, or content, is most like it."""
-    key = path.rpartition(".")[2].lower()
+    above, _, key = path.lower().rpartition(".")
+    if key in _SWITCHES:
+        return None  # that of another component turns something else on
     same = [one for one in known if one.rpartition(".")[2].lower() == key]
+    if not same and above in {one.lower() for one in known}:
+        return None
     if not same:
         close = difflib.get_close_matches(
             path.lower(), {one.lower(): one for one in known}, 1, 0.75
@@ -157,6 +172,17 @@ def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str |
         return (shared, len(words & mine) / len(words | mine), -one.count("."))
 
     return max(same, key=likeness)
+
+
+def listed(key: str, there: Iterable[str], *, sort: bool = True) -> str:
+    """Keys there are, as many as fit in a line: where that is not all, those most like ``key``."""
+    names = sorted(there)
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    if sort:
+        key = key.lower()
+        names.sort(key=lambda one: -difflib.SequenceMatcher(None, key, one.lower()).ratio())
+    return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
 def _keys(item: Item) -> frozenset[str]:

@@ -14,7 +14,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from gpustate.clusterpolicy import nearest
+from gpustate.clusterpolicy import former, nearest
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.helm import HELM, SECTIONS
 from gpustate.clusterpolicy.nearest import top_level
@@ -129,6 +129,8 @@ def _values(item: Item, place: str) -> str:
     if inner is not None and isinstance(inner.value, dict) and SECTIONS & set(inner.value):
         return "umbrella"
     key = next(iter(item.value), "")
+    if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):
+        return "helm"
     if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
         return "helm"  # so that the key is named, and what was meant by it
     if _misplaced(item.value):

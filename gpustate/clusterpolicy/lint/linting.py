@@ -128,9 +128,11 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
     for key, child in item.value.items():
         if key not in _HEAD:
             known = key in {path.partition(".")[0] for path in TABLES["clusterpolicy"]}
-            fix = (
-                f"it belongs below spec: spec.{key}" if known else f"known here: {', '.join(_HEAD)}"
-            )
+            fix = f"known here: {', '.join(_HEAD)}"
+            if key.lower() in _HEAD or key.lower() == "apiversion":
+                fix = f"did you mean {next(one for one in _HEAD if one.lower() == key.lower())}"
+            elif known:
+                fix = f"it belongs below spec: spec.{key}"
             what = (
                 f"unknown key {shown(key)} beside spec, which the API server would drop in silence"
             )
@@ -143,6 +145,9 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         for old in former.FORMER:
             if old.covers(problem.path, kind) and _between(old.first, release, old.last):
                 return None
+        since = _since(kind, problem.meant.path) if problem.meant is not None else ""
+        if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
+            fix = f"{fix}; that is there since {since}, and this is {release}"
         if problem.meant is not None and problem.meant.removed:
             rule = "removed-key"
         elif problem.meant is not None and any(
@@ -153,6 +158,16 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         message = f"unknown key {shown(problem.path)}, which the API server would drop in silence"
         fix = f"did you mean {problem.meant.path}, as which gpustate reads it"
     return Finding(rule, problem.path, message, file, problem.item.line, fix, title)
+
+
+def _since(kind: str, path: str) -> str:
+    """The release that brought a key, or the first key below it; empty: always there."""
+    tags = [
+        record.since
+        for one, record in records(kind).items()
+        if path and (one == path or one.startswith((f"{path}.", f"{path}[]")))
+    ]
+    return min(tags, key=lambda tag: history.number(tag) or (0, 0, 0)) if tags else ""
 
 
 def _between(first: str, release: str, last: str) -> bool:

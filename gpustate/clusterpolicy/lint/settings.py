@@ -180,6 +180,8 @@ def configurations(context: Context) -> Iterator[Finding]:
             context.given(f"{section}.config.data"),
         )
         create = context.given(f"{section}.config.create") is True
+        if context.kind != "helm":
+            create, data = False, None  # keys of the chart, told as such
         if section == "devicePlugin" and context.given("devicePlugin.config.default") and not name:
             yield context.find(
                 "without-effect",

@@ -205,6 +205,62 @@ def test_a_setting_that_does_not_do_what_it_says_is_found(
     assert expected in found(text)
 
 
+CLUSTER = DRIVER.replace("NVIDIADriver", "GPUCluster").replace("name: d", "name: gpu-cluster")
+CONFUSED = [
+    (DRIVER + "  enabled: true\n", "enabled", "the object itself is the switch"),
+    (HEAD + "  driver: {kernelModuleConfig: {configMapName: a}}\n", "driver.kernelModuleConfig.configMapName", "did you mean driver.kernelModuleConfig.name"),
+    (HEAD + "  driver: {certConfig: {configMapName: a}}\n", "driver.certConfig.configMapName", "did you mean driver.certConfig.name"),
+    (DRIVER + "  licensingConfig: {configMapName: a}\n", "licensingConfig.configMapName", "use licensingConfig.secretName"),
+    (HEAD + "  driver: {licensingConfig: {name: a}}\n", "driver.licensingConfig.name", "use driver.licensingConfig.secretName"),
+    (HEAD + "  devicePlugin: {config: {data: {a: b}}}\n", "devicePlugin.config.data", "a value of the Helm chart"),
+    (HEAD + "  migManager: {config: {create: true}}\n", "migManager.config.create", "a value of the Helm chart"),
+    (HEAD + "  migManager: {config: {data: {a: b}}}\n", "migManager.config.data", "a value of the Helm chart"),
+    (HEAD + "  validator: {plugins: {env: []}}\n", "validator.plugins", "did you mean validator.plugin"),
+    (HEAD + "  validator: {plugins: {env: [{name: A, value: b}]}}\n", "validator.plugins", "did you mean validator.plugin"),
+    ("driver: {openKernelModules: {enabled: true}}\n", "driver.openKernelModules", 'write kernelModuleType: "open"'),
+    ("driver: {kernelModuleParams: a}\n", "driver.kernelModuleParams", "kernelModuleConfig.name names it"),
+    (HEAD + "  devicePlugin: {mps: {enabled: true}}\n", "devicePlugin.mps.enabled", "ConfigMap of devicePlugin.config.name"),
+    (HEAD + "  mig: {enabled: true}\n", "mig.enabled", "known here: strategy"),
+    ("gpuFeatureDiscovery: {enabled: true}\n", "gpuFeatureDiscovery", "did you mean gfd"),
+    ("dcgmExporter: {service: {nodePort: 9400}}\n", "dcgmExporter.service.nodePort", "no port of its own choosing"),
+    ("dcgmExporter: {service: {sessionAffinity: x}}\n", "dcgmExporter.service.sessionAffinity", "known here: internalTrafficPolicy, type"),
+    (CLUSTER + "  driver: {enabled: true}\n", "driver", "an object of kind NVIDIADriver says it"),
+    (CLUSTER + "  draDriver: {enabled: true}\n", "draDriver.enabled", "the object itself is the switch"),
+    (HEAD + "  nfd: {enabled: true}\n", "nfd", "a value of the Helm chart"),
+    (HEAD + "  platform: {openshift: true}\n", "platform", "a value of the Helm chart"),
+    (HEAD + "  node-feature-discovery: {}\n", "node-feature-discovery", "a value of the Helm chart"),
+    (HEAD + "  spec: {driver: {enabled: true}}\n", "spec", "a level too many"),
+    (HEAD.replace("spec:", "Spec:") + "  driver: {}\n", "Spec", "did you mean spec"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "path", "fix"), CONFUSED)
+def test_an_unknown_key_gets_the_one_that_was_meant_or_none(text: str, path: str, fix: str) -> None:
+    hits = [f for f in lint(text, "f.yaml").findings if f.path == path and f.level is Level.ERROR]
+    assert len(hits) == 1
+    assert fix in str(hits[0].fix)
+
+
+def test_a_suggestion_that_the_release_does_not_have_says_so() -> None:
+    text = "draDriver: {enabled: true}\n"
+    (told_of,) = lint(text, "f.yaml", release="v25.3.0").findings
+    assert str(told_of.fix).endswith("there since v26.7.0, and this is v25.3.0")
+    assert "since" not in str(lint(text, "f.yaml").findings[0].fix)
+
+
+def test_a_long_list_of_known_keys_says_how_many_it_leaves_out_and_starts_with_the_nearest() -> (
+    None
+):
+    (hit,) = [f for f in lint(HEAD + "  sandboxes: 1\n", "f").findings if f.path == "sandboxes"]
+    assert hit.fix is not None
+    listed, _, more = hit.fix.removeprefix("known here: ").rpartition(" and ")
+    names = listed.split(", ")
+    assert len(names) == 12
+    assert "sandboxDevicePlugin" in names[:3]
+    sections = {path.partition(".")[0] for path in records("clusterpolicy")}
+    assert more == f"{len(sections) - 12} more"
+
+
 MISSPELT = [
     ("validator: {cuda: {env: [%s]}}", "WITH_WORKLOADS", "WITH_WORKLOAD"),
     ("validator: {plugin: {env: [%s]}}", "WITH_WORKLOADS", "WITH_WORKLOAD"),
