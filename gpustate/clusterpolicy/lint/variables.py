@@ -3,11 +3,12 @@
 A variable that no table here has is not accused: containers take proxies, log levels and whatever a
 newer image reads. Only a name that is nearly one the component reads is.
 
-Surprising: ``devicePlugin.env`` is set after what ``mig.strategy`` becomes, so its ``MIG_STRATEGY``
-wins in the device plugin; in GPU feature discovery ``mig.strategy`` is set last, and wins.
+Surprising: since v25.3.3 ``devicePlugin.env`` is set after what ``mig.strategy`` becomes, so its
+``MIG_STRATEGY`` wins in the device plugin; in GPU feature discovery ``mig.strategy`` is set last,
+and wins.
 
 Sources:
-    NVIDIA/gpu-operator v26.7: cmd/nvidia-validator/main.go, controllers/object_controls.go
+    NVIDIA/gpu-operator v23.9.0 to v26.7.0: cmd/nvidia-validator, controllers/object_controls.go
     (TransformDevicePlugin, TransformGPUDiscoveryPlugin). NVIDIA/k8s-device-plugin v0.19:
     cmd/nvidia-device-plugin, cmd/gpu-feature-discovery, cmd/config-manager. NVIDIA/mig-parted:
     cmd/nvidia-mig-manager. NVIDIA/k8s-driver-manager: cmd/driver-manager/main.go.
@@ -34,7 +35,8 @@ _VALIDATOR = frozenset(
         *("MIG_STRATEGY", "CLEANUP_ALL", "DISABLE_DEV_CHAR_SYMLINK_CREATION", "HOST_ROOT"),
         *("DRIVER_INSTALL_DIR", "DRIVER_INSTALL_DIR_CTR_PATH", "DRIVER_VALIDATION_SKIP_GPU_INIT"),
         *("METRICS_PORT", "DEFAULT_GPU_WORKLOAD_CONFIG", "GPU_DIRECT_RDMA_ENABLED"),
-        "USE_HOST_MOFED",
+        *("USE_HOST_MOFED", "GDS_ENABLED", "GDRCOPY_ENABLED", "VALIDATOR_IMAGE"),
+        *("VALIDATOR_IMAGE_PULL_POLICY", "VALIDATOR_IMAGE_PULL_SECRETS", "VALIDATOR_RUNTIME_CLASS"),
     }
 )
 _MANAGER = frozenset(
@@ -52,7 +54,10 @@ _PLUGIN = frozenset(
         *("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH", "NVIDIA_DEV_ROOT", "DRIVER_ROOT_CTR_PATH"),
         *("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS", "MPS_ROOT", "CDI_ENABLED"),
         *("GDS_ENABLED", "MOFED_ENABLED", "GDRCOPY_ENABLED", "DEFAULT_CONFIG"),
-        "DEVICE_DISCOVERY_STRATEGY",
+        *("DEVICE_DISCOVERY_STRATEGY", "CDI_DISABLE_HOOKS", "CDI_FEATURE_FLAGS"),
+        *("CONTAINER_DRIVER_ROOT", "IMEX_CHANNEL_IDS", "IMEX_REQUIRED", "KUBELET_SOCKET"),
+        *("SHARED_DEVICES_ALLOCATION_POLICY", "CONFIG_FILE_DST", "CONFIG_FILE_SRCDIR"),
+        *("FALLBACK_STRATEGIES", "NODE_LABEL", "PROCESS_TO_SIGNAL", "SEND_SIGNAL"),
     }
 )
 _FEATURES = frozenset(
@@ -60,13 +65,19 @@ _FEATURES = frozenset(
         *("GFD_SLEEP_INTERVAL", "GFD_FAIL_ON_INIT_ERROR", "GFD_MIG_STRATEGY", "GFD_ONESHOT"),
         *("GFD_NO_TIMESTAMP", "GFD_OUTPUT_FILE", "GFD_MACHINE_TYPE_FILE", "MIG_STRATEGY"),
         *("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API", "FAIL_ON_INIT_ERROR", "CONFIG_FILE"),
+        *("GFD_CONFIG_FILE", "CONTAINER_DRIVER_ROOT", "DEVICE_DISCOVERY_STRATEGY"),
+        "DRIVER_ROOT_CTR_PATH",
     }
 )
 _MIG = frozenset(
     {
         *("CONFIG_FILE", "GPU_CLIENTS_FILE", "HOST_ROOT_MOUNT", "HOST_NVIDIA_DIR", "WITH_REBOOT"),
         *("HOST_MIG_MANAGER_STATE_FILE", "HOST_KUBELET_SYSTEMD_SERVICE", "CDI_ENABLED"),
-        *("WITH_SHUTDOWN_HOST_GPU_CLIENTS", "DEFAULT_GPU_CLIENTS_NAMESPACE"),
+        *("WITH_SHUTDOWN_HOST_GPU_CLIENTS", "DEFAULT_GPU_CLIENTS_NAMESPACE", "DRIVER_ROOT"),
+        *("DRIVER_ROOT_CTR_PATH", "DEV_ROOT_CTR_PATH", "DEFAULT_CONFIG_FILE", "RECONFIGURE_SCRIPT"),
+        *("NVIDIA_CDI_HOOK_PATH", "NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "MIG_PARTED_DEBUG"),
+        *("MIG_PARTED_CONFIG_FILE", "MIG_PARTED_HOOKS_FILE", "MIG_PARTED_CHECKPOINT_FILE"),
+        *("MIG_PARTED_SELECTED_CONFIG", "MIG_PARTED_SKIP_RESET", "MIG_PARTED_MODE_CHANGE_ONLY"),
     }
 )
 _EXPORTER = frozenset(
@@ -79,9 +90,20 @@ _EXPORTER = frozenset(
         *("KUBERNETES_VIRTUAL_GPUS", "DISABLE_STARTUP_VALIDATE", "DCGM_EXPORTER_USE_FAKE_GPUS"),
         *("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
         "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+        *("DCGM_EXPORTER_DCGM_LOG_LEVEL", "DCGM_EXPORTER_DEBUG", "DCGM_EXPORTER_DUMP_COMPRESSION"),
+        *("DCGM_EXPORTER_DUMP_DIRECTORY", "DCGM_EXPORTER_DUMP_ENABLED"),
+        *("DCGM_EXPORTER_DUMP_RETENTION", "DCGM_EXPORTER_ENABLE_DCGM_LOG"),
+        *("DCGM_EXPORTER_ENABLE_PPROF", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL"),
+        *("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_LOG_FORMAT"),
+        *("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
+        "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
+        *("DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
+        "NVIDIA_RESOURCE_NAMES",
         *("DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
     }
 )
+#: Before, mig.strategy was set after it.
+_ENV_IS_LAST_SINCE = "v25.3.3"
 _PARTS = ("cuda", "plugin", "driver", "toolkit", "vfioPCI", "vgpuManager", "vgpuDevices")
 #: What a component reads; ``manager`` is the driver manager of an NVIDIADriver.
 READ: Mapping[str, frozenset[str]] = {
@@ -138,16 +160,19 @@ def nearly(name: str, known: frozenset[str]) -> str | None:
 
 def strategies(context: Context) -> Iterator[Finding]:
     """``MIG_STRATEGY`` beside ``mig.strategy``, saying something else."""
-    said = context.value("mig.strategy") or "none"
+    said = context.value("mig.strategy")
+    if not said:
+        return  # nothing is set beside it
+    last = not context.before(_ENV_IS_LAST_SINCE)
     for section, what in (
         (
             "devicePlugin",
-            "wins in the device plugin; GPU feature discovery keeps that of mig.strategy",
+            "wins in the device plugin; GPU feature discovery keeps that of mig.strategy"
+            if last
+            else "does nothing: mig.strategy wins in the device plugin",
         ),
         ("gfd", "does nothing: mig.strategy wins in GPU feature discovery"),
     ):
-        if section == "gfd" and not context.value("mig.strategy"):
-            continue  # nothing is set over it
         for name, value, line in context.env(section):
             if name == "MIG_STRATEGY" and value and value != said:
                 yield Finding(

@@ -302,6 +302,12 @@ def test_the_migstrategy_of_a_component_beside_that_of_all_is_told_with_who_wins
     assert "the variable wins in the device plugin" in plugin.message
     (gfd,) = [f for f in lint(text % ("gfd", "mixed"), "f").findings if f.line == 6]
     assert "does nothing: mig.strategy wins" in gfd.message
+    (before,) = [
+        f
+        for f in lint(text % ("devicePlugin", "mixed"), "f", release="v25.3.2").findings
+        if f.line == 6
+    ]
+    assert "does nothing: mig.strategy wins in the device plugin" in before.message
     assert found(text % ("devicePlugin", "single")) == []
 
 
