@@ -19,10 +19,14 @@ from gpustate.clusterpolicy.driver import MODULES
 from gpustate.errors import PolicyError
 from gpustate.mig import config as mig_config
 from gpustate.text import deviceplugin
+from gpustate.text.dcgm import fields
 from gpustate.text.words import kind_of, shown
 
 _COUNTER_TYPES = ("gauge", "counter", "label", "histogram", "summary")
-_COUNTER = re.compile(r"DCGM_(FI|EXP)_[A-Z0-9_]+|dcgm_[a-z_]+")
+#: Names of DCGM's first releases, which the exporter took too.
+_OLD_COUNTER = re.compile(r"dcgm_[a-z_]+")
+#: For more unknown fields than this nobody is told what was meant: that takes time.
+_MOST_MEANT = 50
 _REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
 _LICENSE = ("gridd.conf", "client_configuration_token.tok")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -128,20 +132,25 @@ def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
 
 
 def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
+    unknown = 0
     for number, line in enumerate(entry.text.split("\n"), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
+        near = ""
         columns = [column.strip() for column in stripped.split(",", 2)]
         why = None
         if len(columns) < 3:
             why = "wanted a field, a type and a text, with commas between them"
-        elif not _COUNTER.fullmatch(columns[0]):
-            why = f"{shown(columns[0])} is no field of DCGM"
+        elif fields.find(columns[0]) is None and not _OLD_COUNTER.fullmatch(columns[0]):
+            unknown += 1
+            near = fields.like(columns[0]) if unknown <= _MOST_MEANT else ""
+            why = f"{shown(columns[0])} is no field of DCGM, and the exporter would not start"
         elif columns[1] not in _COUNTER_TYPES:
             why = f"type {shown(columns[1])}, wanted {' or '.join(_COUNTER_TYPES)}"
         if why is not None:
-            yield Flaw(entry.file, entry.line + number - 1, key, f"{key}: {why}")
+            fix = f"did you mean {near}" if near else None
+            yield Flaw(entry.file, entry.line + number - 1, key, f"{key}: {why}", fix)
 
 
 def _modules(key: str, entry: Entry) -> Iterator[Flaw]:

@@ -47,6 +47,7 @@ RULES = {
         Rule("variable", _WARNING, "An environment variable that nothing reads, or not like this."),
         Rule("tag", _WARNING, "A version that makes the tag of an image there is none of."),
         Rule("wrapped", _NOTE, "Helm values inside another file."),
+        Rule("idle", _NOTE, "A component that is on, and off by the switch that the file has too."),
         Rule("incomplete", _NOTE, "A section that the API server wants and the file leaves out."),
         Rule("not-carried-out", _NOTE, "A setting about nodes that gpustate has no state for."),
         Rule("not-found", _NOTE, "A ConfigMap or Secret that is not beside the file."),

@@ -11,7 +11,7 @@ from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Checker, Problem, Setting
 from gpustate.clusterpolicy.companions import Shelf
 from gpustate.clusterpolicy.documents import Item, plain
-from gpustate.clusterpolicy.lint import between, contradictions, settings, variables
+from gpustate.clusterpolicy.lint import between, contradictions, idle, settings, variables
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding, Report, Use
 from gpustate.clusterpolicy.reading import read
@@ -28,7 +28,7 @@ _RULES = {
     "nameless": "wrong-value",
 }
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
-_CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS)
+_CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS, *idle.CHECKS)
 
 
 def lint(text: str, file: str, *, release: str | None = None) -> Report:

@@ -9,7 +9,7 @@ and wins.
 
 Sources:
     NVIDIA/gpu-operator v23.9.0 to v26.7.0: cmd/nvidia-validator, controllers/object_controls.go
-    (TransformDevicePlugin, TransformGPUDiscoveryPlugin). NVIDIA/k8s-device-plugin v0.19:
+    (TransformDevicePlugin, TransformGPUDiscoveryPlugin). NVIDIA/k8s-device-plugin v0.20:
     cmd/nvidia-device-plugin, cmd/gpu-feature-discovery, cmd/config-manager. NVIDIA/mig-parted:
     cmd/nvidia-mig-manager. NVIDIA/k8s-driver-manager: cmd/driver-manager/main.go.
     NVIDIA/dcgm-exporter 4.8: pkg/cmd/app.go.

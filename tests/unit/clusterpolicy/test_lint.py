@@ -195,6 +195,15 @@ def test_samples_and_values_of_all_releases_parse_and_only_known_slips_are_found
         ("node-feature-discovery: {worker: {toleration: []}}\n", ("unknown-key", 1, "node-feature-discovery.worker.toleration")),
         ("node-feature-discovery: {enableNodeFeatureApi: true}\n", ("ignored-key", 1, "node-feature-discovery.enableNodeFeatureApi")),
         ("node-feature-discovery: {gc: {replicaCount: two}}\n", ("wrong-type", 1, "node-feature-discovery.gc.replicaCount")),
+        (HEAD + "  vgpuManager: {enabled: true}\n", ("without-effect", 5, "vgpuManager.enabled")),
+        (HEAD + "  vfioManager: {enabled: true}\n", ("without-effect", 5, "vfioManager.enabled")),
+        (HEAD + "  ccManager: {enabled: true}\n", ("without-effect", 5, "ccManager.enabled")),
+        ("vgpuManager: {enabled: true}\n", ("without-effect", 1, "vgpuManager.enabled")),
+        ("vgpuManager: {enabled: true}\nsandboxWorkloads: {enabled: true}\n", ("image", 1, "vgpuManager.enabled")),
+        (HEAD + "  vgpuManager: {enabled: true}\n  sandboxWorkloads: {enabled: true}\n", ("image", 5, "vgpuManager.enabled")),
+        (HEAD + "  toolkit: {enabled: false, version: v1.18.0}\n", ("without-effect", 5, "toolkit.version")),
+        (HEAD + "  daemonsets: {updateStrategy: OnDelete, rollingUpdate: {maxUnavailable: '1'}}\n", ("without-effect", 5, "daemonsets.rollingUpdate.maxUnavailable")),
+        ("global: {imageRegistry: r, imagePullSecrets: [s]}\ndriver: {enabled: true}\n", ("ignored-key", 1, "global.imageRegistry")),
         (HEAD + "  mig: {strategy: mixed}\n  devicePlugin: {config: {name: c, default: a}}\n" + MPS, ("contradiction", 5, "mig.strategy")),
         ("migManager: {gpuClientsConfig: {name: c}}\n" + MPS.replace("a: |", "clients.yaml: |"), ("companion", 9, "migManager.gpuClientsConfig.name")),
     ],
@@ -259,6 +268,27 @@ def test_a_long_list_of_known_keys_says_how_many_it_leaves_out_and_starts_with_t
     assert "sandboxDevicePlugin" in names[:3]
     sections = {path.partition(".")[0] for path in records("clusterpolicy")}
     assert more == f"{len(sections) - 12} more"
+
+
+def test_a_component_for_machines_beside_its_own_switch_is_a_note() -> None:
+    off = HEAD + "  sandboxWorkloads: {enabled: false}\n  vgpuManager: {enabled: true}\n"
+    notes = [f for f in lint(off, "f.yaml").findings if f.rule == "idle"]
+    assert [(f.path, f.level) for f in notes] == [("vgpuManager.enabled", Level.NOTE)]
+    assert found(off) == []
+    assert found("vfioManager: {enabled: true}\nccManager: {enabled: true}\n") == []
+    assert found("global: {imagePullSecrets: [s]}\ndriver: {enabled: true}\n") == []
+
+
+def test_a_counter_that_dcgm_does_not_have_is_named_with_the_one_that_was_meant() -> None:
+    text = HEAD + (
+        "  dcgmExporter: {enabled: true, config: {name: c}}\n---\napiVersion: v1\nkind: ConfigMap\n"
+        "metadata: {name: c}\ndata:\n  dcgm-metrics.csv: |\n    DCGM_FI_DEV_GPU_TEMP, gauge, t\n"
+        "    DCGM_FI_DEV_SM_CLOCKK, gauge, c\n    DCGM_EXP_XID_ERRORS_COUNT, gauge, x\n"
+    )
+    (hit,) = [f for f in lint(text, "f.yaml").findings if f.rule == "companion"]
+    assert hit.line == 13
+    assert "'DCGM_FI_DEV_SM_CLOCKK' is no field of DCGM" in hit.message
+    assert hit.fix == "did you mean DCGM_FI_DEV_SM_CLOCK"
 
 
 MISSPELT = [
@@ -415,7 +445,7 @@ def test_every_rule_is_found_by_some_test_of_this_file() -> None:
 def test_what_the_reader_would_refuse_is_told_too() -> None:
     text = HEAD + (
         "  sandboxWorkloads: {enabled: true, defaultWorkload: vm-vgpu}\n"
-        "  vgpuManager: {enabled: true}\n"
+        "  vgpuManager: {enabled: true, repository: r.example, image: vgpu-manager, version: '580'}\n"
     )
     assert ("refused", 5, "") in found(text)
 
