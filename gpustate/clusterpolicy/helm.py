@@ -67,7 +67,7 @@ _CHART_ONLY: Leaves = {
     "gpuCluster.deployCR": honoured("boolean", "true: the states of a GPUCluster"),
     **DRA_DRIVER,
     "extraObjects": kubernetes("any", _CHART),
-    "global": kubernetes("any", _CHART),
+    "global": kubernetes("any", "node feature discovery reads its imagePullSecrets, nothing else"),
     "nameOverride": kubernetes("string", _CHART),
     "fullnameOverride": kubernetes("string", _CHART),
     "driver.nvidiaDriverCRD.enabled": honoured("boolean", "driver, which the values describe too"),
