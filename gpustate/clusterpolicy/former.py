@@ -136,7 +136,7 @@ _LICENSE = "use {0}secretName, of a Secret; {0}{1}, of a ConfigMap, is deprecate
 #: Sections that the chart alone has.
 CHART_VALUES = (
     *("nfd", "platform", "node-feature-discovery", "clusterPolicy", "gpuCluster", "extraObjects"),
-    *("nameOverride", "fullnameOverride", "operator.cleanupCRD", "operator.upgradeCRD"),
+    *("global", "nameOverride", "fullnameOverride", "operator.cleanupCRD", "operator.upgradeCRD"),
     *("operator.logging", "devicePlugin.config.create", "devicePlugin.config.data"),
     *("migManager.config.create", "migManager.config.data", "dcgmExporter.config.create"),
     "dcgmExporter.config.data",

@@ -174,7 +174,7 @@ def strategies(context: Context) -> Iterator[Finding]:
         ("gfd", "does nothing: mig.strategy wins in GPU feature discovery"),
     ):
         for name, value, line in context.env(section):
-            if name == "MIG_STRATEGY" and value and value != said:
+            if name == "MIG_STRATEGY" and isinstance(value, str) and value not in ("", said):
                 yield Finding(
                     "variable",
                     f"{section}.env",

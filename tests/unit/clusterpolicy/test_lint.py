@@ -236,6 +236,7 @@ CONFUSED = [
     (CLUSTER + "  driver: {enabled: true}\n", "driver", "an object of kind NVIDIADriver says it"),
     (CLUSTER + "  draDriver: {enabled: true}\n", "draDriver.enabled", "the object itself is the switch"),
     (HEAD + "  nfd: {enabled: true}\n", "nfd", "a value of the Helm chart"),
+    (HEAD + "  global: {a: b}\n", "global", "a value of the Helm chart"),
     (HEAD + "  platform: {openshift: true}\n", "platform", "a value of the Helm chart"),
     (HEAD + "  node-feature-discovery: {}\n", "node-feature-discovery", "a value of the Helm chart"),
     (HEAD + "  spec: {driver: {enabled: true}}\n", "spec", "a level too many"),
@@ -339,6 +340,7 @@ def test_the_migstrategy_of_a_component_beside_that_of_all_is_told_with_who_wins
     ]
     assert "does nothing: mig.strategy wins in the device plugin" in before.message
     assert found(text % ("devicePlugin", "single")) == []
+    assert {rule for rule, _, _ in found(text % ("devicePlugin", "[1]"))} == {"wrong-type"}
 
 
 def test_a_variable_that_no_state_takes_is_not_called_honoured() -> None:
