@@ -20,7 +20,7 @@ from typing import Any
 from gpustate.clusterpolicy import documents, shape
 from gpustate.clusterpolicy.blocks import Fate, Leaf, Leaves
 from gpustate.clusterpolicy.companions import CONFIG_MAP, SECRET
-from gpustate.clusterpolicy.helm import HELM
+from gpustate.clusterpolicy.helm import HELM, NIL_IS_ON
 from gpustate.clusterpolicy.history import chart_default, chart_defaults
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY
 from gpustate.clusterpolicy.licensing import CONF
@@ -85,7 +85,10 @@ def with_values(
     for path, value in chart_defaults().items():
         switch = path.endswith(".enabled") and _at(spec, path) is not None
         image = path.endswith((".repository", ".image")) and said.get(_version_beside(path))
-        if path not in said and (switch or image):
+        if path not in said and switch and value and path in NIL_IS_ON:
+            # Left to the Operator, which has it on: written out it would be a state of the node.
+            said[path] = True if _at(spec, path) else None
+        elif path not in said and (switch or image):
             said[path] = value
     missing: list[str] = []
     for path, value in said.items():
@@ -159,7 +162,7 @@ def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
         whole = known is not None and known.type.startswith(("map", "any"))
         if isinstance(value, Mapping) and value and not whole:
             yield from _leaves(value, f"{path}.")
-        else:
+        elif known is not None or value not in ({}, None):  # an empty section says nothing
             yield path, value
 
 

@@ -121,7 +121,8 @@ def test_helm_values_keep_their_tags_and_switch_nothing_off() -> None:
     assert spec["dcgmExporter"]["serviceMonitor"] == {"enabled": True}
     assert spec["gdrcopy"]["version"] == "v2.4.1-2"
     assert spec["dcgm"] == {}  # null is the Operator's own default, which is on
-    assert spec["migManager"]["enabled"] is spec["devicePlugin"]["enabled"] is True
+    assert spec["migManager"] == {}  # not said: the Operator has it on
+    assert spec["devicePlugin"]["enabled"] is True
     assert spec["daemonsets"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert (plugin["metadata"]["name"], list(plugin["data"])) == ("plugin", ["shared"])
     assert [line.split(": ")[3] for line in done.stderr.splitlines()] == [
@@ -159,3 +160,13 @@ def test_values_that_make_no_clusterpolicy_name_what_is_not_in_the_objects() -> 
     done = run("dra.yaml")
     assert [one["kind"] for one in documents(done.stdout)] == ["GPUCluster"]
     assert "daemonsets" in done.stderr
+
+
+def test_an_empty_section_of_the_values_is_nothing_to_lose() -> None:
+    Path("values.yaml").write_text("driver: {}\noperator: {}\ntoolkit:\n")
+    done = run("values.yaml", "--strict")
+    assert (done.exit_code, done.stderr) == (0, "")
+    spec = documents(done.stdout)[0]["spec"]
+    for section in ("devicePlugin", "migManager", "dcgmExporter", "gfd"):
+        assert spec[section].get("enabled", True), section  # the Operator's own default is on
+    assert spec["dcgm"]["enabled"] is False  # the chart's
