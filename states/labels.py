@@ -110,7 +110,7 @@ class GpuLabels(State[Observed]):
                 f"{seen.rival} has labels of GPU feature discovery: two writers would take turns; stop "
                 "gpu-feature-discovery on this node and remove the file, or leave this state out"
             )
-        return seen.problem
+        return seen.problem or None
 
     def plan(self, seen: Observed) -> Plan:
         notes = seen.notes

@@ -139,7 +139,7 @@ class SlurmGres(State[Observed]):
         other = slurm.foreign(seen.gres_text or "", seen.host)
         if other is not None and seen.lines:
             return f"{self.gres_path}: {other} already describes GPUs; take it out, or leave this state out"
-        return seen.problem
+        return seen.problem or None
 
     def plan(self, seen: Observed) -> Plan:
         wanted = self.desired(seen)
