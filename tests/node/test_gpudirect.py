@@ -23,6 +23,7 @@ from gpustate.ops import brought
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
+    "ofed": ("simulated node", "debian13"),
     "peermem": ("simulated node", "debian13"),
     "gds": ("simulated node", "debian13"),
     "gdrcopy": ("simulated node", "debian13"),

@@ -21,6 +21,7 @@ from gpustate.lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
+    "kata": ("simulated node", "debian13"),
     "vfio": ("simulated node", "debian13"),
     "vgpu-guest": ("simulated node", "debian13"),
 }
