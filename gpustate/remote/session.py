@@ -133,8 +133,8 @@ class Session:
             raise ConnectionFailed("the connection is gone")
         return SshChannel(transport, command, max(10.0, connection.timeout_s))
 
-    def _start(self, script: str, deadline: float) -> Channel:
-        """Run a script that was packed; get past sudo."""
+    def start(self, script: str, deadline: float) -> Channel:
+        """Run a script that was packed; get past sudo. The caller closes the channel."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
         self._ready = secrets.token_hex(8)
         asks = self.node.connection.become_password is not None and self.node.connection.become
@@ -147,10 +147,6 @@ class Session:
             channel.close()
             raise
         return channel
-
-    def start(self, script: str, deadline: float) -> Channel:
-        """Run a script and leave talking with it to the caller, who closes the channel."""
-        return self._start(script, deadline)
 
     def _answer_sudo(self, channel: Channel, deadline: float) -> None:
         """Give the password if, and only if, sudo asks for it, and wait until the command runs.
@@ -205,7 +201,7 @@ class Session:
         nonce = "gpustate-" + secrets.token_hex(16)
         made = batches.make_batch(self.node, asks, nonce, before=before)
         deadline = time.monotonic() + PROBE_TIMEOUT_S
-        channel = self._start(made.script, deadline)
+        channel = self.start(made.script, deadline)
         reader = batches.AnswerReader(made)
         try:
             while not reader.done:
@@ -232,7 +228,7 @@ class Session:
             batches.prologue(self.node)
             + f"printf '\\n%s begin\\n' {nonce}\n(\n{script}\n) 2>&1\nprintf '\\n%s end %d\\n' {nonce} $?\n"
         )
-        channel = self._start(text, deadline)
+        channel = self.start(text, deadline)
         said = b""
         try:
             while True:
@@ -287,7 +283,7 @@ class Session:
             run, self.node, nonce, len(payload), lock, take_over=take_over, after=after
         )
         deadline = time.monotonic() + START_TIMEOUT_S
-        channel = self._start(script, deadline)
+        channel = self.start(script, deadline)
         try:
             channel.write(payload, deadline)
             yield from self._journal(channel, nonce, stop)
@@ -300,7 +296,7 @@ class Session:
         """Take up following a program that was started earlier, from a byte of its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = nodeprogram.follow_script(run, self.node, nonce, offset)
-        channel = self._start(script, time.monotonic() + START_TIMEOUT_S)
+        channel = self.start(script, time.monotonic() + START_TIMEOUT_S)
         try:
             yield from self._journal(channel, nonce, stop)
         finally:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from operatorfiles import HEAD, load, read, states
 
-from gpustate import clusterpolicy, policies
 from gpustate.cli.common import serial
-from gpustate.clusterpolicy import Reading
 from gpustate.errors import PolicyError
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.policy import Policy, parameters, resolve
 from gpustate.policies.converting import convert
 
-HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 MACHINES = "  sandboxWorkloads: {enabled: true, defaultWorkload: vm-passthrough%s}\n"
 VFIO = "  vfioManager: {enabled: true}\n"
 TOKEN = "client_configuration_token.tok"
@@ -26,20 +23,6 @@ def node(name: str, workload: str) -> str:
         f"---\napiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  labels:\n"
         f"    nvidia.com/gpu.workload.config: {workload}\n"
     )
-
-
-def read(spec: str, more: str = "") -> Reading:
-    return clusterpolicy.read(f"{HEAD}{spec}{more}", "cp.yaml")
-
-
-def states(reading: Reading) -> dict[str, dict[str, Any]]:
-    return {wanted.state: wanted.parameters for wanted in reading.wanted}
-
-
-def load(text: str, folder: Path) -> Policy:
-    file = folder / "cp.yaml"
-    file.write_text(text)
-    return policies.load(str(file))
 
 
 def on(policy: Policy, name: str) -> set[str]:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from operatorfiles import HEAD, load, read, states
 
-from gpustate import clusterpolicy, policies
-from gpustate.clusterpolicy import Reading
+from gpustate import clusterpolicy
 from gpustate.errors import PolicyError
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.policy import Policy, parameters, resolve
 
-HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 SLICED = (
     "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n"
     "  a100: |\n    version: v1\n    sharing:\n      timeSlicing:\n        resources:\n"
@@ -34,20 +33,6 @@ def node(name: str, **labels: str) -> str:
 
 def mig(name: str, config: str) -> str:
     return node(name, **{"nvidia.com/mig.config": config})
-
-
-def read(spec: str, more: str = "") -> Reading:
-    return clusterpolicy.read(f"{HEAD}{spec}{more}", "cp.yaml")
-
-
-def states(reading: Reading) -> dict[str, dict[str, Any]]:
-    return {wanted.state: wanted.parameters for wanted in reading.wanted}
-
-
-def load(text: str, folder: Path) -> Policy:
-    file = folder / "cp.yaml"
-    file.write_text(text)
-    return policies.load(str(file))
 
 
 def on(policy: Policy, name: str) -> dict[str, dict[str, Any]]:
