@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
-from gpustate.text import grub
+from gpustate.text import certificates, grub
 from gpustate.text.dpkg import version_key
 
 
@@ -39,7 +39,7 @@ class Kernel:
         module_path: the nvidia module modprobe would take, ``None`` where there is none.
         nvidia_version, nvidia_license, nvidia_signer: what modinfo says of it; the signer is
             ``None`` for a module without a signature.
-        nvidia_key: serial number of the certificate it is signed with, as hexadecimal digits.
+        nvidia_key: serial number of the certificate it is signed with, hexadecimal digits without leading zeros.
         boots_next: GRUB's menu and environment say that the next boot takes it.
     """
 
@@ -181,7 +181,7 @@ def _kernel(keys: dict[str, str], chosen: str | None) -> Kernel:
         nvidia_version=keys.get("version") or None,
         nvidia_license=keys.get("license") or None,
         nvidia_signer=keys.get("signer") or None,
-        nvidia_key=keys.get("sig_key", "").replace(":", "").lower() or None,
+        nvidia_key=certificates.digits(keys.get("sig_key", "")) or None,
         module_path=keys.get("module") or None,
         boots_next=keys["release"] == chosen,
     )

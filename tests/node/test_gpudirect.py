@@ -43,6 +43,7 @@ NIC = {
     "pci_class": "020000",
 }
 DRIVER = "580.65.06"
+OFED = "doca-ofed mlnx-ofed-kernel-dkms ofed-scripts"
 
 
 class Site:
@@ -211,6 +212,7 @@ def test_toolkits_lie_beside_each_other_and_bring_no_driver(site: Site) -> None:
 
 
 def test_an_ofed_is_brought_mended_and_taken_away(site: Site) -> None:
+    site.said(f"apt-get -y -q purge {OFED}")  # what another test has left
     before = site.packages()
     states: dict[str, Any] = {"ofed": {"package": "doca-ofed", "version": "25.04.0.6.0-1"}}
     assert site.outcomes("apply", **states) == {"ofed": "changed"}

@@ -11,6 +11,7 @@ import pytest
 from gpustate import ProbeError
 from gpustate.model.asks import Answer
 from gpustate.model.kernels import Kernel, Kernels, default_kernel
+from gpustate.text import certificates
 
 OUT = """\
 kernel|6.1.0-18-amd64|/boot/vmlinuz-6.1.0-18-amd64|/boot/initrd.img-6.1.0-18-amd64|1|1|1
@@ -39,6 +40,12 @@ def test_kernels_are_listed_oldest_first_with_their_modules() -> None:
     )
     assert new.nvidia_open
     assert old.nvidia_open is None
+
+
+def test_the_key_of_a_module_is_told_as_its_certificate_tells_it() -> None:
+    """modinfo writes whole bytes, openssl leaves a leading zero out: every eighth serial number."""
+    said = OUT.replace("signer: ", "sig_key:        0E:3F:00:91\nsigner: ")
+    assert Kernels().parse(Answer(0, said.encode()))[1].nvidia_key == certificates.digits("e3F0091")
 
 
 def test_the_newest_kernel_that_can_boot_is_the_default() -> None:
