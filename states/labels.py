@@ -25,7 +25,9 @@ from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
+from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.gpu_labels import look
+from gpustate.model.quarantine import AskQuarantine, unseen
 from gpustate.text import deviceplugin, labels
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
@@ -73,6 +75,7 @@ class GpuLabels(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         seen = look(node)
+        problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
         config_text = node.read_text(self.config_path)
         files = node.read_texts(f"{FOLDER}/*")
         text = files.get(PATH)
@@ -84,6 +87,8 @@ class GpuLabels(State[Observed]):
         )
         if facts.image or not (facts.gpus or seen.nvml.gpus):
             return now
+        if problem is not None:
+            return replace(now, problem=problem)
         try:
             config = deviceplugin.read(config_text or "", self.config_path)
         except PolicyError as error:

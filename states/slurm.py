@@ -25,7 +25,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import gpu_slurm
 from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.quarantine import AskQuarantine, left
+from gpustate.model.quarantine import AskQuarantine, left, unseen
 from gpustate.text import slurm
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
@@ -94,7 +94,8 @@ class SlurmGres(State[Observed]):
         node_text = node.read_text(self.node_path)
         unit = node.units(self.unit).get(self.unit)
         here = node.shell(_HERE)
-        nvml = left(node.ask(GpuFacts()), node.ask(AskQuarantine()))
+        every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
+        nvml = left(every, held)
         places = node.ask(gpu_slurm.AskPlaces())
         seen = Observed(
             gres_text=gres,
@@ -117,7 +118,7 @@ class SlurmGres(State[Observed]):
             seen,
             lines=tuple(slurm.gres_lines(found, shards=self.shards)),
             node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
-            problem=problem,
+            problem=problem or unseen(facts.gpus, every, held),
         )
 
     def desired(self, seen: Observed) -> Observed:

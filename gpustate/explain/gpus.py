@@ -43,6 +43,10 @@ def _library_gone(view: View) -> str:
     return view.broken if _has(view, 12) or "libcuda.so.1" in view.broken else ""
 
 
+def _library_torn(view: View) -> str:
+    return view.broken if "is cut off" in view.broken else ""
+
+
 def _blocked(view: View) -> str:
     return view.broken if _has(view, 17, 4) else ""
 
@@ -219,6 +223,12 @@ def _uvm(view: View) -> str:
     return view.broken if "nvidia-uvm is not loaded" in view.broken else ""
 
 
+def _uvm_node(view: View) -> str:
+    """Nobody has used CUDA since the boot; were it damage, the second node would still be there."""
+    tools = "/dev/nvidia-uvm-tools" in dict(view.seen.nodes)
+    return view.broken if view.broken == "/dev/nvidia-uvm is missing" and not tools else ""
+
+
 def _numbers(view: View) -> str:
     return view.broken if "should be" in view.broken else ""
 
@@ -302,9 +312,10 @@ CAUSES = (
     Cause("gpu-hangs", "libraries", _hangs, remedies.nvml(10)),
     Cause("driver-library-missing", "libraries", _library_gone,
           "install the driver's libraries in its version: gpustate apply with the state driver", state="driver"),
+    Cause("driver-library-damaged", "libraries", _library_torn, remedies.TORN, state="driver"),
     Cause("access-blocked", "libraries", _blocked, remedies.nvml(17)),
     Cause("nothing-to-ask-nvml-with", "libraries", _nothing_to_ask, remedies.nvml(127)),
-    Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="persistenced"),
+    Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="driver"),
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
           "drain the GPU and reset it (nvidia-smi --gpu-reset -i INDEX), or reboot: gpustate apply with the state mig does it",
@@ -333,8 +344,9 @@ CAUSES = (
     Cause("fabric-not-complete", "fabric", _not_complete,
           "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
     Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
-    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",)),
-    Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="persistenced"),
+    Cause("uvm-node-not-made", "device-nodes", _uvm_node, "nvidia-modprobe -c=0 -u, or the first CUDA program, makes it"),
+    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
+    Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",
           ("NVIDIA/gpu-operator#322",), "mig", explains=False),
     Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",), "fabric-manager"),

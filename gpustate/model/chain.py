@@ -118,6 +118,10 @@ def _well(nvml: NvmlFacts) -> int:
 
 def _libraries(seen: Seen, wanted: Wanted) -> Check:
     nvml = seen.nvml
+    torn = [one for one in (seen.nvml_library, seen.cuda_library) if one and not one.whole]
+    if torn:
+        found = f"{torn[0].target} is cut off, or no library at all"
+        return Check("libraries", FAILED, found, remedies.TORN)
     broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not seen.held(gpu)]
     if broken:
         found = ", ".join(

@@ -59,7 +59,13 @@ def ask_chain(
         return replace(seen, wanted=wanted or seen.wanted)
     seen = replace(seen, wanted=wanted or chain.Wanted.parse(kept.made_for.wanted))
     now = chain.key(
-        seen.boot_id, seen.loaded, nvml, seen.runtime_digest, seen.wanted, seen.quarantine
+        seen.boot_id,
+        seen.loaded,
+        nvml,
+        seen.runtime_digest,
+        seen.wanted,
+        seen.quarantine,
+        seen.files_digest,
     )
     stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     return replace(seen, cuda=kept.cuda) if stands and kept.cuda else seen

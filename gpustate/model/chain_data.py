@@ -91,6 +91,7 @@ class Library:
 
     path: str
     target: str
+    whole: bool = True  # it is ELF, and nothing of it is cut off
 
     @property
     def version(self) -> str:
@@ -172,6 +173,7 @@ class Seen:
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     runtime_digest: str = ""  # of the files that configure the container side
+    files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
     log: tuple[Xid, ...] = ()  # the kernel log's, since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)
     wanted: Wanted = field(default_factory=Wanted)  # by what it is judged unless told otherwise
@@ -209,6 +211,7 @@ class Key:
     wanted: str = ""
     quarantined: tuple[str, ...] = ()
     unwell: tuple[str, ...] = ()  # UUID and what it fails by its own word
+    files: str = ""  # stands for size, times and inode of the driver's libraries and modules
 
     def moved(self, now: Key) -> str:
         """In words, what is different now; empty when nothing is."""
@@ -218,6 +221,8 @@ class Key:
             return (
                 f"the driver was {self.driver or 'not loaded'} and is {now.driver or 'not loaded'}"
             )
+        if self.files != now.files:
+            return "the driver's libraries or modules are other files than then"
         if self.gpus != now.gpus:
             gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
             return "; ".join(
@@ -248,6 +253,7 @@ def key(
     runtime_digest: str,
     wanted: Wanted,
     quarantine: Quarantine | None = None,
+    files_digest: str = "",
 ) -> Key:
     """The key of a proof made now."""
     names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
@@ -274,6 +280,7 @@ def key(
         if quarantine is not None
         else (),
         unwell=tuple(sorted(unwell)),
+        files=files_digest,
     )
 
 

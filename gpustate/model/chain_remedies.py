@@ -23,8 +23,9 @@ ONE_SET = "install one matched set of driver packages: gpustate apply with the s
 NO_LIBCUDA = (
     "install the driver's CUDA library (libcuda1 or nvidia-driver-cuda) in the driver's version"
 )
+TORN = "install its package again at the same version: gpustate apply with the state driver"
 NOT_IN_NVML = "read dmesg for NVRM and Xid lines of these addresses; reset or reboot brings a GPU back that fell off the bus"
-DEVICE_NODES = "nvidia-modprobe -c=0 -u makes them; the state persistenced keeps them there"
+DEVICE_NODES = "nvidia-modprobe -c=MINOR -u makes them; those that are gone or wrong: gpustate apply with the state driver"
 NO_TOOLKIT = "install it: gpustate apply with the state container-toolkit"
 TOOLKIT_BROKEN = (
     "put the toolkit's packages at one version: gpustate apply with the state container-toolkit"

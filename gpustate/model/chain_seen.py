@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from gpustate.model import chain_data as chain
@@ -31,6 +32,16 @@ for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/nvidia-c
 done
 d=none; [ $# = 0 ] || { d=$(sha256sum "$@" | sha256sum); d=${d%% *}; }
 printf 'runtime_digest=%s\n' "$d"
+k=; { read -r k </proc/sys/kernel/osrelease; } 2>/dev/null
+set --
+for d in /usr/lib/*-linux-gnu /usr/lib/*-linux-gnu/nvidia/current /usr/lib64; do
+  for f in "$d"/libcuda.so.* "$d"/libnvidia-ml.so.* "$d"/libnvidia-ptxjitcompiler.so.*; do [ -e "$f" ] && set -- "$@" "$f"; done
+done
+for f in /lib/modules/"$k"/updates/dkms/nvidia*.ko* /lib/modules/"$k"/extra/nvidia*.ko* \
+  /lib/modules/"$k"/kernel/nvidia*/nvidia*.ko* /lib/modules/"$k"/kernel/drivers/video/nvidia*.ko*; do
+  [ -f "$f" ] && set -- "$@" "$f"
+done
+[ $# = 0 ] || stat -c 'driver_file=%n %s %.9Y %.9Z %i' "$@"
 """
     + quarantine.SCRIPT
 )
@@ -59,7 +70,8 @@ done
 m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
 for n in libnvidia-ml.so.1 libcuda.so.1; do
   for d in $L; do
-    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; break; }
+    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"
+      printf 'elf=%s|%s|%s\n' $n "$(stat -L -c %s "$d/$n")" "$(od -An -v -tx1 -N64 "$d/$n" | tr -d ' \n')"; break; }
   done
 done
 if command -v dpkg-query >/dev/null; then
@@ -153,9 +165,35 @@ def quarantine_of(text: str) -> quarantine.Quarantine:
 
 
 def key_fields(text: str) -> dict[str, str]:
-    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest."""
-    fields = dict(pairs(text))
-    return {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
+    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest, files_digest."""
+    rows = pairs(text)
+    fields = dict(rows)
+    found = {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
+    return {**found, "files_digest": _files_digest(rows)}
+
+
+def _files_digest(rows: list[tuple[str, str]]) -> str:
+    """Stands for size, times and inode of the driver's libraries and modules; empty where there are none."""
+    files = "\n".join(sorted(value for name, value in rows if name == "driver_file"))
+    return hashlib.sha256(files.encode()).hexdigest()[:16] if files else ""
+
+
+def is_whole(size: int, header: str) -> bool:
+    """A library that begins as ELF does, and reaches as far as its header says.
+
+    The table of sections is the last thing in a file that a linker wrote: offset, size and number of its
+    rows stand in the header (elf(5): e_shoff, e_shentsize, e_shnum).
+    """
+    try:
+        head = bytes.fromhex(header)
+    except ValueError:
+        return True
+    if len(head) < 64 or head[:4] != b"\x7fELF":
+        return False
+    if head[4:6] != b"\x02\x01":  # not of 64 bits, or not little-endian
+        return True
+    offset, rows = int.from_bytes(head[40:48], "little"), int.from_bytes(head[60:62], "little")
+    return size >= offset + rows * int.from_bytes(head[58:60], "little")
 
 
 class _Lines:
@@ -205,8 +243,10 @@ def parse(
 ) -> chain.Seen:
     """Read what ``KEY_SCRIPT`` and ``CHAIN_SCRIPT`` printed, one after the other."""
     lines = _Lines(text)
+    torn = {name for name, size, head in lines.all("elf", 3) if not is_whole(_number(size), head)}
     libraries = {
-        name: chain.Library(path, target) for name, path, target in lines.all("library", 3)
+        name: chain.Library(path, target, name not in torn)
+        for name, path, target in lines.all("library", 3)
     }
     return chain.Seen(
         boot_id=lines.one("boot_id"),
@@ -244,6 +284,7 @@ def parse(
         cdi=lines.cdi(),
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),
+        files_digest=_files_digest(lines.pairs),
         log=xids.parse([value for name, value in lines.pairs if name == "xid"]),
         quarantine=quarantine_of(text),
     )

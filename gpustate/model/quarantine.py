@@ -1,10 +1,12 @@
-"""GPUs of a node that are out of use, asked of the node, and what is left without them."""
+"""GPUs of a node that are out of use, asked of the node, what is left without them, and what lacks unasked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.facts import PciGpu
 from gpustate.text import quarantine
 from gpustate.text.nvml_report import NvmlFacts
 from gpustate.text.quarantine import Quarantine
@@ -46,4 +48,23 @@ def left(nvml: NvmlFacts, held: Quarantine) -> NvmlFacts:
         gpus=tuple(
             gpu for gpu in nvml.gpus if gpu not in gone and not held.holds(gpu.uuid, gpu.pci)
         ),
+    )
+
+
+def unseen(gpus: Iterable[PciGpu], nvml: NvmlFacts, held: Quarantine) -> str | None:
+    """Why NVML's list must not be taken for the node's GPUs: one that the driver has on PCI is not in it.
+
+    What would be written of the rest would be the node's new truth, and the damage with it. A GPU in
+    quarantine may be away, and one that NVML lists without a name is told of by its own error.
+    """
+    if nvml.error is not None:
+        return None
+    driven = [gpu.address for gpu in gpus if gpu.driver == "nvidia"]
+    listed = {gpu.pci for gpu in nvml.gpus}
+    away = [one for one in driven if one not in listed and not held.holds("", one)]
+    if len(away) <= sum(not gpu.pci for gpu in nvml.gpus):
+        return None
+    return (
+        f"NVML sees {len(driven) - len(away)} of the {len(driven)} GPUs that the driver has on PCI, not {', '.join(away)}: "
+        "gpustate explain says why; a GPU that is to stay away is put into quarantine"
     )

@@ -196,6 +196,7 @@ class Validator:
             fields["runtime_digest"],
             self.wanted,
             chain_seen.quarantine_of(text),
+            fields["files_digest"],
         )
 
     def stands(self) -> bool:
@@ -223,6 +224,7 @@ class Validator:
             seen.runtime_digest,
             self.wanted,
             seen.quarantine,
+            seen.files_digest,
         )
         proof = {
             "format": FORMAT,

@@ -15,6 +15,7 @@ from gpustate.model import asks, file_asks
 from gpustate.model.change import Plan
 from gpustate.model.facts import AskFacts, NodeFacts
 from gpustate.model.node import Node
+from gpustate.model.package_files import PackageFiles
 from gpustate.model.quarantine import AskQuarantine
 from gpustate.model.state import AnyState
 from gpustate.model.step import Step
@@ -117,8 +118,8 @@ class FakeNode(Node):
                 return {name: self.offered[name] for name in names if name in self.offered}
             case asks.Units(names=names):
                 return {name: self._unit(name) for name in names}
-            case AskQuarantine():
-                return ask.stand_in()  # no GPU is out of use
+            case AskQuarantine() | PackageFiles():
+                return ask.stand_in()  # no GPU is out of use, no file is damaged
             case asks.LoadedModules():
                 return frozenset(self.loaded)
             case asks.Shell(text=text):

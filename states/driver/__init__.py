@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
 from gpustate.model.holders import AskHolders, Holder
-from gpustate.states.driver import files, refusals, scripts
+from gpustate.states.driver import files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.observed import AskApt, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
@@ -86,6 +86,8 @@ class DriverInstalled(DriverParameters):
         "running",
         "default_kernel",
         "installer",
+        "damaged",
+        "device_nodes",
     )
 
     # --- probe ---------------------------------------------------------------------------
@@ -154,6 +156,8 @@ class DriverInstalled(DriverParameters):
                 autoload_text=None,
                 parameters=dict.fromkeys(seen.parameters),
                 stopped=(),
+                damaged=(),
+                device_nodes=(),
             )
         target, _ = self._choose(seen)
         if target is None:
@@ -180,6 +184,8 @@ class DriverInstalled(DriverParameters):
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
             parameters=self._wanted_parameters(seen) if loads else seen.parameters,
             stopped=(),
+            damaged=(),
+            device_nodes=() if loads else seen.device_nodes,
             installer=seen.installer and self.leftovers == "refuse",
         )
 
@@ -215,11 +221,6 @@ class DriverInstalled(DriverParameters):
             wanted.packages.get(name, "") != version for name, version in seen.packages.items()
         )
         swap = Disruption.DRAIN if seen.loaded and moved else Disruption.NONE
-        errors = [
-            f"{k}: {seen.build_errors[k]}"
-            for k in seen.built
-            if k in seen.build_errors and wanted.built[k] != seen.built[k]
-        ]
         plan = diff(
             seen,
             wanted,
@@ -230,9 +231,10 @@ class DriverInstalled(DriverParameters):
                 "loaded": because,
                 "parameters": because,
                 "packages": "libraries change below running programs" if swap else "",
-                "built": "; ".join(errors),
+                "built": refusals.complaints(seen, wanted),
                 "stopped": "a reload was interrupted",
                 "installer": "the driver of NVIDIA's .run installer goes",
+                "device_nodes": "a GPU without one is not there for any program",
             },
             paths=files.PATHS,
         )
@@ -305,7 +307,9 @@ class DriverInstalled(DriverParameters):
         lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
         headers = tuple((f"linux-headers-{k}", "") for k in lacking if "headers" in plan.fields)
         # What the installer leaves behind may be what the packages had put there.
-        installs = bool(plan.fields & {"packages", "library", "installer"})
+        installs = bool(plan.fields & {"packages", "installer"}) or (
+            "library" in plan.fields and not repairs.explain(seen.library, seen.damaged)
+        )
         paths = {field: path for field, path in files.PATHS.items() if field in plan.fields}
         written = tuple(paths.values())
         # Its pin decides what the packages pull in; the other files wait until all is downloaded.
@@ -329,6 +333,8 @@ class DriverInstalled(DriverParameters):
             )
         elif "broken" in plan.fields:
             yield scripts.settle()
+        if "damaged" in plan.fields:
+            yield repairs.files(seen.damaged)
         if plan.fields & {"held", "packages", "library"} and self.hold:
             yield scripts.hold_all()
         first = (seen.default_kernel, seen.running)
@@ -338,6 +344,8 @@ class DriverInstalled(DriverParameters):
         yield from self._build_steps(
             seen, plan, wanted, [k for k in wanted.built if k not in first]
         )
+        if "device_nodes" in plan.fields:
+            yield repairs.nodes()
         if plan.fields & _LOADING and self._load_cost(seen)[0] is Disruption.REBOOT:
             yield ops.Reboot(self._load_cost(seen)[1], self.reboot_timeout_s)
 
@@ -386,11 +394,7 @@ class DriverInstalled(DriverParameters):
     def reboot_blocker(self, seen: Observed) -> str | None:
         if self.absent or not seen.apt:
             return None
-        target, problem = self._choose(seen)
-        if target is None:
-            kernel = seen.default_kernel or seen.running
-            return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
-        return refusals.reboot(seen, f"{target.version} {target.module_type}")
+        return refusals.blocker(seen, *self._choose(seen))
 
 
 __all__ = ["DriverInstalled", "Observed"]

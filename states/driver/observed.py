@@ -15,6 +15,7 @@ from gpustate import PciGpu
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
+from gpustate.states.driver import repairs
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
@@ -64,6 +65,8 @@ class Observed:
     installer: bool  # NVIDIA's .run installer put a driver here
     operator: bool  # the GPU Operator's driver container runs here
     pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
+    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
+    device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
 
 
@@ -119,7 +122,8 @@ class AskApt(Ask[Apt]):
 
 
 # One key=value a line; read by Live.
-_LIVE = r"""
+_LIVE = (
+    r"""
 v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null && echo "loaded=$v"
 t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null && echo "nvrm=$t"
 for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
@@ -142,11 +146,15 @@ for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
     case $(mokutil --test-key "$k" 2>&1) in *"already enrolled"*|*"already in db"*|*"built-in trusted keyring"*) echo enrolled=1;; esac; break
   done
 done
+@NODES@
 for f in /var/lib/dkms/nvidia*/*/build/make.log; do
   [ -f "$f" ] || continue; echo log=; grep -m 40 -E 'INTERESTING' "$f" | cut -c 1-400
 done
 :
-""".replace("INTERESTING", dkms.INTERESTING_ERE).replace("@UNINSTALLER@", UNINSTALLER)
+""".replace("INTERESTING", dkms.INTERESTING_ERE)
+    .replace("@UNINSTALLER@", UNINSTALLER)
+    .replace("@NODES@\n", repairs.NODES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,7 @@ class Live:
     stopped: tuple[str, ...] = ()
     secure_boot: SecureBoot = SecureBoot()
     build_errors: Mapping[str, str] | None = None
+    device_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,7 @@ class AskLive(Ask[Live]):
             stopped=tuple(keys.get("stopped", [])),
             secure_boot=SecureBoot("secure_boot" in keys, _first(keys, "key"), "enrolled" in keys),
             build_errors={kernel: error for kernel, error in errors.items() if kernel and error},
+            device_nodes=repairs.wrong_nodes(keys.get("node", ()), keys.get("found", ())),
         )
 
     def stand_in(self) -> Live:

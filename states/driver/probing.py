@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpustate import Node
 from gpustate.model.kernels import Kernel, Kernels, default_kernel
-from gpustate.states.driver import files, scripts
+from gpustate.states.driver import files, repairs, scripts
 from gpustate.states.driver.observed import (
     AskApt,
     AskLive,
@@ -25,6 +25,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
     kernels = node.ask(Kernels())
     apt = node.ask(ask)
     live = node.ask(AskLive())
+    damaged = node.ask(repairs.FILES)
     params = parse_params(node.read_text("/proc/driver/nvidia/params"))
     modules = node.modules()
     pin, options = (node.read_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
@@ -75,6 +76,9 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
                 if o.priority < 0 and o.origins and not name.startswith("linux-")
             )
         ),
+        # With 0 they are the administrator's.
+        device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
+        damaged=damaged,
         image=facts.image,
     )
 

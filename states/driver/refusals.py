@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpustate.states.driver.observed import Observed, shown_as
-from gpustate.text import nvreg
+from gpustate.text import driverset, nvreg
 
 WHY_PREBUILT = (
     "Secure Boot is on, and no key that modules built here are signed with is enrolled: modules that "
@@ -113,6 +113,15 @@ def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[
             )
 
 
+def complaints(seen: Observed, wanted: Observed) -> str:
+    """What the compiler said of modules that are still to be built."""
+    return "; ".join(
+        f"{kernel}: {error}"
+        for kernel, error in seen.build_errors.items()
+        if kernel in seen.built and wanted.built[kernel] != seen.built[kernel]
+    )
+
+
 def reboot(seen: Observed, want: str) -> str | None:
     """The kernel that boots next has no module, or one that does not fit the libraries."""
     kernel = seen.default_kernel or seen.running
@@ -124,3 +133,11 @@ def reboot(seen: Observed, want: str) -> str | None:
         f"kernel {kernel}, which boots next, has {'nvidia module ' + have if have else 'no nvidia module'}, "
         f"wanted {want}{f' ({error})' if error else ''}; build it first, or the node comes back without GPUs"
     )
+
+
+def blocker(seen: Observed, target: driverset.Target | None, problem: str | None) -> str | None:
+    """Why the node must not be rebooted as it is."""
+    if target is None:
+        kernel = seen.default_kernel or seen.running
+        return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
+    return reboot(seen, f"{target.version} {target.module_type}")

@@ -5,8 +5,9 @@ libraries, device nodes, container toolkit, container runtime, CDI, CUDA) on the
 there together with what it was made for, and brings a boot unit that walks the chain again at every
 boot. A failed proof names the first broken link, what was seen, and the next move.
 
-A proof stands until something it was made for moves: the boot id, the loaded driver, the GPUs that
-answer, their MIG layout, the container runtime's configuration, or what was asked for. So a converged
+A proof stands until something it was made for moves: the boot id, the loaded driver, the files of its
+libraries and modules, the GPUs that answer, their MIG layout, the container runtime's configuration, or
+what was asked for. So a converged
 node is not made to run kernels at every look.
 
 The boot unit also writes the files below /run/nvidia/validations that the GPU Operator's validator
@@ -225,7 +226,13 @@ class Validated(State[Observed]):
         loaded = chain_seen.loaded_version(fields["version"])
         held = chain_seen.quarantine_of(answer.stdout)
         key = chain.key(
-            fields["boot_id"], loaded, nvml, fields["runtime_digest"], self.wanted, held
+            fields["boot_id"],
+            loaded,
+            nvml,
+            fields["runtime_digest"],
+            self.wanted,
+            held,
+            fields["files_digest"],
         )
         kept = read_proof(one.get("proof", ""))
         there = {value for name, value in pairs if name == "status"}

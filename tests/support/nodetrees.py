@@ -103,6 +103,7 @@ class World:
     """A healthy node of two GPUs with containerd, a kubelet and the device plugin; scenarios change it."""
 
     kernel: str = KERNEL
+    elf: str = "\x7fELF\x02\x01\x01".ljust(64, "\0")  # what is in the libraries
     loaded: str = V
     open_module: bool = True
     module_gpus: int = 0  # how many the module lists; 0: those of NVML
@@ -412,7 +413,7 @@ class Tree(Node):
         self.put("answers/license", f"{world.license}\n" if world.on_disk else "")
         self.put("answers/signer", world.files.pop("signer", ""))
         for name, target in world.libraries.items():
-            self.put(f"{LIBRARIES}/{target}", "")
+            self.put(f"{LIBRARIES}/{target}", world.elf)
             (self.top / LIBRARIES / name).symlink_to(target)
         rows = "".join(
             f"package={name}|{version}|ii \n"
@@ -526,7 +527,12 @@ class Tree(Node):
         fields = chain_seen.key_fields(self.run(chain_seen.KEY_SCRIPT).text)
         wanted = self.world.wanted or chain.Wanted()
         key = chain.key(
-            fields["boot_id"], self.world.loaded, self.world.nvml, fields["runtime_digest"], wanted
+            fields["boot_id"],
+            self.world.loaded,
+            self.world.nvml,
+            fields["runtime_digest"],
+            wanted,
+            files_digest=fields["files_digest"],
         )
         proof = {
             "format": "gpustate.proof/1",

@@ -719,5 +719,40 @@ def test_apt_answers_with_packages_and_offers_in_one() -> None:
     assert apt.offers["libcuda1"] == (Offer("580.65.06-1", 700, ("http://x  Packages",)),)
 
 
+LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
+
+
+def converged() -> World:
+    node = World(gpu())
+    node.reach(DriverInstalled())
+    node.done.clear()
+    return node
+
+
+def test_a_damaged_file_is_put_back_without_touching_the_module() -> None:
+    node = converged()
+    damaged = [LINK]
+    node.answers["PackageFiles"] = lambda _: tuple(damaged)
+    node.runs["put back files of libcuda1"] = lambda _: damaged.clear()
+    before, after = node.reach(node.goal)
+    assert before.fields == {"damaged"}
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert [step.label for step in node.done] == ["put back files of libcuda1"]
+
+
+def test_a_device_node_of_a_gpu_that_was_opened_is_made_again() -> None:
+    node = converged()
+    node.more = Live(device_nodes=("/dev/nvidia0 is missing",))
+    node.runs["make NVIDIA's device nodes"] = lambda _: setattr(node, "more", Live())
+    before, after = node.reach(node.goal)
+    assert before.fields == {"device_nodes"}
+    assert not after
+    assert isinstance(node.done[-1], ops.Run)
+    node.more = Live(device_nodes=("/dev/nvidia0 is missing",))
+    node.files["/proc/driver/nvidia/params"] = "ModifyDeviceFiles: 0\n"
+    assert not node.goal.plan(node.goal.probe(node)).fields
+
+
 def test_the_state_keeps_its_contract_on_a_fresh_node() -> None:
     check_contract(DriverInstalled(branch=580, parameters=PROFILING), World(gpu()))

@@ -13,6 +13,7 @@ from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.model.gpu_labels import AskMachine, Machine
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
 from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.text.quarantine import Entry, Quarantine
 
 PCI = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
 GPU = Gpu(
@@ -62,6 +63,29 @@ def test_sharing_comes_from_the_device_plugin_s_configuration_on_the_node() -> N
     assert "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-SHARED\n" in fake.files[PATH]
     fake.files[CONFIG_PATH] = SHARED.replace("replicas", "replica")
     assert "did you mean replicas" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+
+
+def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_in_quarantine() -> (
+    None
+):
+    fake = node()
+    list(converge(GpuLabels(), fake))
+    before = fake.files[PATH]
+    other = replace(PCI, address="0000:43:00.0")
+    fake.node_facts = replace(fake.node_facts, pci=(PCI, other))
+    state = GpuLabels()
+    seen = state.probe(fake)
+    assert "NVML sees 1 of the 2 GPUs that the driver has on PCI, not 0000:43:00.0" in str(
+        state.refuse(seen)
+    )
+    assert not state.plan(seen)
+    entry = Entry("", "0000:43:00.0", "RMA", 200, 50, "somebody")
+    fake.answers["AskQuarantine"] = Quarantine((entry,), 100)
+    assert state.refuse(state.probe(fake)) is None
+    fake.answers.pop("AskQuarantine")
+    fake.node_facts = replace(fake.node_facts, pci=(PCI, replace(other, driver="vfio-pci")))
+    assert state.refuse(state.probe(fake)) is None
+    assert fake.files[PATH] == before
 
 
 def test_a_label_that_somebody_changed_is_drift() -> None:

@@ -101,6 +101,11 @@ def test_a_gpu_whose_device_node_nobody_tells_is_refused() -> None:
     assert "which /dev/nvidiaX" in str(state.refuse(seen))
 
 
+def test_lines_are_not_written_of_fewer_gpus_than_the_driver_has() -> None:
+    state = SlurmGres()
+    assert "not 0000:1b:00.0" in str(state.refuse(state.probe(node(GPUS[0]))))
+
+
 def test_a_host_without_slurm_is_left_alone_and_told() -> None:
     fake = node(slurmd=False, active=False)
     first, _ = converge(SlurmGres(), fake)

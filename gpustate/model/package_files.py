@@ -1,0 +1,128 @@
+"""Whether the files that decide are as their packages brought them, as one ask.
+
+A package manager is content with a package of the right version whose files somebody removed, cut off or
+replaced. All files of a package are never checked: those that are named here are, and only when their size,
+times or inode are others than at the last look, so that a look costs one ``stat``.
+
+Surprising: a program may be there and of the right size, and nobody may execute it; root's ``[ -r`` says
+nothing of that. What an administrator diverts, or gives another mode by dpkg-statoverride, is as wanted.
+
+Sources:
+    dpkg 1.21: src/main/unpack.c writes ``info/PACKAGE.md5sums`` where a package brings none; dpkg-divert(1),
+    dpkg-statoverride(1); rpm(8), VERIFY OPTIONS; ld.so(8): a program finds a library by its soname.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import KEPT
+
+# One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is no part of what is summed.
+_CHECK = r"""
+as_wanted() { grep -qxF -- "$1" /var/lib/dpkg/diversions || grep -qF -- " $1" /var/lib/dpkg/statoverride; } 2>/dev/null
+checked() {
+  for m in @INFO@; do
+    [ -f "$m" ] || continue
+    p=${m##*/}; p=${p%.md5sums}
+    while read -r s f; do
+      f=/$f; case $f in @FILES@) ;; *) continue ;; esac
+      h=; if [ ! -f "$f" ]; then h='is missing'; else
+        set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
+        set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
+      fi
+      [ -z "$h" ] || as_wanted "$f" || echo "$p: $f $h"
+      case $f in *.so.*) ;; *) continue ;; esac
+      l=${f##*/}; l=${l%%.so.*}.so.1; d=${f%/*}
+      case $d in */*-linux-gnu/*) d=${d%%-linux-gnu/*}-linux-gnu; [ -e "$d/$l" ] ;; *) [ "$d/$l" -ef "$f" ] || [ ! -e "$f" ] ;; esac ||
+        as_wanted "$d/$l" || echo "$p: $d/$l is no link to ${f##*/}"
+    done <"$m"
+  done
+  command -v rpm >/dev/null && for p in @NAMES@; do
+    rpm -q "$p" >/dev/null 2>&1 || continue
+    rpm -V --nodeps --noscripts --nomtime --nouser --nogroup "$p" | while read -r h f g; do
+      f=${g:-$f}; case $f in @FILES@) ;; *) continue ;; esac
+      case $h in missing) h='is missing' ;; *) h='is not as the package brought it' ;; esac
+      echo "$p: $f $h"
+    done
+  done
+  :
+}
+"""
+_SCRIPT = (
+    KEPT
+    + _CHECK
+    + r"""
+set --; for f in @INFO@ @FOUND@ /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
+  /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
+do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
+[ $# = 0 ] || set -- $(stat -c '%n:%s:%a:%.9Y:%.9Z:%i' "$@")
+kept @NAME@ "$*" checked 2>/dev/null
+:
+"""
+)
+_ROW = re.compile(r"([^:\s]+)(?::\w+)?: (/\S+) (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageFiles(Ask[tuple[str, ...]]):
+    """Files that are not as their packages brought them, as ``PACKAGE: PATH is missing``.
+
+    Args:
+        name: under which the answer is kept on the node.
+        packages: shell patterns of package names; those of them without a pattern are asked of rpm, too.
+        files: shell patterns of paths that decide; a library has the soname ``.so.1``.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    files: tuple[str, ...]
+
+    def script(self) -> str:
+        return self._filled(_SCRIPT)
+
+    def checked(self) -> str:
+        """Sh that defines ``checked``, which looks at every file and prints a row for each damaged one."""
+        return self._filled(_CHECK)
+
+    def _filled(self, text: str) -> str:
+        info = (
+            f"/var/lib/dpkg/info/{name}{arch}.md5sums"
+            for name in self.packages
+            for arch in ("", ":*")
+        )
+        words = {
+            "@INFO@": " ".join(info),
+            "@FILES@": "|".join(self.files),
+            "@FOUND@": " ".join(self.files),
+            "@NAMES@": shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
+            "@NAME@": self.name,
+        }
+        for word, value in words.items():
+            text = text.replace(word, value)
+        return text
+
+    def parse(self, answer: Answer) -> tuple[str, ...]:
+        return tuple(sorted(line for line in answer.text.splitlines() if _ROW.fullmatch(line)))
+
+    def stand_in(self) -> tuple[str, ...]:
+        return ()
+
+
+def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Names of the packages whose files are damaged, without their architecture."""
+    found = (match[1] for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(sorted(dict.fromkeys(found)))
+
+
+def links_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Links to libraries that are missing or lead elsewhere."""
+    found = (match for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(match[2] for match in found if match[3].startswith("is no link"))
+
+
+__all__ = ["PackageFiles", "links_of", "packages_of"]

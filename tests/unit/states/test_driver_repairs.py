@@ -1,0 +1,75 @@
+"""Files of the driver and device nodes that are damaged though its packages are right, and their repair."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpustate.model.asks import Answer
+from gpustate.states.driver import repairs
+from gpustate.states.driver.observed import AskLive
+
+LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
+
+
+def test_a_library_that_cannot_be_found_because_its_link_is_gone_costs_no_reinstallation() -> None:
+    lost = "libnvidia-ml1: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 is no link to libnvidia-ml.so.580.178.04"
+    assert repairs.explain(None, (lost,))
+    assert not repairs.explain("570.1", (lost,))
+    assert not repairs.explain(None, (LINK,))
+
+
+def test_rows_of_device_nodes_tell_kind_and_numbers() -> None:
+    text = (
+        "node=/dev/nvidia0 195:0 1\nnode=/dev/nvidia1 195:1 1\nnode=/dev/nvidia2 195:2 \n"
+        "node=/dev/nvidiactl 195:255 1\nnode=/dev/nvidia-uvm 511:0 1\n"
+        "found=/dev/nvidia0|character special file|c3|0\nfound=/dev/nvidiactl|character special file|c3|ff\n"
+        "found=/dev/nvidia-uvm|regular empty file|0|0\n"
+    )
+    wrong = AskLive().parse(Answer(0, text.encode())).device_nodes
+    assert wrong == (
+        "/dev/nvidia-uvm is a regular empty file, not 511:0",
+        "/dev/nvidia1 is missing",
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
+    proc, dev = tmp_path / "proc", tmp_path / "dev"
+    dev.mkdir()
+    for minor in range(3):
+        folder = proc / f"driver/nvidia/gpus/0000:0{minor}:00.0"
+        folder.mkdir(parents=True)
+        uuid = "GPU-????????-????" if minor == 1 else "GPU-aa-bb"
+        (folder / "information").write_text(f"GPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n")
+    (proc / "driver/nvidia/version").write_text("x\n")
+    (proc / "driver/nvidia/params").write_text("DeviceFileUID: 0\nDeviceFileMode: 432\n")
+    devices = "Character devices:\n195 nvidia\n235 nvidia-uvm\n\nBlock devices:\n  8 nvidia\n"
+    (proc / "devices").write_text(devices)
+    (dev / "nvidia-uvm").write_text("no device")
+    (dev / "nvidia2").symlink_to("nowhere")
+
+    def sh(text: str) -> str:
+        script = f"effect() {{ :; }}\nPROC={proc}\nset -eu\n{text.replace('/dev/nvidia', f'{dev}/nvidia')}"
+        return subprocess.run(
+            ["sh", "-c", script], check=True, capture_output=True, text=True
+        ).stdout
+
+    def wrong() -> tuple[str, ...]:
+        found = AskLive().parse(Answer(0, sh(repairs.NODES).encode())).device_nodes
+        return tuple(row.removeprefix(f"{dev}/") for row in found)
+
+    assert wrong() == (
+        "nvidia-uvm is a regular file, not 235:0",
+        "nvidia0 is missing",
+        "nvidia2 is missing",
+        "nvidiactl is missing",
+    )
+    sh(repairs.nodes().text)
+    assert wrong() == ()
+    made = os.stat(dev / "nvidia2")
+    assert (os.major(made.st_rdev), os.minor(made.st_rdev), made.st_mode & 0o777) == (195, 2, 0o660)
+    assert not list(dev.glob(".gpustate*"))
