@@ -173,7 +173,7 @@ class CdiSpecification(State[Observed]):
         if self.absent:
             return None
         if not seen.ctk:
-            return "nvidia-ctk is not installed: put container-toolkit into the policy"
+            return "nvidia-ctk is not installed, or nobody may execute it: put container-toolkit into the policy"
         if seen.masked:
             unit = seen.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"

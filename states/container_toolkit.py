@@ -10,6 +10,9 @@ in it; every other byte stays. Paths below /run/nvidia/driver and /usr/local/nvi
 the GPU Operator's containers leave behind: on a node with a host driver every container would fail
 with them, so they are unset.
 
+A program of it that is gone, cannot be executed or is another file than its package brought is put back
+from the package at the same version.
+
 Surprising: without ``version`` a set that is installed stays as it is, even when the repository has
 a newer one. An upgrade is asked for by naming a version.
 
@@ -28,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
+from gpustate.model.package_files import PackageFiles, packages_of
 from gpustate.text import dpkg, toolkit_config
 from gpustate.text.toolkit_config import CONFIG_PATH
 
@@ -41,6 +45,15 @@ PACKAGES = (
 _OLD_PACKAGES = ("nvidia-docker2", "nvidia-container-runtime")
 #: Where the GPU Operator's driver and toolkit containers put their files.
 _LEFT_BY_OPERATOR = ("/run/nvidia/driver", "/usr/local/nvidia/toolkit")
+#: What containers are started with.
+_FILES = PackageFiles(
+    "toolkit-files",
+    PACKAGES,
+    (
+        *("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-container-*"),
+        *("/usr/lib/*-linux-gnu/libnvidia-container.so.*", "/usr/lib64/libnvidia-container.so.*"),
+    ),
+)
 _KEPT = f"/var/lib/gpustate/originals/{hashlib.sha256(CONFIG_PATH.encode()).hexdigest()[:24]}.path"
 
 
@@ -66,6 +79,7 @@ class Observed:
     offered: tuple[str, ...] = ()  # versions that all four packages are offered in, newest first
     config_error: str = ""  # the file is no TOML
     old_packages: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     manager: str = "apt"
 
 
@@ -96,7 +110,9 @@ class ContainerToolkit(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
-    stable: ClassVar[tuple[str, ...] | None] = ("versions", "held", "config_text", "target")
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("versions", "held", "config_text", "target", "damaged"),
+    )
 
     version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
     hold: bool = True
@@ -129,6 +145,7 @@ class ContainerToolkit(State[Observed]):
         packages = node.packages(*PACKAGES, *_OLD_PACKAGES)
         candidates = node.candidates(*PACKAGES)
         text = node.read_text(CONFIG_PATH)
+        damaged = node.ask(_FILES)
         kept = bool(node.stats(_KEPT))
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)
@@ -145,6 +162,7 @@ class ContainerToolkit(State[Observed]):
             target=self._target(versions, offered),
             offered=offered,
             config_error=error,
+            damaged=damaged,
             manager=facts.package_manager,
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
@@ -164,12 +182,13 @@ class ContainerToolkit(State[Observed]):
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
             # What bytes are given back is known to the node alone: ``kept`` stands for them.
-            return replace(seen, versions=dict.fromkeys(PACKAGES), held=(), kept=False)
+            return replace(seen, versions=dict.fromkeys(PACKAGES), held=(), kept=False, damaged=())
         return replace(
             seen,
             versions=dict.fromkeys(PACKAGES, seen.target or None),
             held=PACKAGES if self.hold else (),
             config_text=self._configured(seen.config_text),
+            damaged=(),
         )
 
     def _configured(self, text: str | None) -> str | None:
@@ -237,6 +256,13 @@ class ContainerToolkit(State[Observed]):
             pinned = tuple((name, seen.target) for name in PACKAGES)
             written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
             yield ops.install(seen.manager, pinned, hold=self.hold, roll_back=written)
+        again = tuple(
+            (name, seen.target)
+            for name in packages_of(seen.damaged)
+            if seen.versions.get(name) == seen.target  # another version brings its own files
+        )
+        if again:
+            yield ops.install(seen.manager, again, hold=self.hold, reinstall=True)
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
             yield ops.hold(seen.manager, PACKAGES, hold=self.hold)
 

@@ -92,6 +92,23 @@ def test_a_mixture_of_versions_is_brought_into_lockstep() -> None:
     assert set(node.installed.values()) == {"1.18.1-1"}
 
 
+def test_a_program_that_is_gone_comes_from_its_package_at_the_same_version() -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED)
+    node.held = set(PACKAGES)
+    damaged = ["nvidia-container-toolkit-base: /usr/bin/nvidia-ctk has mode 0"]
+    node.answers["PackageFiles"] = lambda _: tuple(damaged)
+    state = ContainerToolkit()
+    plan = state.plan(state.probe(node))
+    assert plan.fields == {"damaged"}
+    (step,) = state.apply(state.probe(node), plan)
+    assert isinstance(step, ops.AptInstall)
+    assert step.packages == (("nvidia-container-toolkit-base", "1.17.8-1"),)
+    assert step.reinstall
+    upgrade = ContainerToolkit(version="1.18.1")
+    steps = list(upgrade.apply(upgrade.probe(node), upgrade.plan(upgrade.probe(node))))
+    assert [step.reinstall for step in steps if isinstance(step, ops.AptInstall)] == [False]
+
+
 def test_a_released_hold_is_put_back_without_installing() -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
     plan, after = converge(ContainerToolkit(), node)
