@@ -65,7 +65,7 @@ kept @NAME@ "$*" checked 2>/dev/null
 :
 """
 )
-_ROW = re.compile(r"([^:\s]+)(?::\w+)?: (/\S+) (.+)")
+_ROW = re.compile(r"([A-Za-z0-9][\w.+-]*)(?::\w+)?: (/\S+) (.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

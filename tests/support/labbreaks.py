@@ -66,10 +66,15 @@ BREAKS = (
     ),
     Break(
         "gpu-without-device-node",
-        "",
-        sh("mv /dev/nvidia3 /dev/lab-nvidia3"),
+        "driver",
+        sh("rm /dev/nvidia3"),
         "/dev/nvidia3 is missing",
-        sh("mv /dev/lab-nvidia3 /dev/nvidia3"),
+    ),
+    Break(
+        "driver-library-damaged",
+        "driver",
+        sh("truncate -s 100 /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]*.*"),
+        "is cut off",
     ),
     Break(
         "toolkit-missing",
@@ -77,6 +82,12 @@ BREAKS = (
         sh(
             "DEBIAN_FRONTEND=noninteractive apt-get -y -q --allow-change-held-packages remove nvidia-container-toolkit nvidia-container-toolkit-base"
         ),
+        "nvidia-ctk is not installed",
+    ),
+    Break(
+        "toolkit-missing",
+        "container-toolkit",
+        sh("chmod 000 /usr/bin/nvidia-ctk"),
         "nvidia-ctk is not installed",
     ),
     Break(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -34,6 +35,44 @@ def test_rows_of_device_nodes_tell_kind_and_numbers() -> None:
         "/dev/nvidia-uvm is a regular empty file, not 511:0",
         "/dev/nvidia1 is missing",
     )
+
+
+_FUNCTIONS = """
+effect() { echo "effect $1"; }; fail() { echo "$*"; exit 1; }
+ldconfig() { [ ! -e links ] || : >whole; }
+checked() { [ -e whole ] || printf '%s\\n' 'libcuda1:amd64: /a is missing' 'libcuda1:amd64: /b is missing' 'nvidia-smi: /c has mode 0'; }
+dpkg-query() { for p; do :; done; echo "$p=580.1-1"; }
+apt_ready() { :; }
+apt_fetch() { echo "fetch $*"; }
+apt_swap() { echo "swap $*"; [ ! -e archive ] || : >whole; }
+set -eu
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "status", "said"),
+    [
+        ("links", 0, "effect linked\n"),
+        (
+            "archive",
+            0,
+            "fetch --reinstall libcuda1:amd64=580.1-1 nvidia-smi=580.1-1\n"
+            "swap --reinstall libcuda1:amd64=580.1-1 nvidia-smi=580.1-1\neffect reinstalled\n",
+        ),
+        ("nothing", 1, "did not bring back libcuda1:amd64=580.1-1 nvidia-smi=580.1-1"),
+    ],
+)
+def test_links_come_from_ldconfig_and_files_from_their_packages(
+    tmp_path: Path, there: str, status: int, said: str
+) -> None:
+    (tmp_path / there).touch()
+    text = repairs.files((LINK,)).text.removeprefix(repairs.FILES.checked())
+    shell = shutil.which("bash") or "sh"  # dash takes no function with a dash in its name
+    done = subprocess.run(
+        [shell, "-c", _FUNCTIONS + text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout.endswith(said) or (status and said in done.stdout)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
