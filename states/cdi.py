@@ -111,6 +111,9 @@ class Observed:
     driver_version: str = ""  # loaded; empty when none is
     gpus: int = 0
     ctk: bool = False
+    nodeless: tuple[
+        str, ...
+    ] = ()  # device nodes missing of GPUs that were open since the driver was loaded
     image: bool = False  # a root to be baked: only the next boot counts
 
 
@@ -153,6 +156,11 @@ class CdiSpecification(State[Observed]):
             driver_version=version,
             gpus=len(world.gpus),
             ctk="ctk" in keys,
+            nodeless=tuple(
+                f"/dev/nvidia{gpu.minor}"
+                for gpu in world.gpus
+                if gpu.uuid and f"/dev/nvidia{gpu.minor}" not in world.nodes
+            ),
             image=not facts.systemd,
         )
 
@@ -191,6 +199,11 @@ class CdiSpecification(State[Observed]):
             return (
                 "no GPU to describe: the nvidia module is not loaded or drives none; "
                 "put driver into the policy, or see nvidia-smi"
+            )
+        if seen.nodeless and not seen.image:
+            return (
+                f"{', '.join(seen.nodeless)} is missing, and the specification would leave that GPU out: "
+                "put driver into the policy, which makes the node"
             )
         return None
 

@@ -93,6 +93,18 @@ def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) ->
     assert SPEC_PATH in node.files
 
 
+def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() -> None:
+    node = new_toolkit()
+    rows = node.shells["is-enabled"]
+    assert callable(rows)
+    state = CdiSpecification()
+    assert state.refuse(state.probe(node)) is None
+    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
+    assert "/dev/nvidia1 is missing" in str(state.refuse(state.probe(node)))
+    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-????????\n{rows(fake)[1]}")
+    assert state.refuse(state.probe(node)) is None  # nobody has opened it yet
+
+
 def test_an_old_toolkit_gets_our_unit_and_a_new_one_its_own() -> None:
     old, new = old_toolkit(), new_toolkit()
     list(converge(CdiSpecification(), old))
