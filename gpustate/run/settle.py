@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -143,13 +144,18 @@ def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
 
 
 def differences(changes: Sequence[Change]) -> str:
-    """Fields with what they are and should be, short."""
+    """Fields with what they are and should be, short, from a little ahead of where they part."""
 
-    def short(value: object, secret: bool) -> str:
-        text = "(secret)" if secret else repr(value)
+    def short(text: str, begin: int) -> str:
+        text = f"...{text[begin:]}" if begin else text
         return text if len(text) <= 70 else text[:67] + "..."
 
-    return "; ".join(
-        f"{c.field} is {short(c.before, c.secret)}, should be {short(c.after, c.secret)}"
-        for c in changes[:4]
-    )
+    said: list[str] = []
+    for change in changes[:4]:
+        before, after = repr(change.before), repr(change.after)
+        if change.secret:
+            before = after = "(secret)"
+        same = len(posixpath.commonprefix([before, after]))
+        begin = same - 20 if same > 50 and before != after else 0
+        said.append(f"{change.field} is {short(before, begin)}, should be {short(after, begin)}")
+    return "; ".join(said)

@@ -1,0 +1,21 @@
+"""What is said of a state whose steps did not help."""
+
+from __future__ import annotations
+
+from gpustate.model.change import Change, Disruption
+from gpustate.run.settle import differences
+
+
+def change(before: object, after: object, *, secret: bool = False) -> Change:
+    return Change("text", before, after, Disruption.NONE, secret=secret)
+
+
+def test_long_values_that_begin_alike_are_shown_where_they_part() -> None:
+    said = differences([change(f"{'a' * 300}one", f"{'a' * 300}two")])
+    assert said == "text is ...aaaaaaaaaaaaaaaaaaaaone', should be ...aaaaaaaaaaaaaaaaaaaatwo'"
+
+
+def test_short_values_are_whole_and_secrets_stay_hidden() -> None:
+    assert differences([change(None, "x")]) == "text is None, should be 'x'"
+    said = differences([change("k" * 100 + "1", "k" * 100 + "2", secret=True)])
+    assert said == "text is (secret), should be (secret)"
