@@ -39,7 +39,7 @@ from gpustate.remote.session import Session
 from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
-from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger, read_lock
+from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger
 from gpustate.run.link import Link
 from gpustate.run.looking import look_at
 from gpustate.run.timings import AskTimings
@@ -135,6 +135,7 @@ class Walk:
         told = (line for result in results.values() for line in result.plan.warnings)
         self.result.notes += dict.fromkeys(told)
         self._keep(look, results)
+        self._held(ledger, results)
         gate.bundled(self.states, look, results)
         self._end(*settle.node_status(results.values()))
         if self.result.status is NodeStatus.REFUSED:
@@ -144,13 +145,28 @@ class Walk:
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, look, results)
             return
-        self._gate(ledger, results)
+        self._gate(results)
         self._link.hand_over(ledger.told)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._stages(look, ledger, results)
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
+
+    def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+        """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
+        mine = (self.options.run, self.options.holder)
+        if not self.options.apply:
+            self.result.notes += gate.half_done(ledger, *mine)
+        elif not gate.idle(results):
+            reason = gate.locked(ledger, *mine)
+            if reason is None and gate.unfit(results):
+                # Begun while the probes were on their way?
+                ask = AskLedger()
+                (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
+                reason = gate.begun_meanwhile(ledger, ask.parse(now), *mine)
+            if reason is not None:
+                raise reason
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
@@ -166,16 +182,14 @@ class Walk:
         if judged.reason is not None:
             raise judged.reason
 
-    def _gate(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+    def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is touched."""
         options = self.options
         reason: GpustateError | None = None
         if options.planned is not None:
             reason = gate.stale(options.planned.get(self.result.name), self.result.observed)
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
-            reason = gate.too_much(results, options.max_disruption) or gate.locked(
-                ledger, options.run, options.holder
-            )
+            reason = gate.too_much(results, options.max_disruption)
         if reason is not None:
             raise reason
 
@@ -343,15 +357,7 @@ class Walk:
                 after=ledger.newest,
             )
         except StepFailed as error:
-            what, _, rest = error.message.partition(" ")
-            if error.message.startswith("lock held "):
-                other = read_lock(error.message.removeprefix("lock held "))
-                raise LockHeld(other.told() if other else "somebody holds the node") from error
-            if what == "overtaken":
-                raise RefusedError(
-                    f"run {rest} was at work here after this one had looked", fix="run again"
-                ) from error
-            raise
+            raise gate.not_started(error) from error
 
     # --- reboots -----------------------------------------------------------------------
 
