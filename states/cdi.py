@@ -134,7 +134,7 @@ class CdiSpecification(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
-        env, unit_text = node.read_text(ENV_PATH), node.read_text(OUR_UNIT_PATH)
+        env, unit_text = node.read_text(ENV_PATH), node.own_text(OUR_UNIT_PATH)
         keys, specs = _split(node.shell(_SCRIPT).stdout)
         rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
         units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}

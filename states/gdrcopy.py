@@ -102,7 +102,7 @@ class GdrCopy(State[Observed]):
         module = node.ask(AskKmod("gdrdrv", "gdrdrv"))
         driver = node.shell(_DRIVER).stdout.strip()
         device = node.shell(_DEVICE).stdout.strip()
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(brought.record_path(self.name))
         kind = "open" if "opensource" in module.description else "proprietary"
         return Observed(

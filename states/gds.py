@@ -101,7 +101,7 @@ class GpuDirectStorage(State[Observed]):
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
         module = node.ask(AskKmod("nvidia-fs", "nvidia-fs"))
         live = _keys(node.shell(_LIVE).stdout)
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(brought.record_path(self.name))
         said = re.fullmatch(r"version: ([0-9.]+)", live.get("says", ""))
         return Observed(

@@ -101,7 +101,7 @@ class KernelKept(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.ask(Kernels())
         packages = node.packages(*_PATTERNS)
-        ours, pin = node.read_text(HELD_PATH), node.read_text(PIN_PATH)
+        ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
         offers = node.candidates(*(self._names() if self.release else ()))
         said = node.shell(
             "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"

@@ -102,7 +102,7 @@ class MpsRunning(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        unit_text = node.read_text(UNIT_PATH)
+        unit_text = node.own_text(UNIT_PATH)
         units = node.units(UNIT, "kubelet.service")
         nvml = node.ask(GpuFacts())
         said = node.shell(_look(self.pipe_folder))

@@ -108,7 +108,7 @@ done
 """
 
 _NAMED = (
-    "grep -sHE '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "
+    "grep -sHE -D skip '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "
     "/etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules "
     + " ".join(f"{folder}/*.conf" for folder in modprobe.FOLDERS)
     + " || :"
@@ -167,8 +167,8 @@ class NouveauBlacklisted(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        conf_text, hook_text = node.read_text(CONF_PATH), node.read_text(HOOK_PATH)
-        dracut_text, cmdline = node.read_text(DRACUT_PATH), node.read_text("/proc/cmdline")
+        conf_text, hook_text = node.own_text(CONF_PATH), node.own_text(HOOK_PATH)
+        dracut_text, cmdline = node.own_text(DRACUT_PATH), node.read_text("/proc/cmdline")
         loaded = node.modules()
         images = _parse_images(node.shell(_IMAGES).stdout)
         tools = node.shell(_TOOLS, assume="initramfs-tools\n").stdout.split()

@@ -82,7 +82,7 @@ class GpuDirectRdma(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         loaded = node.modules()
         driver = node.shell(_DRIVER).stdout.strip() or None
         found = node.ask(AskRdma())

@@ -65,7 +65,7 @@ class PersistenceMode(State[Observed]):
         facts = node.facts()
         units = node.units(UNIT)
         unit_text = node.read_text(UNIT_PATH)
-        drop_in = node.read_text(DROP_IN_PATH)
+        drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
         said = node.shell(f'[ -n "${{GPUSTATE_IMAGE-}}" ] || timeout -k 2 30 {QUERY}')
         unit = units.get(UNIT)

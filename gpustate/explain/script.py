@@ -106,9 +106,9 @@ for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
 done
-grep -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
+grep -D skip -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
 [ -e /etc/nvidia-imex/nodes_config.cfg ] &&
-  printf 'imex_nodes=%s\n' "$(grep -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
+  printf 'imex_nodes=%s\n' "$(grep -D skip -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
 l=; [ -r "$PROC/driver/nvidia/version" ] && read -r l <"$PROC/driver/nvidia/version"
 if [ -n "$l" ]; then case "$l " in *" $m "*) ;; *)
   try find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' | sort -u | head -n 20 | while read -r p; do
@@ -124,7 +124,7 @@ fi
 if [ -z "$l$m" ]; then
   have apt-cache && try apt-cache search --names-only '^(nvidia-open|nvidia-driver|nvidia-kernel-open-dkms)' | head -n 3 |
     while read -r n _; do printf 'offered=%s\n' "$n"; done
-  for u in $(grep -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
+  for u in $(grep -D skip -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
     if have curl; then try curl -sI -o /dev/null "$u"; elif have wget; then try wget -q --spider -t 1 "$u"; fi
     case $? in 4|6|7|28|124) printf 'unreachable=%s\n' "$u" ;; esac
   done
@@ -149,13 +149,13 @@ have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengi
 """
 
 _CONTAINERS = r"""
-grep -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
-grep -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
+grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
+grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
-  [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
+  [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -D skip -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
 done
 for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
   [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue

@@ -187,7 +187,7 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
         return (
             f"{rpm.FAMILY}\n"
             f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
-            "  case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null || : ;;\n"
+            "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
             f"*) dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || : ;; esac"
         )
 

@@ -67,7 +67,7 @@ keep() { # path: remember its bytes before they change
   for s in "$R/pre" "$G/originals"; do
     [ -e "$s/$k.path" ] && continue
     rm -f "$s/$k.new" "$s/$k"
-    if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && sync "$s/$k.new" && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
+    if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && { [ -L "$s/$k.new" ] || sync "$s/$k.new"; } && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
     printf '%s' "$1" >"$s/$k.path.new" && sync "$s/$k.path.new" && mv -fT "$s/$k.path.new" "$s/$k.path" && sync "$s" || return 1
   done
 }
@@ -88,9 +88,15 @@ sweep() { # a program was killed before this one: let a step that outlived it en
   done
   [ $# = 0 ] || rm -f "$@"
 }
-put() { # path mode(- keeps) owner(- keeps); content on standard input
+no_new() { # path folder: why its next content could not be written
+  rm -f "$t" 2>/dev/null || :
+  e=$( ( : >"$t" ) 2>&1 ) && { rm -f "$t"; fail "$2: no room for $1"; }
+  fail "$1 cannot be written: $2: ${e##*: }"
+}
+put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on standard input
   no_link "$1"; d=$(dirname "$1"); folder "$d"; c=$R/content
   cat >"$c" || { rm -f "$c"; fail "$R: no room for $1"; }
+  if [ "$3" = own ]; then set -- "$1" "$2" "$(id -un):$(id -gn)"; fi
   if [ -e "$1" ]; then
     [ -f "$1" ] || fail "$1 is no plain file"
     m=$(stat -c %a "$1"); u=$(stat -c %U:%G "$1")
@@ -98,12 +104,12 @@ put() { # path mode(- keeps) owner(- keeps); content on standard input
       effect same; return 0
     fi
     keep "$1" || fail "$1: its old content could not be kept (disk full?)"
-    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+    temporary "$1" && cat "$c" >"$t" || no_new "$1" "$d"
     cp --attributes-only --preserve=all "$1" "$t" 2>/dev/null || chown --reference="$1" "$t"
     touch "$t"
   else
     keep "$1" || fail "$1: cannot be noted (disk full?)"
-    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+    temporary "$1" && cat "$c" >"$t" || no_new "$1" "$d"
     chmod 0644 "$t"
   fi
   [ "$3" = - ] || chown "$3" "$t"
@@ -119,7 +125,7 @@ take_away() { # path
   rm -f "$1" && sync "$(dirname "$1")"; effect removed
 }
 copy_back() { # from to: same bytes, owner, mode and times as kept
-  temporary "$2" && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
+  temporary "$2" && cp -a "$1" "$t" && { [ -L "$t" ] || sync "$t"; } && mv -fT "$t" "$2" && sync "$(dirname "$2")"
 }
 roll_back() { # path...: as they were before this run
   for p in "$@"; do

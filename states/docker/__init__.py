@@ -372,7 +372,7 @@ v={version}; f={path}
 client() {{ unset DOCKER_HOST DOCKER_CONTEXT; timeout -k 2 10 docker "$@"; }}
 dump() {{
   case $v in 1?.*|20.*|22.*|'') ;; *) timeout -k 2 20 {program} --validate >/dev/null || return 1 ;; esac
-  if [ -e "$f" ]; then cat "$f"; else echo '{{}}'; fi
+  if [ -f "$f" ]; then cat "$f"; else echo '{{}}'; fi
 }}
 others() {{ :; }}
 serves() {{ grep -qF {binary}; }}

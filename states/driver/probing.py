@@ -27,8 +27,8 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
     live = node.ask(AskLive())
     params = parse_params(node.read_text("/proc/driver/nvidia/params"))
     modules = node.modules()
-    pin, options = (node.read_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
-    autoload = node.read_text(files.PATHS["autoload_text"])
+    pin, options = (node.own_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
+    autoload = node.own_text(files.PATHS["autoload_text"])
     others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
     default = default_kernel(kernels)
     members = {

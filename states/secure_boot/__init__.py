@@ -63,7 +63,7 @@ class SecureBootKey(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.ask(Kernels())
-        firmware, conf = node.ask(AskFirmware()), node.read_text(CONF_PATH)
+        firmware, conf = node.ask(AskFirmware()), node.own_text(CONF_PATH)
         certificate = firmware.ours or firmware.certificate
         serial = certificate.serial if certificate is not None else None
         built = [k for k in kernels if _by_dkms(k)]

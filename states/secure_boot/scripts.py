@@ -64,7 +64,7 @@ def sign(kernel: str, folder: str, certificate: str) -> Run:
         f"p={key}; case $c in /var/lib/shim-signed/mok/MOK.der) p=/var/lib/shim-signed/mok/MOK.priv;; "
         "/var/lib/dkms/mok.pub) p=/var/lib/dkms/mok.key;; esac\n"
         f'[ "$c" = {CERTIFICATE_PATH} ] || for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do\n'
-        '  [ -r "$f" ] || continue; v=$(sed -n \'s/^mok_signing_key="\\{0,1\\}\\([^"]*\\)"\\{0,1\\}$/\\1/p\' "$f" | tail -n 1); p=${v:-$p}\n'
+        '  [ -f "$f" ] || continue; v=$(sed -n \'s/^mok_signing_key="\\{0,1\\}\\([^"]*\\)"\\{0,1\\}$/\\1/p\' "$f" | tail -n 1); p=${v:-$p}\n'
         "done\n"
         's=; for f in "/lib/modules/$k/build/scripts/sign-file" "/usr/src/linux-headers-$k/scripts/sign-file" '
         '"/usr/lib/linux-kbuild-${k%.*}/scripts/sign-file" /usr/lib/linux-kbuild-*/scripts/sign-file /usr/bin/kmodsign; do\n'

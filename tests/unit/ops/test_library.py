@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -224,3 +225,42 @@ def test_a_program_waits_for_a_step_that_outlived_its_own_program(
     assert not marks.exists()
     place.run(one(ops.Run(f"echo second >>{marks}", "next")))
     assert marks.read_text().split() == ["first", "second"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files get another owner, which takes root")
+def test_a_file_with_a_mode_of_ours_becomes_ours_again(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    path.write_text("a")
+    os.chown(path, 1, 1)
+    path.chmod(0)
+    place.run(one(ops.PutText(str(path), "a", mode=0o644)))
+    stat = path.stat()
+    assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (0, 0, 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system is mounted, which takes root")
+@pytest.mark.parametrize(
+    ("option", "why"), [("ro", "Read-only file system"), ("size=64k,nr_inodes=1", "No space left")]
+)
+def test_why_a_file_cannot_be_written_is_told_as_it_is(
+    place: Place, tmp_path: Path, option: str, why: str
+) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", option, "none", str(folder)], check=True)
+    try:
+        journal = place.run(one(ops.PutText(str(folder / "a.conf"), "a", mode=0o644)))
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert statuses(journal) == [1]
+    said = base64.b64decode(str(journal[-2]["out"])).decode()
+    assert f"{folder}/a.conf cannot be written: {folder}: {why}" in said
+    assert "no room" not in said
+
+
+def test_a_link_is_taken_away_and_kept_as_a_link(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a.service"
+    path.symlink_to("/dev/null")
+    journal = place.run(one(ops.RemoveFile(str(path))), one(ops.RestoreOriginal(str(path))))
+    assert statuses(journal) == [0, 0]
+    assert os.readlink(path) == "/dev/null"
