@@ -6,9 +6,11 @@ Pure: takes what is known, gives the reason or ``None``.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from gpustate import compat
 from gpustate.compat.facts import Facts, Value
@@ -28,7 +30,7 @@ from gpustate.model.policy import Policy
 from gpustate.model.state import AnyState
 from gpustate.plan import make
 from gpustate.plan.make import Look
-from gpustate.run.ledger import Ledger, Lock, read_lock
+from gpustate.run.ledger import LOCK_TTL_S, Ledger, Lock, read_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,48 @@ def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
     if lock is None or lock.reason != "apply" or locked(ledger, run, holder) is None:
         return []
     return [f"{lock.told()}: what this look shows may be half done; look again afterwards"]
+
+
+def refuse_held(
+    ledger: Ledger,
+    results: Mapping[str, StateResult],
+    again: Callable[[], Ledger],
+    run: str,
+    holder: Holder,
+) -> None:
+    """Refuse a node that is to be changed, or looks unfit, while somebody holds it.
+
+    Args:
+        ledger: as the look found it.
+        results: of the plan.
+        again: reads the ledger anew: somebody may have begun while the probes were on their way.
+        run, holder: who is asking.
+
+    Raises:
+        LockHeld: somebody does.
+    """
+    if idle(results):
+        return
+    reason = locked(ledger, run, holder)
+    if reason is None and unfit(results):
+        reason = begun_meanwhile(ledger, again(), run, holder)
+    if reason is not None:
+        raise reason
+
+
+def taken(run: str, holder: Holder, plan: str) -> dict[str, Any]:
+    """The lock that a run takes."""
+    now = int(time.time())
+    return {
+        "run": run,
+        "holder": holder.name,
+        "pid": holder.pid,
+        "born": holder.born(holder.pid),
+        "reason": "apply",
+        "plan": plan,
+        "since": now,
+        "expires": now + LOCK_TTL_S,
+    }
 
 
 def begun_meanwhile(before: Ledger, now: Ledger, run: str, holder: Holder) -> GpustateError | None:

@@ -39,9 +39,10 @@ from gpustate.remote.session import Session
 from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
-from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger
+from gpustate.run.ledger import AskLedger, Ledger
 from gpustate.run.link import Link
 from gpustate.run.looking import look_at
+from gpustate.run.machines import Machines
 from gpustate.run.timings import AskTimings
 
 #: A policy that still finds something new to do after so many stages does not converge.
@@ -61,6 +62,7 @@ class Options:
         announced: for a saved plan, what each state may cost, by node.
         plan_id: id of the saved plan, for the lock.
         timings: ask also how long steps took before, for an estimate.
+        machines: those that this run has met.
     """
 
     run: str
@@ -71,6 +73,7 @@ class Options:
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     plan_id: str = ""
     timings: bool = False
+    machines: Machines = field(default_factory=Machines)
 
 
 class _InterruptedError(Exception):
@@ -127,6 +130,7 @@ class Walk:
 
     def _walk(self) -> None:
         look, ledger = self._look()
+        self._known(ledger)
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             look, ledger = self._wait_for_earlier(ledger)
         if look.view.facts.first_boot not in ("", "done"):
@@ -153,20 +157,27 @@ class Walk:
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
 
+    def _known(self, ledger: Ledger) -> None:
+        """Two names for one machine: what is done to it is done, and told, once."""
+        other = self.options.machines.other_name(ledger.machine, self.result.name)
+        if other is not None:
+            told = f"it is the same machine as {other}"
+            if self.options.apply:
+                raise RefusedError(told, fix="leave one of the two names out")
+            self.result.notes.append(f"{told}; an apply of both refuses one of them")
+
     def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
         mine = (self.options.run, self.options.holder)
         if not self.options.apply:
             self.result.notes += gate.half_done(ledger, *mine)
-        elif not gate.idle(results):
-            reason = gate.locked(ledger, *mine)
-            if reason is None and gate.unfit(results):
-                # Begun while the probes were on their way?
-                ask = AskLedger()
-                (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
-                reason = gate.begun_meanwhile(ledger, ask.parse(now), *mine)
-            if reason is not None:
-                raise reason
+        else:
+            gate.refuse_held(ledger, results, self._ledger, *mine)
+
+    def _ledger(self) -> Ledger:
+        ask = AskLedger()
+        (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
+        return ask.parse(now)
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
@@ -322,19 +333,6 @@ class Walk:
             f'[ "$(cat $G/lock/run)" = {shlex.quote(run or self.options.run)} ] && rm -rf $G/lock'
         )
 
-    def _lock(self) -> dict[str, Any]:
-        now = int(time.time())
-        return {
-            "run": self.options.run,
-            "holder": self.options.holder.name,
-            "pid": self.options.holder.pid,
-            "born": self.options.holder.born(self.options.holder.pid),
-            "reason": "apply",
-            "plan": self.options.plan_id,
-            "since": now,
-            "expires": now + LOCK_TTL_S,
-        }
-
     def _run_program(
         self,
         run: str,
@@ -351,7 +349,7 @@ class Walk:
                 run,
                 program,
                 record,
-                lock=self._lock(),
+                lock=gate.taken(self.options.run, self.options.holder, self.options.plan_id),
                 keep_lock=keep_lock,
                 take_over=take_over,
                 after=ledger.newest,

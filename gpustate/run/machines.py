@@ -1,0 +1,36 @@
+"""Which machines a run has met, so that two names for one are told.
+
+Sources:
+    machine-id(5); random(4), boot_id. A machine id alone does not tell machines apart that were cloned,
+    a boot id not the containers of one kernel; and one machine may hold several state folders.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Shared by the walks of one run.
+
+    Args:
+        names: of the node that came first, by machine.
+    """
+
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    _taking: threading.Lock = field(default_factory=threading.Lock)
+
+    def other_name(self, machine: str, name: str) -> str | None:
+        """The other name under which a machine is walked already; ``None`` where there is none.
+
+        Args:
+            machine: what it is known by; empty where that cannot be told.
+            name: the node's in the inventory.
+        """
+        if not machine:
+            return None
+        with self._taking:
+            first = self.names.setdefault(machine, name)
+        return None if first == name else first
