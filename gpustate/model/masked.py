@@ -37,7 +37,9 @@ def in_the_way(steps: Iterable[Step], masked: frozenset[str]) -> str | None:
         steps: of one state.
         masked: names of units.
     """
-    found = list(dict.fromkeys(one for step in steps for one in step.starts if one in masked))
+    steps = tuple(steps)
+    left = masked.difference(one for step in steps for one in step.unmasks)
+    found = list(dict.fromkeys(one for step in steps for one in step.starts if one in left))
     if not found:
         return None
     return f"{_names(found)} masked; systemctl unmask {' '.join(found)}, or leave the state out"

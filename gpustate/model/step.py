@@ -39,6 +39,11 @@ class Step(ABC):
         return ()
 
     @property
+    def unmasks(self) -> tuple[str, ...]:
+        """systemd units that it unmasks: whoever masks and unmasks one knows what he does."""
+        return ()
+
+    @property
     def timeout_s(self) -> int:
         """Seconds after which a step counts as failed and is killed."""
         return 300

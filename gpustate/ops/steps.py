@@ -21,7 +21,13 @@ from gpustate.ops.upload import Upload
 _q, _words = shlex.quote, shlex.join
 
 _STARTS = re.compile(r"systemctl (?:--?\S+ )*(?:start|restart|enable|add-wants) ([^;&|\n]*)")
+_UNMASKS = re.compile(r"systemctl (?:--?\S+ )*unmask ([^;&|\n]*)")
 _UNIT = re.compile(r"[\w.@:-]+\.(?:service|socket|timer|path)")
+
+
+def _units(call: re.Pattern[str], text: str) -> tuple[str, ...]:
+    words = (word for said in call.findall(text) for word in said.split())
+    return tuple(word for word in words if _UNIT.fullmatch(word))
 
 
 def _checked_path(path: str) -> str:
@@ -135,8 +141,11 @@ class Run(Step):
 
     @property
     def starts(self) -> tuple[str, ...]:
-        words = (word for said in _STARTS.findall(self.text) for word in said.split())
-        return tuple(word for word in words if _UNIT.fullmatch(word))
+        return _units(_STARTS, self.text)
+
+    @property
+    def unmasks(self) -> tuple[str, ...]:
+        return _units(_UNMASKS, self.text)
 
     @property
     def timeout_s(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,7 +66,7 @@ def test_what_is_no_file_is_named_with_the_next_move_and_nothing_waits_for_a_pip
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.conf"
-    makers = {
+    makers: dict[str, Callable[[], object]] = {
         "a named pipe": lambda: os.mkfifo(path),
         "a folder": path.mkdir,
         "a symbolic link to nowhere, which is not there": lambda: path.symlink_to("nowhere"),

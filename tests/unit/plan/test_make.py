@@ -200,8 +200,11 @@ class Starts(FileState):
 
     name: ClassVar[str] = "starts"
     step: ops.Run | ops.RestartUnit | ops.DisableUnit = ops.RestartUnit("a.service")
+    first: ops.Run | None = None
 
     def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+        if self.first is not None:
+            yield self.first
         yield self.step
 
 
@@ -233,6 +236,7 @@ def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
         Starts(ensure="absent"): "would change",
         Starts(step=ops.RestartUnit("c.service")): "would change",
         Starts(text="y"): "unchanged",
+        Starts(first=ops.Run("systemctl --no-reload unmask a.service", "unmask")): "would change",
     }
     for state, outcome in wanted.items():
         assert outcomes(make.make([state], there)) == {"starts": outcome}
