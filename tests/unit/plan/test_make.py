@@ -231,15 +231,15 @@ def test_a_state_that_would_start_a_masked_unit_is_refused_with_the_way_out(
 def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
     there = look(starts="y", a="x")
     there.masked = frozenset(("a.service",))
-    wanted = {
-        Starts(step=ops.DisableUnit("a.service")): "would change",
-        Starts(ensure="absent"): "would change",
-        Starts(step=ops.RestartUnit("c.service")): "would change",
-        Starts(text="y"): "unchanged",
-        Starts(first=ops.Run("systemctl --no-reload unmask a.service", "unmask")): "would change",
-    }
-    for state, outcome in wanted.items():
-        assert outcomes(make.make([state], there)) == {"starts": outcome}
+    free = (
+        Starts(step=ops.DisableUnit("a.service")),
+        Starts(ensure="absent"),
+        Starts(step=ops.RestartUnit("c.service")),
+        Starts(first=ops.Run("systemctl --no-reload unmask a.service", "unmask")),
+    )
+    for state in free:
+        assert outcomes(make.make([state], there)) == {"starts": "would change"}
+    assert outcomes(make.make([Starts(text="y")], there)) == {"starts": "unchanged"}
 
 
 def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> None:
