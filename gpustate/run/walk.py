@@ -130,7 +130,8 @@ class Walk:
 
     def _walk(self) -> None:
         look, ledger = self._look()
-        self._known(ledger)
+        met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
+        self.result.notes += met
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             look, ledger = self._wait_for_earlier(ledger)
         if look.view.facts.first_boot not in ("", "done"):
@@ -156,15 +157,6 @@ class Walk:
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
-
-    def _known(self, ledger: Ledger) -> None:
-        """Two names for one machine: what is done to it is done, and told, once."""
-        other = self.options.machines.other_name(ledger.machine, self.result.name)
-        if other is not None:
-            told = f"it is the same machine as {other}"
-            if self.options.apply:
-                raise RefusedError(told, fix="leave one of the two names out")
-            self.result.notes.append(f"{told}; an apply of both refuses one of them")
 
     def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""

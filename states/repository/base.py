@@ -102,10 +102,8 @@ class RepositoryState(RepositoryParameters):
             return replace(seen, imported=imported)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        ours, others = (
-            texts.get(self.sources_path),
-            [s for s in sources if s.file != self.sources_path],
-        )
+        ours = node.own_text(self.sources_path)
+        others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
             {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)
         )
