@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 LIMIT_SHOWN = 60
@@ -22,6 +23,21 @@ def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
     except ValueError:  # Python writes no number of more than 4300 digits
         text = "a number of thousands of digits"
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
+    """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
+    same = len(os.path.commonprefix([one, other]))
+    # Some of what is before the place says where it is.
+    start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
+    return _window(one, start, limit), _window(other, start, limit)
+
+
+def _window(text: str, start: int, limit: int) -> str:
+    start = max(0, min(start, len(text) - limit // 4))
+    before = "..." if start else ""
+    rest = text[start:]
+    return before + (rest if len(rest) <= limit else rest[: limit - 3] + "...")
 
 
 def named(name: object) -> str:

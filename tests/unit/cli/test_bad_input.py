@@ -122,7 +122,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "raises.py", *ON), "raises.py:3: ZeroDivisionError: division by zero", ()),
     (("plan", "syntax.py", *ON), "syntax.py:1: is not Python: '(' was never closed", ()),
     (("plan", "unknown.py", *ON), "unknown.py:4: acme-file: no parameter 'pth'", ("mean 'path'",)),
-    (("plan", "wrongtype.py", *ON), "wrongtype.py:4: acme-file: path: input should be", ("7",)),
+    (("plan", "wrongtype.py", *ON), "wrongtype.py:4: acme-file: path: wanted text", ("7",)),
     (("plan", "twice.py", *ON), "twice.py:3: state 'acme-file' is there twice; keep one", ()),
     (("plan", "only.py", *ON), "only.py:3: condition 'group(x)': 'x' is no value", ()),
     (("plan", "cycle.py", *ON), "states go round in a circle: acme-egg", ("drop one",)),
