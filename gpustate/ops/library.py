@@ -7,7 +7,9 @@ whoever reads the journal after a power cut knows what may have happened.
 
 Files are written to a temporary file in the same folder, forced to disk, renamed, and the folder
 forced to disk; one that a kill left behind is removed by the next program. The bytes a file had before are kept: for the run in ``$R/pre`` (roll-back), and,
-once, as they were before gpustate ever touched the file in ``$G/originals`` (removal).
+once, as they were before gpustate ever touched the file in ``$G/originals`` (removal). Folders that were
+made for a file are noted in ``$G/folders``; with the last file in them they go, unless a package has come to
+own them.
 
 Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock it runs under),
 ``PROC`` and ``SYS`` to be set.
@@ -61,9 +63,10 @@ unlock_run() { if [ "$(cat "$G/lock/run" 2>/dev/null)" = "$LOCK" ]; then rm -rf 
 
 # --- files -------------------------------------------------------------------------------
 sha() { printf %s "$1" | sha256sum | cut -c1-24; }
-keep() { # path: remember its bytes before they change
+keep() { # path: remember its bytes before they change, and the folders that are not there yet
   k=$(sha "$1")
   mkdir -p "$R/pre" "$G/originals"
+  e=$(dirname "$1"); while [ ! -d "$e" ] && [ ! -L "$e" ]; do noted_folder "$e" || return 1; e=$(dirname "$e"); done
   for s in "$R/pre" "$G/originals"; do
     [ -e "$s/$k.path" ] && continue
     rm -f "$s/$k.new" "$s/$k"
@@ -72,9 +75,22 @@ keep() { # path: remember its bytes before they change
   done
 }
 no_link() { [ ! -L "$1" ] || fail "$1 is a symbolic link to $(readlink "$1"): managed by something else; replace it by a plain file or leave it to its owner"; }
-folder() { # dir: make it, and force its name to disk
+noted_folder() { grep -qsxF -e "$1" "$G/folders" || { printf '%s\n' "$1" >>"$G/folders" && sync "$G/folders"; }; }
+folder() { # dir: make it, and force its name to disk; noted first, so that it can go again
   [ -d "$1" ] && return 0
-  folder "$(dirname "$1")"; mkdir "$1" || return 1; sync "$(dirname "$1")"
+  folder "$(dirname "$1")"; noted_folder "$1" || return 1
+  mkdir "$1" || return 1; sync "$(dirname "$1")"
+}
+packaged() { if command -v dpkg >/dev/null; then dpkg -S "$1"; else rpm -qf "$1"; fi >/dev/null 2>&1; }
+left_folders() { # path: the folders above it that were made for it go once they are empty
+  e=$(dirname "$1")
+  while grep -qsxF -e "$e" "$G/folders"; do
+    if [ -d "$e" ]; then ! packaged "$e" && rmdir "$e" 2>/dev/null || break; fi
+    sync "$(dirname "$e")" 2>/dev/null || :
+    grep -vxF -e "$e" "$G/folders" >"$G/folders.new" || :
+    sync "$G/folders.new" && mv -fT "$G/folders.new" "$G/folders" || break
+    e=$(dirname "$e")
+  done
 }
 temporary() { # path: a name beside it for its next content; after a kill, sweep finds it by what is kept
   t=$(dirname "$1")/.gpustate.$(sha "$1").${R##*/}; rm -f "$t" && ( umask 077; set -C; : >"$t" )
@@ -113,10 +129,10 @@ put() { # path mode(- keeps) owner(- keeps); content on standard input
   effect wrote
 }
 take_away() { # path
-  if [ ! -e "$1" ] && [ ! -L "$1" ]; then effect same; return 0; fi
+  if [ ! -e "$1" ] && [ ! -L "$1" ]; then left_folders "$1"; effect same; return 0; fi
   [ -d "$1" ] && [ ! -L "$1" ] && fail "$1 is a folder"
   keep "$1" || fail "$1: its content could not be kept (disk full?)"
-  rm -f "$1" && sync "$(dirname "$1")"; effect removed
+  rm -f "$1" && sync "$(dirname "$1")"; left_folders "$1"; effect removed
 }
 copy_back() { # from to: same bytes, owner, mode and times as kept
   temporary "$2" && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
@@ -124,14 +140,14 @@ copy_back() { # from to: same bytes, owner, mode and times as kept
 roll_back() { # path...: as they were before this run
   for p in "$@"; do
     k=$R/pre/$(sha "$p"); [ -e "$k.path" ] || continue
-    if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")"; fi
+    if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")" 2>/dev/null || :; left_folders "$p"; fi
   done
   effect rolled-back
 }
 restore_original() { # path: as it was before gpustate first touched it
   k=$G/originals/$(sha "$1")
   [ -e "$k.path" ] || { effect same; return 0; }
-  if [ -e "$k" ]; then copy_back "$k" "$1"; else rm -f "$1"; sync "$(dirname "$1")"; fi
+  if [ -e "$k" ]; then copy_back "$k" "$1"; else rm -f "$1"; sync "$(dirname "$1")" 2>/dev/null || :; left_folders "$1"; fi
   rm -f "$k" "$k.path"; effect restored
 }
 forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
