@@ -73,7 +73,7 @@ class MpsRunning(State[Observed]):
 
     Args:
         clients: give each client one share of so many of threads and memory, as the device plugin
-            does for as many replicas; 0: no limit.
+            does for as many replicas; no limit when not given.
         gpus: UUIDs of the GPUs that are shared; empty: all of the node.
         exclusive: put the GPUs into exclusive mode, so that nothing runs beside MPS.
         pipe_folder: where clients find the daemon; CUDA's own default needs no setting in jobs.
@@ -92,7 +92,7 @@ class MpsRunning(State[Observed]):
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven"),
     )
 
-    clients: Annotated[int, Field(ge=0, le=MPS_MOST)] = 0
+    clients: Annotated[int, Field(ge=1, le=MPS_MOST)] | None = None
     gpus: tuple[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = Field(
         default=(), strict=False
     )
@@ -151,7 +151,7 @@ class MpsRunning(State[Observed]):
                 gpus=gpus,
                 only=bool(self.gpus),
                 exclusive=self.exclusive,
-                clients=self.clients,
+                clients=self.clients or 0,
                 pipe_folder=self.pipe_folder,
                 log_folder=self.log_folder,
             )
@@ -200,7 +200,7 @@ class MpsRunning(State[Observed]):
             unit_text=self._unit(seen),
             active=True,
             at_boot=True,
-            threads=mps.thread_percentage(self.clients),
+            threads=mps.thread_percentage(self.clients or 0),
             exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
             proven=self._proof(seen),
         )
@@ -248,7 +248,7 @@ class MpsRunning(State[Observed]):
                 )
             major, _, minor = gpu.compute_capability.partition(".")
             old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (7, 0)
-            if old and self.clients > MPS_MOST_OLD:
+            if old and (self.clients or 0) > MPS_MOST_OLD:
                 return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; ask for fewer"
         return None
 

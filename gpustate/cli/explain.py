@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_VALIDATION
+from gpustate.errors import EXIT_VALIDATION, InventoryError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
     from gpustate.explain.walk import Diagnosis
+    from gpustate.model.inventory import Inventory
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
 
@@ -57,6 +59,18 @@ def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
         page.add("  ", ("-", "dim"), f" not judged, for they rest on it: {', '.join(found.open)}")
 
 
+def _inventory(node: str, options: dict[str, Any]) -> Inventory:
+    """The nodes that are meant; a mistake in NODE is not told as one of a limit that nobody gave."""
+    if options.get("limit"):
+        return common.load_inventory({**options, "limit": f"{options['limit']}:&{node}"})
+    try:
+        return common.load_inventory({**options, "limit": node})
+    except InventoryError as error:
+        said = re.sub(r"^the limit(?:'s)? ", "", error.message)
+        fix = "name a node or a group" if error.fix == "widen the limit" else error.fix
+        raise InventoryError(said, place=error.place, fix=fix) from None
+
+
 @click.command()
 @click.argument("node")
 @common.inventory_options
@@ -76,8 +90,7 @@ def explain(node: str, output: str, **options: Any) -> None:
     def question(asked: Node) -> tuple[View, str]:
         return walk.ask(asked), asked.facts().first_boot
 
-    options["limit"] = node if not options.get("limit") else f"{options['limit']}:&{node}"
-    inventory = common.load_inventory(options)
+    inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
     page = Page()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 LIMIT_SHOWN = 60
@@ -27,7 +26,8 @@ def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
 
 def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
     """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
-    same = len(os.path.commonprefix([one, other]))
+    pairs = enumerate(zip(one, other, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
     # Some of what is before the place says where it is.
     start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
     return _window(one, start, limit), _window(other, start, limit)

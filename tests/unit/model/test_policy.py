@@ -57,7 +57,10 @@ def test_a_policy_shows_its_states() -> None:
     [
         ({"brnch": 570}, "driver: no parameter 'brnch'; did you mean 'branch'"),
         ({"zzz": 1}, "driver: no parameter 'zzz'; it has branch, cost, ensure, kind"),
-        ({"branch": "570"}, "driver: branch: wanted a whole number (given: '570', which is text; quotes make it that)"),
+        (
+            {"branch": "570"},
+            "driver: branch: wanted a whole number (given: '570', which is text; quotes make it that)",
+        ),
         (
             {"branch": 57},
             "driver: branch: wanted 400 or more (given: 57)",

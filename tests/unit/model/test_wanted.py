@@ -39,18 +39,21 @@ def test_every_pattern_of_a_bundled_state_has_words() -> None:
 @pytest.mark.parametrize(
     ("state", "values", "said"),
     [
-        ("dcgm", {"version": "banana"}, "version: wanted a version such as 4.6.0 (given: 'banana')"),
+        (
+            "dcgm",
+            {"version": "banana"},
+            "version: wanted a version such as 4.6.0 (given: 'banana')",
+        ),
         ("dcgm", {"port": 0}, "port: wanted 1 or more (given: 0)"),
         ("dcgm", {"port": "5555"}, "port: wanted a whole number (given: '5555', which is text; "),
         ("dcgm", {"address": 7}, "address: wanted text (given: 7)"),
         ("preflight", {"gpus": [1]}, "gpus: wanted a whole number or text (given: [1])"),
+        ("mps", {"clients": 0}, "clients: wanted 1 or more (given: 0)"),
         ("mps", {"gpus": "GPU-1"}, "gpus: wanted a list (given: 'GPU-1')"),
         ("mps", {"gpus": ["x"]}, "gpus.0: wanted the UUID of a GPU, as nvidia-smi -L has it"),
     ],
 )
-def test_a_wrong_parameter_is_told_in_words(
-    state: str, values: dict[str, Any], said: str
-) -> None:
+def test_a_wrong_parameter_is_told_in_words(state: str, values: dict[str, Any], said: str) -> None:
     with pytest.raises(PolicyError) as caught:
         build(registry.get(state), values)
     assert str(caught.value).startswith(f"{state}: {said}")

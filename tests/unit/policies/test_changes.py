@@ -324,7 +324,11 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
     [
         ({"set_typed": "driver.brnch=5"}, "--set driver.brnch=5: ", "did you mean 'branch'"),
         ({"set_typed": "drivr.branch=570"}, "--set drivr.branch=570: ", "no state 'drivr'"),
-        ({"set_typed": "driver.branch=x"}, "--set driver.branch=x: ", "wanted a whole number (given: 'x')"),
+        (
+            {"set_typed": "driver.branch=x"},
+            "--set driver.branch=x: ",
+            "wanted a whole number (given: 'x')",
+        ),
         ({"set_typed": "driver.version=580"}, "--set driver.version=580: ", "use --set-string"),
         (
             {"set_typed": "driver.branch.x=1"},
