@@ -66,6 +66,8 @@ for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
   done
 done
 [ -x /usr/bin/nvidia-ctk ] && echo ctk=1
+[ ! -e /var/run/cdi ] || [ -d /var/run/cdi ] || echo blocked=/var/run/cdi is no folder
+[ -L {SPEC_PATH} ] || [ ! -d {SPEC_PATH} ] || echo blocked={SPEC_PATH} is a folder
 for g in "$PROC"/driver/nvidia/gpus/*/information; do
   [ -r "$g" ] || continue
   m=; i=; while IFS=':' read -r k v; do
@@ -111,6 +113,7 @@ class Observed:
     driver_version: str = ""  # loaded; empty when none is
     gpus: int = 0
     ctk: bool = False
+    blocked: str = ""  # what stands where the specification belongs, in words
     image: bool = False  # a root to be baked: only the next boot counts
 
 
@@ -153,6 +156,7 @@ class CdiSpecification(State[Observed]):
             driver_version=version,
             gpus=len(world.gpus),
             ctk="ctk" in keys,
+            blocked=keys.get("blocked", [""])[0],
             image=not facts.systemd,
         )
 
@@ -174,6 +178,8 @@ class CdiSpecification(State[Observed]):
             return None
         if not seen.ctk:
             return "nvidia-ctk is not installed: put container-toolkit into the policy"
+        if seen.blocked:
+            return f"{seen.blocked}, and the specification belongs there: move it away"
         if seen.masked:
             unit = seen.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"

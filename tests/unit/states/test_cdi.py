@@ -44,6 +44,7 @@ class Node(FakeNode):
         version: str = VERSION,
         systemd: bool = True,
         ctk: bool = True,
+        blocked: str = "",
         env: str | None = None,
     ) -> None:
         files = {} if env is None else {ENV_PATH: env}
@@ -57,7 +58,7 @@ class Node(FakeNode):
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
         )
-        self.version, self.ctk = version, ctk
+        self.version, self.ctk, self.blocked = version, ctk, blocked
         self.toolkit_units = dict(toolkit_units or {})
 
     def answer(self) -> str:
@@ -69,6 +70,7 @@ class Node(FakeNode):
             for unit, state in units.items()
         ]
         rows += ["ctk=1"] if self.ctk else []
+        rows += [f"blocked={self.blocked}"] if self.blocked else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
         for path, text in sorted(self.files.items()):
             if "/cdi/" in path:
@@ -157,6 +159,10 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
     [
         (new_toolkit(ctk=False), "nvidia-ctk is not installed"),
         (new_toolkit(version=""), "no GPU to describe"),
+        (
+            new_toolkit(blocked=f"{SPEC_PATH} is a folder"),
+            f"{SPEC_PATH} is a folder, and the specification belongs there: move it away",
+        ),
         (Node(toolkit_units={TOOLKIT_UNITS[0]: "masked"}), "systemctl unmask"),
         (
             new_toolkit(env="NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"),
