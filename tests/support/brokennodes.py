@@ -373,9 +373,7 @@ def numbered(minor: int) -> Change:
 
 TOOLKIT = "etc/nvidia-container-runtime/config.toml"
 KEPT = "var/lib/gpustate/originals/0123abcd"
-WHOLE = (
-    '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: "1"\n- name: all\n'
-)
+WHOLE = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: "1"\n- name: all\n'
 
 
 def kept(path: str, text: str | None = "version = 3\n") -> Change:
