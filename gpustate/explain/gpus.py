@@ -223,12 +223,8 @@ def _numbers(view: View) -> str:
     return view.broken if "should be" in view.broken else ""
 
 
-def _no_device(view: View) -> str:
-    return view.broken if "is no device" in view.broken else ""
-
-
 def _missing_node(view: View) -> str:
-    return view.broken if "missing" in view.broken else ""
+    return view.broken if "missing" in view.broken or "no device" in view.broken else ""
 
 
 def _cuda(view: View, *codes: int) -> str:
@@ -338,8 +334,7 @@ CAUSES = (
     Cause("fabric-not-complete", "fabric", _not_complete,
           "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
     Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
-    Cause("device-node-in-the-way", "device-nodes", _no_device, remedies.NO_DEVICE_NODE),
-    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",)),
+    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",
           ("NVIDIA/gpu-operator#322",), "mig", explains=False),

@@ -315,7 +315,6 @@ GPUS = (
     Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
     Scenario("device-numbers-moved", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), ("should be 510:0",),
              both(lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), lambda w: w.majors.__setitem__("nvidia-uvm", 511))),
-    Scenario("device-node-in-the-way", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (0, 0)), ("/dev/nvidia-uvm is no device",)),
     Scenario("device-node-missing", (16,), lambda w: w.devices.pop("/dev/nvidia1"), ("/dev/nvidia1 is missing",)),
     Scenario("mig-without-devices", (8, 9), lambda w: mig(w, devices=False), ("no MIG device to use",), mig),
     Scenario("fabric-not-ready", (11,), lambda w: w.prove(error=802, text="cuInit"), ("CUDA 802",), World.prove),
