@@ -178,11 +178,11 @@ class CdiSpecification(State[Observed]):
             return None
         if not seen.ctk:
             return "nvidia-ctk is not installed: put container-toolkit into the policy"
-        if seen.blocked:
-            return f"{seen.blocked}, and the specification belongs there: move it away"
         if seen.masked:
             unit = seen.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
+        if seen.blocked:
+            return f"{seen.blocked}, and the specification belongs there: move it away"
         if seen.redirected:
             return (
                 f"{ENV_PATH} sets {seen.redirected}: the specification would be wrong after a boot; "

@@ -102,13 +102,13 @@ for f in "$SYS"/class/infiniband/*/device/vpd; do
   [ -r "$f" ] && grep -qa SW_MNG "$f" && { f=${f%/device/vpd}; printf 'sw_mng=%s\n' "${f##*/}"; }
 done
 for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
+set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+[ $# = 0 ] || stat -L -c 'device_mode=%n|%a' "$@"
+grep -sE '^(DeviceFileMode|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
 done
-set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
-[ $# = 0 ] || stat -L -c 'device_mode=%n|%a' "$@"
-grep -sE '^(DeviceFileMode|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 grep -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
 [ -e /etc/nvidia-imex/nodes_config.cfg ] &&
   printf 'imex_nodes=%s\n' "$(grep -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
