@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
 from gpustate.model.holders import AskHolders, Holder
+from gpustate.ops import modsign
 from gpustate.states.driver import files, refusals, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.observed import AskApt, Observed, plain_value
@@ -355,6 +356,8 @@ class DriverInstalled(DriverParameters):
             want = wanted.built[kernel]
             if want is not None and (again or want != seen.built[kernel]):
                 yield scripts.build(kernel, want)
+                if seen.secure_boot.on:
+                    yield modsign.sign_built(kernel)
 
     def _load_steps(self, seen: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
         cost, _ = self._load_cost(seen)

@@ -6,6 +6,9 @@ enrolment is queued here, and confirmed in MOK manager at the console during the
 one-time password. Until then this state is "blocked: needs a console": a further apply changes nothing
 and says the same, states that need this one wait, all others go on.
 
+What is built later than the key is enrolled (a driver installed by the same run, a new kernel) is signed by
+whatever builds it, before it is loaded: see :mod:`gpustate.ops.modsign`.
+
 Signed modules of the distribution need none of that. Where Ubuntu offers them for every kernel that can
 boot, no key is made, and the driver takes them.
 
@@ -27,10 +30,10 @@ from typing import ClassVar, Literal
 
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.model.kernels import Kernel, Kernels
-from gpustate.ops import brought
+from gpustate.ops import brought, modsign
+from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.states.secure_boot import scripts
 from gpustate.states.secure_boot.observed import (
-    CERTIFICATE_PATH,
     CONF_PATH,
     ENROLLED,
     NONE,
@@ -184,7 +187,7 @@ class SecureBootKey(State[Observed]):
             for kernel, done in seen.signed.items():
                 if not done:
                     folder = seen.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
-                    yield scripts.sign(kernel, folder, certificate)
+                    yield modsign.sign(kernel, folder, certificate)
         if "enrolment" in plan.fields:
             yield scripts.queue(certificate)
 
