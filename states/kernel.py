@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.kernels import Kernels, default_kernel
-from gpustate.ops import modsign
+from gpustate.ops import kmod, modsign
 from gpustate.text import dkms
 
 PIN_PATH = "/etc/default/grub.d/zz-gpustate-kernel.cfg"
@@ -187,7 +187,7 @@ class KernelKept(State[Observed]):
         if "installed" in plan.fields:
             # Its scripts would make it the default before it has a module.
             yield _pin(seen.default or seen.running)
-            yield ops.AptInstall(tuple((name, "") for name in self._names()))
+            yield _bring(self._names(), seen.default or seen.running)
         if plan.fields & {"installed", "module"} and seen.driver is not None:
             yield _prove(wanted.running, seen.driver, seen.default or seen.running)
         if plan.fields & {"installed", "pinned", "default"}:
@@ -225,6 +225,17 @@ def _pin(release: str) -> Step:
         "update-grub; effect pinned",
         f"make GRUB boot {release}",
         timeout=180,
+    )
+
+
+def _bring(names: tuple[str, ...], stays: str) -> Step:
+    """Image and headers; DKMS builds from their scripts, and where that fails neither stays."""
+    words = " ".join(map(shlex.quote, names))
+    return ops.Run(
+        f"{kmod.APT_FAILED}apt_ready && apt_fetch {words} && apt_swap {words} && exit 0\n"
+        f'echo "the node keeps booting {stays}"; [ -z "$ROLLED" ] || roll_back; exit 1',
+        f"install {', '.join(names)}",
+        timeout=3600,
     )
 
 

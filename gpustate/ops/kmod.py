@@ -19,6 +19,20 @@ from gpustate.text import dkms
 
 _q = shlex.quote
 
+#: The first word the compiler said, where the journal and a person look for it.
+COMPLAIN = (
+    "complain() { # make.log\n"
+    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
+    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
+    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
+    "}\n"
+)
+#: The same of every build that a package's script started, should the packages not come.
+APT_FAILED = (
+    COMPLAIN + ': >"$R/dkms.start"\n'
+    'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
+)
+
 # DKMS builds over a module that is there only when told to forget it; killed in between, there is
 # none on disk, which the next probe sees.
 _BUILD = (

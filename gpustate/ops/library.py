@@ -61,7 +61,7 @@ unlock_run() { if [ "$(cat "$G/lock/run" 2>/dev/null)" = "$LOCK" ]; then rm -rf 
 
 # --- files -------------------------------------------------------------------------------
 sha() { printf %s "$1" | sha256sum | cut -c1-24; }
-keep() { # path: remember its bytes before they change
+keep() ( # path: remember its bytes before they change; in a shell of its own, for steps have variables too
   k=$(sha "$1")
   mkdir -p "$R/pre" "$G/originals"
   for s in "$R/pre" "$G/originals"; do
@@ -70,7 +70,7 @@ keep() { # path: remember its bytes before they change
     if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && sync "$s/$k.new" && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
     printf '%s' "$1" >"$s/$k.path.new" && sync "$s/$k.path.new" && mv -fT "$s/$k.path.new" "$s/$k.path" && sync "$s" || return 1
   done
-}
+)
 no_link() { [ ! -L "$1" ] || fail "$1 is a symbolic link to $(readlink "$1"): managed by something else; replace it by a plain file or leave it to its owner"; }
 folder() { # dir: make it, and force its name to disk
   [ -d "$1" ] && return 0

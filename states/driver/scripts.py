@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from gpustate import Step, ops
 from gpustate.model.kernels import DKMS_HALF
+from gpustate.ops import kmod
 from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
-from gpustate.text import dkms, dpkg, driverset, gpu_services, mps
+from gpustate.text import dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.
@@ -44,15 +45,6 @@ _HAVE = DKMS_HALF + (
     '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; [ -e "$p" ] && ! half "$1" "$p" || return 0\n'
     '  case $(modinfo -F license "$p") in *GPL*) t=open;; *) t=proprietary;; esac\n'
     '  printf \'%s %s\' "$(modinfo -F version "$p")" "$t"\n'
-    "}\n"
-)
-
-# The first word the compiler said, where the journal and a person look for it.
-_COMPLAIN = (
-    "complain() { # make.log\n"
-    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
-    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
-    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
     "}\n"
 )
 
@@ -141,11 +133,9 @@ def install(
     )
     return ops.Run(
         _HAVE
-        + _COMPLAIN
         # An interrupted run may have left what cannot be configured any more, only replaced.
         + _CLEAR
-        + 'apt_ready\n: >"$R/dkms.start"\n'
-        'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
+        + f"{kmod.APT_FAILED}apt_ready\n"
         f"if apt_swap {words}; then exit 0; fi\n"
         '[ -n "$ROLLED" ] || exit 1\n'
         f"set +e\n{rebuild}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
@@ -217,7 +207,7 @@ def build(kernel: str, want: str) -> Step:
     return ops.Run(
         _CLEAR
         + _HAVE
-        + _COMPLAIN
+        + kmod.COMPLAIN
         + f"k={k}; v={v}; want={shlex.quote(want)}\n"
         + _BUILD
         + "effect built",
