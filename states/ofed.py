@@ -47,8 +47,9 @@ class OfedRuns(State[Observed]):
     Args:
         package: what brings it, ``doca-ofed`` in NVIDIA's DOCA repository; empty: nothing is
             installed, and an OFED that is there is only looked at.
-        version: exact version of the package; empty: what is installed stays, and a node without it
-            gets the newest that is offered.
+        version: exact version of the package, also an older one than the newest: what it needs comes at
+            the version that belongs to it; empty: what is installed stays, and a node without it gets
+            the newest that is offered.
         reboot_timeout_s: how long the node may take to come back from a reboot, in seconds.
 
     Disruption:
@@ -129,6 +130,7 @@ class OfedRuns(State[Observed]):
             return
         if "version" in plan.fields and wanted.version is not None:
             named = ((self.package, wanted.version),)
-            yield brought.bring(self.name, named, hold=True, dkms=("mlnx-ofed-kernel",))
+            dkms = ("mlnx-ofed-kernel",)
+            yield brought.bring(self.name, named, hold=True, dkms=dkms, together=True)
         if "stale" in plan.fields:
             yield ops.Reboot("the OFED on disk is not the one that runs", self.reboot_timeout_s)
