@@ -1,0 +1,184 @@
+"""The driver on nodes with dnf and with zypper: installed, moved, damaged, mended, taken away; never a mixed set.
+
+Real: systemd, sshd, dnf with versionlock and module streams, zypper, rpm, DKMS, which compiles for two kernels.
+Simulated: the distribution (Rocky 9, SLES 15) on a Debian root, its kernel, the GPUs, and what is in NVIDIA's packages,
+which have the names, versions and relations of theirs. Looked at with rpm, dnf, zypper and modinfo, not
+with the probes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rpmnodes
+from labnodes import LabFactory
+from rpmdriver import KERNELS, DriverRpms
+from rpmnodes import Repository, become, gpustate
+from rpmworld import Rpm
+from shares import share
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+pytestmark = pytest.mark.node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {"driver": ("simulated node", "rhel", "suse")}
+OLD, NEW = "580.65.06", "580.178.04"
+BODY = """
+policy = Policy(
+    get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY, signed="metadata"),
+    get("driver")({}),
+)
+"""
+BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch")]
+DKMS = {
+    "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
+    "sles": ("nvidia-open-driver-G06", "nvidia-driver-G06"),
+}
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory: pytest.TempPathFactory) -> DriverRpms:
+    return DriverRpms(tmp_path_factory.mktemp("drivers"))
+
+
+@pytest.fixture(scope="module")
+def repositories(
+    rpms: DriverRpms, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Repository]:
+    """One for each distribution, made when it is asked for."""
+    return _Repositories(rpms, tmp_path_factory)
+
+
+class _Repositories(dict[str, Repository]):
+    def __init__(self, rpms: DriverRpms, factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._rpms, self._factory = rpms, factory
+
+    def __missing__(self, distribution: str) -> Repository:
+        folder = self._factory.mktemp(distribution)
+        made = rpmnodes.repository(folder / "world")
+        make = self._rpms.rhel if distribution == "rocky" else self._rpms.suse
+        drivers = [one for version in (OLD, NEW) for one in make(version)]
+        made.fill([*BASE, *self._rpms.kernel(distribution), *drivers], folder / "build")
+        self[distribution] = made
+        return made
+
+
+@pytest.fixture(scope="module")
+def rpm_lab(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian12-rpm",), gpus=("2xH100",)))
+
+
+class Trial:
+    """One node that has become one of a distribution, with two kernels, of which one lacks headers."""
+
+    def __init__(self, lab: Lab, packages: Repository, folder: Path, distribution: str) -> None:
+        self.lab, self.packages, self.folder = lab, packages, folder
+        self.node: Node = lab.nodes[0]
+        self.distribution, self.dnf = distribution, distribution == "rocky"
+        become(self.node, distribution, packages)
+        kernel = "kernel-core" if self.dnf else "kernel-default"
+        (image,) = packages.folder.glob(f"{kernel}-[0-9]*.rpm")
+        (dkms,) = packages.folder.glob("dkms-[0-9]*.rpm")
+        names = f"/srv/nvidia/{image.name} /srv/nvidia/{dkms.name}"
+        self.node.run(f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature {names}")
+        self.kernels = {KERNELS[distribution][0], self.said("uname -r")}
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=120, check=False).stdout.strip()
+
+    def run(self, verb: str, parameters: str, status: int = 0) -> dict[str, Any]:
+        body = BODY.replace("{}", parameters)
+        return gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
+
+    def summary(self, verb: str, parameters: str, status: int = 0) -> str:
+        return str(self.run(verb, parameters, status)["summary"])
+
+    def driver(self) -> dict[str, str]:
+        """Driver version of every installed package of the driver."""
+        rows = self.said("rpm -qa --qf '%{NAME} %{VERSION}\\n' '*nvidia*' 'cuda-drivers*'")
+        pairs = (row.split() for row in rows.splitlines())
+        return {name: version.partition("_k")[0] for name, version in pairs}
+
+    def held(self) -> set[str]:
+        """Names that the package manager itself says are locked."""
+        if self.dnf:
+            rows = self.said("dnf -q versionlock list").split()
+            return {row.rsplit("-", 2)[0] for row in rows}
+        rows = self.said("zypper -n locks").splitlines()
+        return {row.split("|")[1].strip() for row in rows if "| package" in row}
+
+    def modules(self) -> dict[str, str]:
+        """Version and license of the module of each kernel that can boot, as modinfo has it."""
+        return {
+            kernel: self.said(
+                f"modinfo -k {kernel} -F version nvidia; modinfo -k {kernel} -F license nvidia"
+            ).replace("\n", " ")
+            for kernel in self.kernels
+        }
+
+    def is_whole(self, version: str, dkms: str | None, kind: str = "Dual MIT/GPL") -> None:
+        """One matched set, held, with a module for every kernel, loaded, and used."""
+        there = self.driver()
+        assert set(there.values()) == {version}, there
+        assert set(DKMS[self.distribution]) & set(there) == ({dkms} if dkms else set())
+        assert set(there) <= self.held()
+        assert self.modules() == dict.fromkeys(self.kernels, f"{version} {kind}")
+        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+        assert set(self.said(query).splitlines()) == {version}
+
+    def upgrade(self) -> None:
+        """What an administrator, or a timer, does."""
+        words = "dnf -y upgrade" if self.dnf else "zypper -n update"
+        self.said(words)
+
+
+@pytest.fixture(params=share("distributions with rpm", ["rocky", "sles"], most=1))
+def trial(
+    request: pytest.FixtureRequest,
+    rpm_lab: Lab,
+    repositories: dict[str, Repository],
+    tmp_path: Path,
+) -> Trial:
+    return Trial(rpm_lab, repositories[request.param], tmp_path, request.param)
+
+
+def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: Trial) -> None:
+    before = trial.said(
+        "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
+    )
+    opened, closed = DKMS[trial.distribution]
+    assert "changed=1" in trial.summary("apply", f"version='{OLD}'")
+    trial.is_whole(OLD, opened)
+    assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+
+    trial.upgrade()
+    trial.is_whole(OLD, opened)
+
+    trial.said("rpm -e --nodeps libnvidia-ml")
+    trial.run("drift", f"version='{OLD}'", status=2)
+    assert "changed=1" in trial.summary("apply", f"version='{OLD}'")
+    trial.is_whole(OLD, opened)
+
+    assert "changed=1" in trial.summary("apply", f"version='{NEW}'")
+    trial.is_whole(NEW, opened)
+    assert "changed=1" in trial.summary("apply", f"version='{OLD}', module_type='proprietary'")
+    trial.is_whole(OLD, closed, "NVIDIA")
+
+    trial.run("remove", f"version='{OLD}'")
+    assert trial.driver() == {}
+    assert trial.held() == set()
+    assert set(trial.modules().values()) == {""}
+    after = trial.said(
+        "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
+    )
+    # Kernel headers stay: other modules are built with them.
+    assert {row for row in after.splitlines() if "kernel" not in row} == {
+        row for row in before.splitlines() if "kernel" not in row
+    }
