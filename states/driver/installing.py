@@ -111,7 +111,7 @@ class Installation:
                 roll_back=self.written,
             )
         if self.fields & {"held", "packages", "library"} and self.hold:
-            yield rpmscripts.hold_all(manager)
+            yield rpmscripts.hold_all(manager, self.remove)
 
     def _before(self) -> Iterator[Step]:
         if self.reloads:

@@ -109,12 +109,13 @@ def install(
     )
 
 
-def hold_all(manager: str) -> Step:
-    """Hold every installed package that belongs to the driver, as rpm knows them now."""
+def hold_all(manager: str, gone: tuple[str, ...]) -> Step:
+    """Hold every installed package that belongs to the driver, as rpm knows them now; forget those that left."""
+    release = f"rpm_hold release {shlex.join(gone)}\n" if gone else ""
     return ops.Run(
         f"PM={manager}; rpm_can_hold || exit 1\n"
         f"set -- $(rpm -qa --qf '{_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1 | sort -u)\n"
-        '[ $# = 0 ] || rpm_hold hold "$@"\neffect held',
+        f'[ $# = 0 ] || rpm_hold hold "$@"\n{release}effect held',
         "hold the driver's packages",
         timeout=600,
     )

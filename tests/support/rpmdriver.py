@@ -28,7 +28,8 @@ KERNELS = {
     "rocky": ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-503.11.1.el9_5"),
     "sles": ("6.4.0-150600.23.65-default", "6.4.0-150600.23.65.1"),
 }
-_POST = "%post\nldconfig || :\n"
+#: As glibc's triggers on RHEL and SUSE do once libraries came or went.
+_POST = "%post\nldconfig || :\n%postun\nldconfig || :\n"
 _SIGNED = "%post\ndepmod {k} || :\n%postun\ndepmod {k} || :\n"
 
 
