@@ -103,12 +103,13 @@ def _apt_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, _
     return "\n".join(lines)
 
 
+# The functions of the library are free with short names: what has to outlive them has a long one.
 def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, manager: str) -> str:
     wanted = " ".join(word(manager, name, version) for name, version in packages)
     exact = " ".join(f"{name}={version}" if version else name for name, version in packages)
     names = shlex.join([name for name, _ in packages])
     lines = [
-        f"l={record}; mkdir -p {FOLDER}",
+        f"record={record}; mkdir -p {FOLDER}",
         f"PM={manager}; WANT={shlex.quote(wanted)}; NAMES={shlex.quote(exact)}; GO=; AGAIN=",
         f"rpm_open {names}",
         f"{'rpm_can_hold && ' if hold else ''}rpm_fetch || exit 1",
@@ -117,8 +118,8 @@ def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, m
         'd=$(awk \'{ v = $3; sub(/_k[0-9][^-]*/, "", v); print $2 "|x|" v "|" }\' "$R/coming" '
         f"| grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1,3 | tr '|\\n' '  ') || :",
         _DRIVER,
-        '{ [ ! -e "$l" ] || cat "$l"; sed -n \'s/^new \\([^ ]*\\) .*/\\1/p\' "$R/coming"; } | sort -u >"$l.new"',
-        'sync "$l.new"; mv -f "$l.new" "$l"',
+        '{ [ ! -e "$record" ] || cat "$record"; sed -n \'s/^new \\([^ ]*\\) .*/\\1/p\' "$R/coming"; } | sort -u >"$record.new"',
+        'sync "$record.new"; mv -f "$record.new" "$record"',
         "rpm_swap || exit 1",
     ]
     if hold:
@@ -142,12 +143,12 @@ def take_back(owner: str, roots: tuple[str, ...], *, manager: str = "apt") -> Ru
 def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
     named = shlex.join(roots)
     return (
-        f'PM={manager}; l={record}; rpm_wait\nset -- {named}; [ ! -e "$l" ] || set -- "$@" $(cat "$l")\n'
+        f'PM={manager}; record={record}; rpm_wait\nset -- {named}; [ ! -e "$record" ] || set -- "$@" $(cat "$record")\n'
         'set -- $(for p do if rpm -q "$p" >/dev/null 2>&1; then echo "$p"; fi; done | sort -u)\n'
         f"{_KEPT.format(roots=' '.join(roots))}"
         '[ $# = 0 ] || rpm_remove "$@" || exit 1\n'
         f"{f'rpm_hold release {named}' if roots else ':'}\n"
-        'rm -f "$l"; rmdir "${l%/*}" 2>/dev/null || :; effect removed'
+        'rm -f "$record"; rmdir "${record%/*}" 2>/dev/null || :; effect removed'
     )
 
 

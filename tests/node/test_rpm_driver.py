@@ -26,14 +26,18 @@ from gpustate.lab.spec import LabSpec
 pytestmark = pytest.mark.node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
-PROVES = {"driver": ("simulated node", "rhel", "suse")}
+PROVES = {
+    "driver": ("simulated node", "rhel", "suse"),
+    "cuda-toolkit": ("simulated node", "rhel", "suse"),
+}
 OLD, NEW = "580.65.06", "580.178.04"
 BODY = """
 policy = Policy(
     get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY, signed="metadata"),
-    get("driver")({}),
+    {},
 )
 """
+DRIVER, TOOLKITS = 'get("driver")({})', 'get("cuda-toolkit")(versions=("12.9", "13.0"))'
 BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch")]
 DKMS = {
     "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
@@ -64,7 +68,10 @@ class _Repositories(dict[str, Repository]):
         made = rpmnodes.repository(folder / "world")
         make = self._rpms.rhel if distribution == "rocky" else self._rpms.suse
         drivers = [one for version in (OLD, NEW) for one in make(version)]
-        made.fill([*BASE, *self._rpms.kernel(distribution), *drivers], folder / "build")
+        made.fill(
+            [*BASE, *self._rpms.kernel(distribution), *drivers, *self._rpms.cuda()],
+            folder / "build",
+        )
         self[distribution] = made
         return made
 
@@ -92,12 +99,14 @@ class Trial:
     def said(self, command: str) -> str:
         return self.node.run(command, timeout_s=120, check=False).stdout.strip()
 
-    def run(self, verb: str, parameters: str, status: int = 0) -> dict[str, Any]:
-        body = BODY.replace("{}", parameters)
+    def run(
+        self, verb: str, parameters: str, status: int = 0, *, state: str = DRIVER
+    ) -> dict[str, Any]:
+        body = BODY.replace("{}", state.replace("{}", parameters))
         return gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
 
-    def summary(self, verb: str, parameters: str, status: int = 0) -> str:
-        return str(self.run(verb, parameters, status)["summary"])
+    def summary(self, verb: str, parameters: str = "", status: int = 0, **more: str) -> str:
+        return str(self.run(verb, parameters, status, **more)["summary"])
 
     def driver(self) -> dict[str, str]:
         """Driver version of every installed package of the driver."""
@@ -182,3 +191,23 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     assert {row for row in after.splitlines() if "kernel" not in row} == {
         row for row in before.splitlines() if "kernel" not in row
     }
+
+
+def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> None:
+    left = "rpm -qa | grep -v gpg-pubkey | sort; find /usr/local/cuda* ! -type d"
+    before = trial.said(left)
+    assert "changed=1" in trial.summary("apply", state=TOOLKITS)
+    for version in ("12.9", "13.0"):
+        assert f"V{version}" in trial.said(f"/usr/local/cuda-{version}/bin/nvcc --version")
+    assert trial.driver() == {}
+    assert trial.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-13.0"
+    assert "changed=0" in trial.summary("apply", state=TOOLKITS)
+
+    trial.said("rm /usr/local/cuda-12.9/bin/nvcc; rpm -e --nodeps cuda-nvcc-13-0")
+    trial.run("drift", "", 2, state=TOOLKITS)
+    assert "changed=1" in trial.summary("apply", state=TOOLKITS)
+    for version in ("12.9", "13.0"):
+        assert f"V{version}" in trial.said(f"/usr/local/cuda-{version}/bin/nvcc --version")
+
+    trial.run("remove", "", state=TOOLKITS)
+    assert trial.said(left) == before

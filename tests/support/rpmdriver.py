@@ -17,7 +17,7 @@ from typing import Any
 
 from rpmworld import Rpm
 
-from gpustate.lab.sim import driver_packages, node_packages
+from gpustate.lab.sim import cuda_packages, driver_packages, node_packages
 from gpustate.lab.sim.deb import Entry, Link, Package, Program
 from gpustate.lab.sim.native import Builder, run
 from gpustate.text import kernelnames
@@ -255,6 +255,22 @@ class DriverRpms:
             f"usr/lib/modules/{kernel}/{folder}/{file.name}": file for file in tree.glob("*.ko")
         }
 
+    def cuda(self) -> list[Rpm]:
+        """The CUDA toolkits, with the alternatives that they make, and what brings a driver."""
+        found: list[Rpm] = []
+        for one in cuda_packages.packages():
+            needs = tuple(dep.replace("(", "").replace(")", "") for dep in one.depends)
+            found.append(
+                self._rpm(
+                    one.name,
+                    one.version,
+                    needs,
+                    files=one.files,
+                    scripts=_alternatives(one.scripts),
+                )
+            )
+        return found
+
     def kernel(self, distribution: str) -> list[Rpm]:
         """A kernel of a distribution, and its headers as a package of their own."""
         release, version = KERNELS[distribution]
@@ -271,6 +287,18 @@ class DriverRpms:
             needs = (f"kernel-devel = {version}", f"kernel-core = {version}")
             found.append(self._rpm("kernel-devel-matched", version, needs))
         return found
+
+
+def _alternatives(scripts: Mapping[str, str]) -> str:
+    """Scripts of a Debian package that only has to do with alternatives, as those of an rpm package."""
+    lines = {
+        name: [row for row in text.splitlines() if row.startswith("update-alternatives")]
+        for name, text in scripts.items()
+    }
+    if not lines:
+        return ""
+    post, preun = "\n".join(lines["postinst"]), "\n".join(lines["prerm"])
+    return f'%post\n{post}\n%preun\nif [ "$1" = 0 ]; then\n{preun}\nfi\n'
 
 
 def _lay_out(files: Mapping[str, Entry], tree: Path) -> str:
