@@ -8,15 +8,16 @@ with the probes.
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rpmnodes
 from labnodes import LabFactory
-from rpmdriver import KERNELS, DriverRpms
+from rpmdriver import KERNELS, DriverRpms, stream
 from rpmnodes import Repository, become, gpustate
-from rpmworld import Rpm
+from rpmworld import Rpm, documents
 from shares import share
 
 from gpustate.lab.api import Lab
@@ -30,7 +31,7 @@ PROVES = {
     "driver": ("simulated node", "rhel", "suse"),
     "cuda-toolkit": ("simulated node", "rhel", "suse"),
 }
-OLD, NEW = "580.65.06", "580.178.04"
+OLD, NEW, BROKEN = "580.65.06", "580.178.04", "595.91.07"
 BODY = """
 policy = Policy(
     get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY, signed="metadata"),
@@ -47,7 +48,7 @@ DKMS = {
 
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> DriverRpms:
-    return DriverRpms(tmp_path_factory.mktemp("drivers"))
+    return DriverRpms(tmp_path_factory.mktemp("drivers"), BROKEN)
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +68,28 @@ class _Repositories(dict[str, Repository]):
         folder = self._factory.mktemp(distribution)
         made = rpmnodes.repository(folder / "world")
         make = self._rpms.rhel if distribution == "rocky" else self._rpms.suse
-        drivers = [one for version in (OLD, NEW) for one in make(version)]
-        made.fill(
-            [*BASE, *self._rpms.kernel(distribution), *drivers, *self._rpms.cuda()],
-            folder / "build",
-        )
+        sets = {version: make(version) for version in (OLD, NEW, BROKEN)}
+        kernels = (KERNELS[distribution][0], platform.release())
+        build = self._rpms.precompiled if distribution == "rocky" else self._rpms.signed
+        ready = [build(NEW, kernel) for kernel in kernels]
+        rows = [*BASE, *self._rpms.kernel(distribution), *ready, *self._rpms.cuda()]
+        modules = documents(_streams(sets, ready)) if distribution == "rocky" else ""
+        rows += [one for some in sets.values() for one in some]
+        made.fill(rows, folder / "build", modules=modules)
         self[distribution] = made
         return made
+
+
+def _streams(sets: dict[str, list[Rpm]], ready: list[Rpm]) -> list[dict[str, Any]]:
+    """Streams as NVIDIA's repository for RHEL 9 has them."""
+    r580 = [*sets[OLD], *sets[NEW]]
+    return [
+        stream("580-open", r580),
+        stream("580-dkms", r580),
+        stream("580", [*sets[NEW], *ready]),
+        stream("595-open", sets[BROKEN]),
+        stream("open-dkms", [*r580, *sets[BROKEN]]),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +138,11 @@ class Trial:
         rows = self.said("zypper -n locks").splitlines()
         return {row.split("|")[1].strip() for row in rows if "| package" in row}
 
+    def stream(self) -> str:
+        """The stream that dnf itself says is enabled."""
+        rows = self.said("dnf -C -q module list --enabled nvidia-driver 2>/dev/null").splitlines()
+        return next((row.split()[1] for row in rows if row.startswith("nvidia-driver ")), "")
+
     def modules(self) -> dict[str, str]:
         """Version and license of the module of each kernel that can boot, as modinfo has it."""
         return {
@@ -166,6 +187,7 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     assert "changed=1" in trial.summary("apply", f"version='{OLD}'")
     trial.is_whole(OLD, opened)
     assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+    assert trial.stream() == ("580-open" if trial.dnf else "")
 
     trial.upgrade()
     trial.is_whole(OLD, opened)
@@ -181,6 +203,7 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     trial.is_whole(OLD, closed, "NVIDIA")
 
     trial.run("remove", f"version='{OLD}'")
+    assert not trial.stream()
     assert trial.driver() == {}
     assert trial.held() == set()
     assert set(trial.modules().values()) == {""}
@@ -211,3 +234,28 @@ def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> N
 
     trial.run("remove", "", state=TOOLKITS)
     assert trial.said(left) == before
+
+
+def test_built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
+    kind = "module_type='proprietary'" if trial.dnf else "module_type='open'"
+    text, other = ("NVIDIA", DKMS["rocky"][1]) if trial.dnf else ("Dual MIT/GPL", DKMS["sles"][0])
+    assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}")
+    trial.is_whole(NEW, None, text)
+    assert trial.stream() == ("580" if trial.dnf else "")
+    assert "changed=0" in trial.summary("apply", f"version='{NEW}', {kind}")
+    # Nothing was compiled here.
+    assert trial.said("ls /var/lib/dkms") == ""
+    assert "changed=0" in trial.summary("apply", f"branch=580, {kind}")
+
+    assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}, precompiled=False")
+    trial.is_whole(NEW, other, text)
+
+
+def test_modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
+    trial.run("apply", f"version='{OLD}'")
+    done = trial.run("apply", f"version='{BROKEN}'", status=7)
+    assert "rolled_back=1" in done["summary"]
+    assert "of_node" in str(done["nodes"])
+    assert "#error" in trial.said("cat /var/lib/gpustate/runs/*/make.log.*")
+    trial.is_whole(OLD, DKMS[trial.distribution][0])
+    assert "changed=0" in trial.summary("apply", f"version='{OLD}'")

@@ -38,10 +38,11 @@ class DriverRpms:
 
     Args:
         folder: where contents are laid out.
+        broken: a version whose modules cannot be compiled.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, broken: str = "") -> None:
+        self.folder, self.broken = folder, broken
         self.builder = Builder(folder / "native")
         self._sets: dict[str, dict[str, Package]] = {}
 
@@ -108,6 +109,9 @@ class DriverRpms:
             )
             for path, entry in self._set(version)[name].files.items()
         }
+        if version == self.broken:
+            main = f"usr/src/{module}-{version}/nvidia.c"
+            files[main] = f"{files[main]}\n#error no member named of_node\n"
         scripts = (
             f"%post\ndkms add -m {module} -v {version} -q || :\n"
             f"dkms build -m {module} -v {version} -q || :\ndkms install -m {module} -v {version} -q --force || :\n"
