@@ -19,7 +19,10 @@ from dataclasses import dataclass
 
 from gpustate.text import driverschemes
 from gpustate.text.dpkg import upstream_version, version_key
-from gpustate.text.driverschemes import BUILT_MODULES, OPEN, PROPRIETARY, Scheme
+from gpustate.text.driverschemes import BUILT_MODULES
+from gpustate.text.driverschemes import OPEN as OPEN
+from gpustate.text.driverschemes import PROPRIETARY as PROPRIETARY
+from gpustate.text.driverschemes import Scheme as Scheme
 from gpustate.text.numbers import whole
 
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,

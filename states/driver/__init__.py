@@ -1,8 +1,9 @@
 """One matched NVIDIA driver: modules, libraries and tools at one version, held, built and loaded.
 
-The packages are installed in one apt transaction, at exact versions, and everything that belongs
-to the driver is held afterwards, as dpkg knows it then. A pin of the same version stands behind
-the hold, so that what a package pulls in later cannot be newer. A module is built for every kernel
+The packages are installed in one transaction of apt, dnf or zypper, at exact versions, and everything
+that belongs to the driver is held afterwards, as dpkg or rpm knows it then. A pin of apt's stands behind
+the hold, so that what a package pulls in later cannot be newer; where dnf has module streams, the one that
+has the set is enabled. A module is built for every kernel
 that can boot before anything is reloaded or rebooted: the node that boots its next kernel without
 a module is the one nobody looks at.
 
@@ -32,20 +33,19 @@ from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.text import driverset
 from gpustate.text.driverschemes import of as schemes_of
-from gpustate.text.driverschemes import streams
 from gpustate.text.rpm import MANAGERS, is_rpm
 
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 
 
 class DriverInstalled(DriverParameters):
-    """The NVIDIA driver is installed, held, built for every kernel, and loaded (Debian, Ubuntu).
+    """The NVIDIA driver is installed, held, built for every kernel, and loaded (apt, dnf, zypper).
 
     Args:
         version: exact driver version, as ``580.65.06``; decides when given. Or ``latest``,
             ``latest-lts``, ``latest-production``, ``latest-new-feature``: what is installed of that
             kind of branch stays, and a fresh node gets the newest.
-        branch: driver branch, as ``580``: the newest version of it that apt offers. With neither,
+        branch: driver branch, as ``580``: the newest version of it that is offered. With neither,
             what is installed stays, and a fresh node gets the newest that drives its GPUs.
         locked: full versions of packages, by name; what ``gpustate.lock`` says of a node. They are
             installed exactly so, or not at all.
@@ -60,8 +60,9 @@ class DriverInstalled(DriverParameters):
             unloaded: ``refuse`` the node, or ``reboot`` it.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
-        precompiled: use Ubuntu's signed modules instead of building them. Not given: where Secure Boot
-            is on, no key of the node's own is enrolled, and Ubuntu offers them for every kernel.
+        precompiled: use modules that are built already. Not given: Ubuntu's where Secure Boot is on, no
+            key of the node's own is enrolled, and they are offered for every kernel; with rpm those of the
+            repository where it has the same version for every kernel and nothing was built by DKMS yet.
         secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
         reboot_timeout_s: how long the node may take to come back, in seconds.
 
@@ -191,21 +192,13 @@ class DriverInstalled(DriverParameters):
             modules=MODULES if loads else seen.modules,
             library=target.version,
             pin_text=None if is_rpm(seen.manager) else files.pin_text(target.version, seen.os_id),
-            stream=self._stream(seen, target),
+            stream=building.stream(seen, target),
             options_text=files.options_text(self.parameters),
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
             parameters=self._wanted_parameters(seen) if loads else seen.parameters,
             stopped=(),
             installer=seen.installer and self.leftovers == "refuse",
         )
-
-    def _stream(self, seen: Observed, target: driverset.Target) -> str | None:
-        """The module stream that has the target, where there are streams; else what it is."""
-        branch = driverset.branch_of(target.version)
-        fitting = streams(branch, target.module_type, prebuilt=not target.builds)
-        if not seen.streams or seen.stream in fitting:
-            return seen.stream
-        return next((one for one in fitting if one in seen.streams), seen.stream)
 
     def _wanted_parameters(self, seen: Observed) -> dict[str, str | None]:
         # What the loaded driver does not list cannot be compared.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpustate.states.driver.observed import Observed
 from gpustate.text import driverset, kernelnames
-from gpustate.text.driverschemes import BUILT_MODULES
+from gpustate.text.driverschemes import BUILT_MODULES, streams
 from gpustate.text.rpm import is_rpm
 
 
@@ -49,3 +49,12 @@ def builds_with_dkms(seen: Observed) -> bool:
     names = [name for name, v in seen.packages.items() if driverset.is_member(name, v)]
     whole = driverset.complete_set(seen.os_id, seen.packages) is not None
     return whole and not any(map(BUILT_MODULES.match, names))
+
+
+def stream(seen: Observed, target: driverset.Target) -> str | None:
+    """The module stream that has the target, where there are streams; else what it is."""
+    branch = driverset.branch_of(target.version)
+    fitting = streams(branch, target.module_type, prebuilt=not target.builds)
+    if not seen.streams or seen.stream in fitting:
+        return seen.stream
+    return next((one for one in fitting if one in seen.streams), seen.stream)

@@ -126,11 +126,11 @@ class AskApt(Ask[Apt]):
     def parse(self, answer: Answer) -> Apt:
         if answer.text.startswith(rpmask.MARK):
             said = rpmask.parse(answer.text)
-            offers = {
+            there = {
                 name: tuple(aptsources.Offer(one.version, 500, (one.origin,)) for one in found)
                 for name, found in said.offers.items()
             }
-            return Apt(dict(said.packages), offers, said.stream, said.streams, said.twice)
+            return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
         listed, _, offers = answer.text.partition("=offers\n")
         return Apt(dpkg.parse_query(listed), aptsources.parse_policy(offers))
 

@@ -169,7 +169,10 @@ class Trial:
         self.said(words)
 
 
-@pytest.fixture(params=share("distributions with rpm", ["rocky", "sles"], most=1))
+BOTH = ("rocky", "sles")
+
+
+@pytest.fixture
 def trial(
     request: pytest.FixtureRequest,
     rpm_lab: Lab,
@@ -179,28 +182,31 @@ def trial(
     return Trial(rpm_lab, repositories[request.param], tmp_path, request.param)
 
 
+@pytest.mark.parametrize(
+    "trial", share("driver: distributions with rpm", BOTH, most=1), indirect=True
+)
 def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: Trial) -> None:
     before = trial.said(
         "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
     )
     opened, closed = DKMS[trial.distribution]
-    assert "changed=1" in trial.summary("apply", f"version='{OLD}'")
-    trial.is_whole(OLD, opened)
-    assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+    new = f"version='{NEW}', precompiled=False"
+    assert "changed=1" in trial.summary("apply", new)
+    trial.is_whole(NEW, opened)
+    assert "changed=0" in trial.summary("apply", new)
     assert trial.stream() == ("580-open" if trial.dnf else "")
 
     trial.upgrade()
-    trial.is_whole(OLD, opened)
+    trial.is_whole(NEW, opened)
 
     trial.said("rpm -e --nodeps libnvidia-ml")
-    trial.run("drift", f"version='{OLD}'", status=2)
-    assert "changed=1" in trial.summary("apply", f"version='{OLD}'")
-    trial.is_whole(OLD, opened)
-
-    assert "changed=1" in trial.summary("apply", f"version='{NEW}'")
+    trial.run("drift", new, status=2)
+    assert "changed=1" in trial.summary("apply", new)
     trial.is_whole(NEW, opened)
+
     assert "changed=1" in trial.summary("apply", f"version='{OLD}', module_type='proprietary'")
     trial.is_whole(OLD, closed, "NVIDIA")
+    assert trial.stream() == ("580-dkms" if trial.dnf else "")
 
     trial.run("remove", f"version='{OLD}'")
     assert not trial.stream()
@@ -216,6 +222,9 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     }
 
 
+@pytest.mark.parametrize(
+    "trial", share("cuda-toolkit: distributions with rpm", BOTH, most=1), indirect=True
+)
 def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> None:
     left = "rpm -qa | grep -v gpg-pubkey | sort; find /usr/local/cuda* ! -type d"
     before = trial.said(left)
@@ -236,7 +245,7 @@ def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> N
     assert trial.said(left) == before
 
 
-def test_built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
+def built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
     kind = "module_type='proprietary'" if trial.dnf else "module_type='open'"
     text, other = ("NVIDIA", DKMS["rocky"][1]) if trial.dnf else ("Dual MIT/GPL", DKMS["sles"][0])
     assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}")
@@ -251,7 +260,7 @@ def test_built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(tri
     trial.is_whole(NEW, other, text)
 
 
-def test_modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
+def modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
     trial.run("apply", f"version='{OLD}'")
     done = trial.run("apply", f"version='{BROKEN}'", status=7)
     assert "rolled_back=1" in done["summary"]
@@ -259,3 +268,23 @@ def test_modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> N
     assert "#error" in trial.said("cat /var/lib/gpustate/runs/*/make.log.*")
     trial.is_whole(OLD, DKMS[trial.distribution][0])
     assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+
+
+#: Twice the time of the others, so one of them is the share of a quick run.
+LONG = {
+    "built-modules": built_modules_are_taken_where_every_kernel_has_them_and_can_be_left,
+    "broken-modules": modules_that_do_not_compile_bring_the_whole_set_back,
+}
+
+
+@pytest.mark.parametrize(
+    ("trial", "what"),
+    share(
+        "driver: built and broken modules with rpm",
+        [(one, what) for one in BOTH for what in LONG],
+        most=1,
+    ),
+    indirect=["trial"],
+)
+def test_modules_of_the_repository_and_modules_that_do_not_compile(trial: Trial, what: str) -> None:
+    LONG[what](trial)

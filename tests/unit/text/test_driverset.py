@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpustate.text import drivernames, driverset
+from gpustate.text import drivernames, driverschemes, driverset
 from gpustate.text.driverset import OPEN, PROPRIETARY
 
 MEMBERS = {
@@ -108,7 +108,12 @@ def target(
     available: Mapping[str, tuple[str, ...]],
 ) -> driverset.Target:
     return driverset.target(
-        driverschemes.SCHEMES[0], version, kind, full=False, installed=installed, available=available
+        driverschemes.SCHEMES[0],
+        version,
+        kind,
+        full=False,
+        installed=installed,
+        available=available,
     )
 
 
