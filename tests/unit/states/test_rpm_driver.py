@@ -224,6 +224,18 @@ def test_old_gpus_get_the_modules_that_drive_them() -> None:
     assert "580" in (DriverInstalled(branch=595).refuse(seen) or "")
 
 
+def test_the_builds_of_a_lock_file_are_taken_and_no_others() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    build = "3:580.65.06-2.el9"
+    node.offer(("nvidia-driver-cuda",), build)
+    state = DriverInstalled(version="580.65.06", locked={"nvidia-driver-cuda": build})
+    assert state.desired(state.probe(node)).packages["nvidia-driver-cuda"] == build
+    node.offers["nvidia-driver-cuda"] = ("3:580.65.06-1.el9",)
+    why = state.refuse(state.probe(node))
+    assert why is not None
+    assert "dnf does not offer it" in why
+
+
 # --- modules that are built already ------------------------------------------------------------
 
 
