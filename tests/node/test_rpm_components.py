@@ -1,0 +1,342 @@
+"""DCGM, the fabric's services and the modules of GPUDirect on nodes with dnf and with zypper, from bare to removed.
+
+Real: systemd, sshd, dnf with versionlock, zypper, rpm and its scriptlets, DKMS, depmod, signed repodata. Simulated:
+the distribution (Rocky 9, SLES 15) on a Debian root, NVIDIA's packages, boards, NVML and what the kernel says to
+modules. The driver is not part of this: it is the lab's, put there with dpkg. Looked at with rpm, dnf, zypper,
+systemctl and files, not with the probes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rpmnodes
+from labnodes import LabFactory
+from rpmnodes import Repository, become, gpustate, versions
+from rpmworld import Rpm, build, needs
+from shares import share
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.sim import component_rpms
+from gpustate.lab.sim.component_rpms import RpmPackage
+from gpustate.lab.spec import LabSpec
+
+pytestmark = pytest.mark.node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "dcgm": ("simulated node", "rhel", "suse"),
+    "dcgm-exporter": ("simulated node", "rhel", "suse"),
+    "driver-repository": ("simulated node", "rhel", "suse"),
+    "fabric-manager": ("simulated node", "rhel", "suse"),
+    "gdrcopy": ("simulated node", "rhel", "suse"),
+    "gds": ("simulated node", "rhel", "suse"),
+    "imex": ("simulated node", "rhel", "suse"),
+    "nvlsm": ("simulated node", "rhel", "suse"),
+    "ofed": ("simulated node", "rhel", "suse"),
+    "peermem": ("simulated node", "rhel", "suse"),
+}
+DRIVER = "580.65.06"
+DRIVER_PACKAGES = (
+    *("nvidia-kernel-open-dkms", "nvidia-kernel-support", "firmware-nvidia-gsp", "nvidia-smi"),
+    *("libnvidia-ml1", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-modprobe"),
+)
+NIC = {
+    "pci_address": "0000:05:00.0",
+    "vendor": 0x15B3,
+    "device_id": "1021",
+    "subsystem_id": "0022",
+    "pci_class": "020000",
+}
+BODY = """
+policy = Policy(
+    get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY),
+    *(get(name)(**parameters) for name, parameters in {states!r}.items()),
+)
+"""
+Trials = Callable[[str], "Trial"]
+
+
+def as_rpm(package: RpmPackage, folder: Path) -> Rpm:
+    more, files = component_rpms.sections(package, folder)
+    return Rpm(
+        package.name,
+        package.version,
+        package.requires,
+        package.provides,
+        package.conflicts,
+        more=more,
+        files=files,
+    )
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    folder = tmp_path_factory.mktemp("rpm")
+    needs("rpmsign")
+    made = rpmnodes.repository(folder / "world")
+    some = [
+        *component_rpms.dcgm(),
+        *component_rpms.fabric(),
+        *component_rpms.gpudirect(folder / "native"),
+    ]
+    site = Rpm("site-storage", "1-1", ("nvidia-fs-dkms", "dkms"))
+    world = [as_rpm(one, folder / "trees") for one in some]
+    dkms = Rpm("dkms", "3.2.1-1.el9", arch="noarch")
+    build([rpmnodes.BASE, dkms, site, *world], made.folder, folder / "build")
+    sign(made)
+    made.index()
+    return made
+
+
+def sign(repository: Repository) -> None:
+    """Sign the packages too, as NVIDIA does in its CUDA repositories."""
+    # Debian's rpm looks for gpg2, which Debian does not have.
+    defines = ("__gpg /usr/bin/gpg", "_gpg_name lab@example")
+    words = ["rpmsign", *(word for one in defines for word in ("--define", one)), "--addsign"]
+    files = map(str, repository.folder.glob("*.rpm"))
+    env = {**os.environ, "GNUPGHOME": str(repository.home)}
+    subprocess.run([*words, *files], check=True, capture_output=True, env=env)
+    subprocess.run(["gpgconf", "--homedir", str(repository.home), "--kill", "all"], check=False)
+
+
+@pytest.fixture(scope="module")
+def rpm_lab(lab_factory: LabFactory, packages: Repository) -> Lab:
+    return lab_factory(LabSpec.parse(nodes=2, image="debian12-rpm", gpus="8xB200,4xGB200"))
+
+
+class Trial:
+    """One node that has become one of a distribution and has a driver."""
+
+    def __init__(
+        self, lab: Lab, packages: Repository, folder: Path, distribution: str, name: str
+    ) -> None:
+        self.lab, self.packages, self.folder = lab, packages, folder
+        self.node: Node = lab.node(name)
+        become(self.node, distribution, packages)
+        self.dnf = distribution == "rocky"
+        self._driver()
+
+    def _driver(self) -> None:
+        """As a person does it; an initramfs has nothing to do with what is tested here."""
+        base = self.said("cat /etc/apt/sources.list.d/gpustate-lab-lab.list").split("] ")[1]
+        base = base.split("/lab/")[0]
+        names = " ".join(f"{name}={DRIVER}-1" for name in DRIVER_PACKAGES)
+        self.said(
+            "printf '#!/bin/sh\n' >/usr/sbin/update-initramfs; "
+            f"echo 'deb [trusted=yes] {base}/mirror/debian12/ /' >/etc/apt/sources.list.d/mirror.list; "
+            "apt-get -q update -o Dir::Etc::sourcelist=/etc/apt/sources.list.d/mirror.list "
+            "-o Dir::Etc::sourceparts=-; DEBIAN_FRONTEND=noninteractive apt-get -y -q install "
+            f"--no-install-recommends {names}"
+        )
+
+    def said(self, command: str, *, check: bool = True) -> str:
+        return self.node.run(command, check=check, timeout_s=600).stdout.strip()
+
+    def run(self, verb: str, status: int = 0, /, **states: dict[str, Any]) -> dict[str, Any]:
+        """What became of each state but the repository's, by name."""
+        named = {name.replace("_", "-"): parameters for name, parameters in states.items()}
+        body = BODY.format(states=named)
+        found = gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
+        (node,) = found["nodes"]
+        return {row["state"]: row["outcome"] for row in node["states"] if row["state"] in named}
+
+    def there(self) -> set[str]:
+        """Names and versions of NVIDIA's packages that rpm knows."""
+        mine = versions(self.node).items()
+        return {f"{name}={version}" for name, version in mine if name != "bash"}
+
+    def held(self) -> set[str]:
+        """Names that the package manager itself says are locked."""
+        if self.dnf:
+            said = self.said("dnf -q versionlock list")
+            return {row.rsplit("-", 2)[0] for row in said.split()}
+        said = self.said("zypper -n locks")
+        return {row.split("|")[1].strip() for row in said.splitlines() if "| package" in row}
+
+    def upgrade(self) -> None:
+        """What an administrator, or a timer, does."""
+        self.said("dnf -y upgrade" if self.dnf else "zypper -n update", check=False)
+
+    def loaded(self) -> set[str]:
+        rows = self.said("cat /run/gpustate-lab/proc/modules").splitlines()
+        return {row.split()[0] for row in rows}
+
+
+GROUPS = [
+    (distribution, group)
+    for distribution in ("rocky", "sles")
+    for group in ("board", "tray", "dcgm", "gpudirect")
+]
+TAKEN = share("components on rpm nodes", GROUPS, most=1)
+
+
+def of_group(group: str) -> pytest.MarkDecorator:
+    taken = [one for one, mine in TAKEN if mine == group]
+    skip = pytest.mark.skip(reason="not in this commit's share")
+    rows = taken or [pytest.param("rocky", marks=skip)]
+    return pytest.mark.parametrize("trial", rows, indirect=True)
+
+
+@pytest.fixture
+def trial(
+    request: pytest.FixtureRequest, rpm_lab: Lab, packages: Repository, tmp_path: Path
+) -> Trial:
+    name = "gpu2" if "tray" in request.node.originalname else "gpu1"
+    return Trial(rpm_lab, packages, tmp_path, request.param, name)
+
+
+CHANGED, SAME = {"changed"}, {"unchanged"}
+
+
+@of_group("board")
+def test_a_board_gets_its_fabric_keeps_it_and_gives_it_back(trial: Trial) -> None:
+    trial.said("nvidia-modprobe; modprobe nvidia", check=False)
+    states: dict[str, Any] = {"nvlsm": {}, "fabric_manager": {"timeout_s": 60}}
+    wanted = {f"nvidia-fabricmanager={DRIVER}-1", "nvlsm=2025.10.11-1"}
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    assert trial.there() == wanted
+    assert trial.held() == {"nvidia-fabricmanager", "nvlsm"}
+    assert set(trial.said(FABRIC).splitlines()) == {"Completed, Success"}
+    started = trial.said("systemctl show -P ActiveEnterTimestampMonotonic nvidia-fabricmanager")
+    assert set(trial.run("apply", **states).values()) == SAME
+    trial.upgrade()
+    assert trial.there() == wanted
+    now = trial.said("systemctl show -P ActiveEnterTimestampMonotonic nvidia-fabricmanager")
+    assert now == started
+
+    trial.said("systemctl stop nvidia-fabricmanager; rpm -e --nodeps nvlsm nvidia-fabricmanager")
+    assert trial.run("drift", 2, **states)["nvlsm"] == "would change"
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    assert trial.there() == wanted
+    assert set(trial.said(FABRIC).splitlines()) == {"Completed, Success"}
+
+    assert set(trial.run("remove", **states).values()) == CHANGED
+    assert trial.there() == set()
+    assert trial.held() == set()
+    assert trial.said("ls /etc/modules-load.d/gpustate-nvlsm.conf", check=False) == ""
+
+
+FABRIC = "nvidia-smi --query-gpu=fabric.state,fabric.status --format=csv,noheader"
+
+
+@of_group("tray")
+def test_a_tray_of_a_rack_gets_imex_keeps_it_and_gives_it_back(trial: Trial) -> None:
+    trial.said("modprobe nvidia", check=False)
+    states: dict[str, Any] = {"imex": {"nodes": ["10.99.0.9", trial.node.address], "timeout_s": 30}}
+    assert trial.run("apply", **states) == {"imex": "changed"}
+    assert trial.there() == {f"nvidia-imex={DRIVER}-1"}
+    assert trial.held() == {"nvidia-imex"}
+    assert trial.said("nvidia-imex-ctl -q; systemctl is-enabled nvidia-imex") == "READY\nenabled"
+    assert trial.run("apply", **states) == {"imex": "unchanged"}
+
+    trial.said(
+        "echo 10.99.0.1 >/etc/nvidia-imex/nodes_config.cfg; systemctl disable --now nvidia-imex"
+    )
+    assert trial.run("drift", 2, **states) == {"imex": "would change"}
+    assert trial.run("apply", **states) == {"imex": "changed"}
+    assert trial.said("nvidia-imex-ctl -q; systemctl is-enabled nvidia-imex") == "READY\nenabled"
+
+    assert trial.run("remove", **states) == {"imex": "changed"}
+    assert (trial.there(), trial.held()) == (set(), set())
+    assert trial.said("ls -A /etc/nvidia-imex", check=False) == ""
+
+
+METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9400/metrics\").read().decode())'"
+
+
+@of_group("dcgm")
+def test_dcgm_and_its_exporter_come_replace_the_old_one_and_go(trial: Trial) -> None:
+    trial.said("modprobe nvidia", check=False)
+    old = next(trial.packages.folder.glob("datacenter-gpu-manager-3*.rpm")).name
+    trial.said(f"rpm -i --nosignature /srv/nvidia/{old}; systemctl start nvidia-dcgm")
+    states: dict[str, Any] = {"dcgm": {"version": "4.5.3"}, "dcgm_exporter": {"version": "4.8.2"}}
+    names = {
+        f"datacenter-gpu-manager-4-{part}"
+        for part in ("core", "cuda13", "proprietary", "proprietary-cuda13")
+    }
+    wanted = {f"{name}=4.5.3-1" for name in names} | {"datacenter-gpu-manager-exporter=4.8.2-1"}
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    assert trial.there() == wanted
+    assert trial.held() == names | {"datacenter-gpu-manager-exporter"}
+    assert trial.said("systemctl is-enabled nvidia-dcgm nvidia-dcgm-exporter") == "enabled\nenabled"
+    scraped = trial.said(METRICS)
+    assert len(re.findall(r"^DCGM_FI_DEV_GPU_TEMP\{", scraped, re.MULTILINE)) == 8
+    assert set(trial.run("apply", **states).values()) == SAME
+    trial.upgrade()
+    assert trial.there() == wanted
+
+    trial.said(
+        "systemctl stop nvidia-dcgm-exporter; "
+        "rpm -e --nodeps datacenter-gpu-manager-4-cuda13 datacenter-gpu-manager-exporter"
+    )
+    assert trial.run("drift", 2, **states) == {
+        "dcgm": "would change",
+        "dcgm-exporter": "known after",
+    }
+    newer: dict[str, Any] = {"dcgm": {"version": "4.6.0"}, "dcgm_exporter": {"version": "4.8.3"}}
+    assert set(trial.run("apply", **newer).values()) == CHANGED
+    assert trial.there() == {
+        one.replace("4.5.3", "4.6.0").replace("4.8.2", "4.8.3") for one in wanted
+    }
+    assert "DCGM_FI_DEV_GPU_TEMP{" in trial.said(METRICS)
+
+    assert set(trial.run("remove", **newer).values()) == CHANGED
+    assert (trial.there(), trial.held()) == (set(), set())
+    left = "ls -d /etc/dcgm-exporter /etc/systemd/system/nvidia-dcgm*"
+    assert trial.said(left, check=False) == ""
+
+
+@of_group("gpudirect")
+def test_modules_for_gpudirect_are_built_loaded_mended_and_taken_away(trial: Trial) -> None:
+    path = trial.node.root / "etc/gpustate-lab/hardware.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "nics": [NIC]}))
+    ofed: dict[str, Any] = {"ofed": {"package": "doca-ofed", "version": "25.04.0.6.0"}}
+    trial.run("apply")  # the repository only: OFED has one of its own, which a site brings
+    assert trial.run("apply", **ofed) == {"ofed": "changed"}
+    assert {one.partition("=")[0] for one in trial.there()} == {
+        *("doca-ofed", "mlnx-ofa_kernel-dkms", "ofed-scripts", "dkms")
+    }
+    assert trial.held() == {"doca-ofed"}
+    trial.said("modprobe mlx5_core")
+    assert trial.run("apply", **ofed) == {"ofed": "unchanged"}
+    stack = trial.there()
+
+    states: dict[str, Any] = {
+        "peermem": {"method": "peermem"},
+        "gdrcopy": {"version": "2.5"},
+        "gds": {"version": "2.26.6"},
+    }
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    assert {"gdrdrv", "nvidia_fs", "nvidia_peermem"} <= trial.loaded()
+    came = {"gdrcopy-kmod=2.5-1.el9dkms", "gdrcopy=2.5-1.el9", "nvidia-fs-dkms=2.26.6-1"}
+    assert trial.there() == stack | came
+    assert trial.said("cat /proc/driver/nvidia-fs/version") == "version: 2.26"
+    assert set(trial.run("apply", **states).values()) == SAME
+
+    trial.said("rmmod gdrdrv nvidia_fs; rm -f $(modinfo -n nvidia-fs); depmod")
+    assert set(trial.run("drift", 2, **states).values()) == {"would change", "unchanged"}
+    trial.run("apply", **states)
+    assert {"gdrdrv", "nvidia_fs"} <= trial.loaded()
+
+    # Somebody else needs one of them by now: it stays, and is named.
+    site = next(trial.packages.folder.glob("site-storage-*.rpm")).name
+    trial.said(f"rpm -i --nosignature /srv/nvidia/{site}")
+    assert trial.run("remove", 7, gds={})["gds"] == "failed"
+    assert trial.there() > came
+    trial.said("rpm -e site-storage")
+
+    assert set(trial.run("remove", **states).values()) == CHANGED
+    assert trial.there() == stack
+    assert not {"gdrdrv", "nvidia_fs", "nvidia_peermem"} & trial.loaded()
+    assert trial.run("remove", **ofed) == {"ofed": "changed"}
+    assert (trial.there(), trial.held()) == (set(), set())
+    assert trial.said("ls /var/lib/gpustate/brought", check=False) == ""
