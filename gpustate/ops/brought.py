@@ -2,7 +2,8 @@
 
 A package manager forgets for whom a dependency came. So the names of what an installation will bring are written
 down before it starts (/var/lib/gpustate/brought/STATE), and a removal takes those that nobody else
-needs by then. What is installed already is never in the list.
+needs by then. What is installed already is never in the list. What stays because it is needed goes over into
+the lists of the other states that brought something, so that the last one takes it.
 
 None of these packages may bring a driver: an installation that would install or move one is stopped
 before anything changes.
@@ -28,6 +29,14 @@ _DRIVER = (
     'name packages that bring none (cuda-toolkit-X-Y, not cuda), or change the driver with the state driver"'
 )
 
+#: sh: what stays is in the lists of the others from now on.
+_HAND_ON = f"""hand_on() {{ # own list, package
+  for f in {FOLDER}/*; do
+    case $f in "$1"|*.new) continue ;; esac
+    [ ! -e "$f" ] || {{ {{ cat "$f"; echo "$2"; }} | sort -u >"$f.new" && sync "$f.new" && mv -f "$f.new" "$f"; }}
+  done
+}}
+"""
 #: sh: "new" or "moved", name and version of each package that a transaction of dnf or zypper brings.
 _COMING = r"""coming() {
   case $PM in
@@ -48,7 +57,7 @@ _KEPT = r"""while [ $# -gt 0 ]; do
     done <"$R/needs"
     [ -n "$w" ] || {{ go="$go $p"; continue; }}
     case " {roots} " in *" $p "*) fail "error: $p cannot be removed,$w needs it; remove that first" ;; esac
-    echo "$p stays:$w needs it"; stay=1
+    echo "$p stays:$w needs it"; hand_on "$record" "$p"; stay=1
   done
   [ -n "$stay" ] || break
   set -- $go
@@ -103,12 +112,13 @@ def _apt_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, _
     return "\n".join(lines)
 
 
+# The functions of the library are free with short names: what has to outlive them has a long one.
 def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, manager: str) -> str:
     wanted = " ".join(word(manager, name, version) for name, version in packages)
     exact = " ".join(f"{name}={version}" if version else name for name, version in packages)
     names = shlex.join([name for name, _ in packages])
     lines = [
-        f"l={record}; mkdir -p {FOLDER}",
+        f"record={record}; mkdir -p {FOLDER}",
         f"PM={manager}; WANT={shlex.quote(wanted)}; NAMES={shlex.quote(exact)}; GO=; AGAIN=",
         f"rpm_open {names}",
         f"{'rpm_can_hold && ' if hold else ''}rpm_fetch || exit 1",
@@ -117,8 +127,8 @@ def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, m
         'd=$(awk \'{ v = $3; sub(/_k[0-9][^-]*/, "", v); print $2 "|x|" v "|" }\' "$R/coming" '
         f"| grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1,3 | tr '|\\n' '  ') || :",
         _DRIVER,
-        '{ [ ! -e "$l" ] || cat "$l"; sed -n \'s/^new \\([^ ]*\\) .*/\\1/p\' "$R/coming"; } | sort -u >"$l.new"',
-        'sync "$l.new"; mv -f "$l.new" "$l"',
+        '{ [ ! -e "$record" ] || cat "$record"; sed -n \'s/^new \\([^ ]*\\) .*/\\1/p\' "$R/coming"; } | sort -u >"$record.new"',
+        'sync "$record.new"; mv -f "$record.new" "$record"',
         "rpm_swap || exit 1",
     ]
     if hold:
@@ -142,19 +152,19 @@ def take_back(owner: str, roots: tuple[str, ...], *, manager: str = "apt") -> Ru
 def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
     named = shlex.join(roots)
     return (
-        f'PM={manager}; l={record}; rpm_wait\nset -- {named}; [ ! -e "$l" ] || set -- "$@" $(cat "$l")\n'
+        f'PM={manager}; record={record}; rpm_wait\nset -- {named}; [ ! -e "$record" ] || set -- "$@" $(cat "$record")\n'
         'set -- $(for p do if rpm -q "$p" >/dev/null 2>&1; then echo "$p"; fi; done | sort -u)\n'
-        f"{_KEPT.format(roots=' '.join(roots))}"
+        f"{_HAND_ON}{_KEPT.format(roots=' '.join(roots))}"
         '[ $# = 0 ] || rpm_remove "$@" || exit 1\n'
         f"{f'rpm_hold release {named}' if roots else ':'}\n"
-        'rm -f "$l"; rmdir "${l%/*}" 2>/dev/null || :; effect removed'
+        'rm -f "$record"; rmdir "${record%/*}" 2>/dev/null || :; effect removed'
     )
 
 
 def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
     wanted = " ".join(map(shlex.quote, roots))
     return (
-        f"l={record}; apt_ready\n"
+        f"l={record}; apt_ready\n{_HAND_ON}"
         "there() { dpkg-query -W -f '${Package} ${db:Status-Status}\\n' \"$@\" 2>/dev/null | sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'; }\n"
         f'set -- {wanted}; [ ! -e "$l" ] || set -- "$@" $(cat "$l")\n'
         '[ $# = 0 ] || set -- $(there "$@" | sort -u)\n'
@@ -165,7 +175,7 @@ def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
         "    go=; for p do\n"
         '      w=$(also "$p" | tr "\\n" " "); [ -n "$w" ] || { go="$go $p"; continue; }\n'
         f'      case " {" ".join(roots)} " in *" $p "*) fail "error: $p cannot be removed, ${{w% }} needs it; remove that first" ;; esac\n'
-        '      echo "$p stays: ${w% } needs it"\n'
+        '      echo "$p stays: ${w% } needs it"; hand_on "$l" "$p"\n'
         "    done; set -- $go\n"
         "  fi\n"
         '  [ $# = 0 ] || apt purge --allow-change-held-packages "$@"\n'

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,13 @@ from rpmnodes import Repository, become, gpustate, versions
 from rpmworld import Rpm, build, needs
 from shares import share
 
+from gpustate import ops
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.sim import component_rpms
 from gpustate.lab.sim.component_rpms import RpmPackage
 from gpustate.lab.spec import LabSpec
+from gpustate.ops import brought
 
 pytestmark = pytest.mark.node
 
@@ -62,7 +63,6 @@ policy = Policy(
     *(get(name)(**parameters) for name, parameters in {states!r}.items()),
 )
 """
-Trials = Callable[[str], "Trial"]
 
 
 def as_rpm(package: RpmPackage, folder: Path) -> Rpm:
@@ -89,9 +89,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         *component_rpms.gpudirect(folder / "native"),
     ]
     site = Rpm("site-storage", "1-1", ("nvidia-fs-dkms", "dkms"))
+    whole = Rpm("cuda-13-0", "13.0.0-1", ("nvidia-driver-cuda",))
+    driver = Rpm("nvidia-driver-cuda", f"3:{DRIVER}-1.el9")
     world = [as_rpm(one, folder / "trees") for one in some]
     dkms = Rpm("dkms", "3.2.1-1.el9", arch="noarch")
-    build([rpmnodes.BASE, dkms, site, *world], made.folder, folder / "build")
+    build([rpmnodes.BASE, dkms, site, whole, driver, *world], made.folder, folder / "build")
     sign(made)
     made.index()
     return made
@@ -143,11 +145,15 @@ class Trial:
 
     def run(self, verb: str, status: int = 0, /, **states: dict[str, Any]) -> dict[str, Any]:
         """What became of each state but the repository's, by name."""
+        (node,) = self.told(verb, status, **states)["nodes"]
+        named = {name.replace("_", "-") for name in states}
+        return {row["state"]: row["outcome"] for row in node["states"] if row["state"] in named}
+
+    def told(self, verb: str, status: int = 0, /, **states: dict[str, Any]) -> dict[str, Any]:
+        """The document that a verb prints."""
         named = {name.replace("_", "-"): parameters for name, parameters in states.items()}
         body = BODY.format(states=named)
-        found = gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
-        (node,) = found["nodes"]
-        return {row["state"]: row["outcome"] for row in node["states"] if row["state"] in named}
+        return gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
 
     def there(self) -> set[str]:
         """Names and versions of NVIDIA's packages that rpm knows."""
@@ -174,7 +180,7 @@ class Trial:
 GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
-    for group in ("board", "tray", "dcgm", "gpudirect")
+    for group in ("board", "tray", "dcgm", "ofed", "modules", "guard")
 ]
 TAKEN = share("components on rpm nodes", GROUPS, most=1)
 
@@ -295,48 +301,77 @@ def test_dcgm_and_its_exporter_come_replace_the_old_one_and_go(trial: Trial) -> 
     assert trial.said(left, check=False) == ""
 
 
-@of_group("gpudirect")
-def test_modules_for_gpudirect_are_built_loaded_mended_and_taken_away(trial: Trial) -> None:
+@of_group("ofed")
+def test_an_ofed_and_the_peermem_built_against_it_come_and_go(trial: Trial) -> None:
     path = trial.node.root / "etc/gpustate-lab/hardware.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "nics": [NIC]}))
     ofed: dict[str, Any] = {"ofed": {"package": "doca-ofed", "version": "25.04.0.6.0"}}
+    peermem: dict[str, Any] = {"peermem": {"method": "peermem"}}
     trial.run("apply")  # the repository only: OFED has one of its own, which a site brings
     assert trial.run("apply", **ofed) == {"ofed": "changed"}
-    assert {one.partition("=")[0] for one in trial.there()} == {
-        *("doca-ofed", "mlnx-ofa_kernel-dkms", "ofed-scripts", "dkms")
-    }
+    came = {"doca-ofed", "mlnx-ofa_kernel-dkms", "ofed-scripts", "dkms"}
+    assert {one.partition("=")[0] for one in trial.there()} == came
     assert trial.held() == {"doca-ofed"}
-    trial.said("modprobe mlx5_core")
+    assert "no driver is loaded" in str(trial.told("apply", 5, **peermem))
+    trial.said("modprobe mlx5_core; modprobe nvidia")
     assert trial.run("apply", **ofed) == {"ofed": "unchanged"}
-    stack = trial.there()
+    assert trial.run("apply", **peermem) == {"peermem": "changed"}
+    assert "nvidia_peermem" in trial.loaded()
+    symbols = "modprobe --dump-modversions $(modinfo -n nvidia-peermem)"
+    assert "0x0badf00d\tib_register_peer_memory_client" in trial.said(symbols)
+    assert trial.run("apply", **peermem) == {"peermem": "unchanged"}
 
-    states: dict[str, Any] = {
-        "peermem": {"method": "peermem"},
-        "gdrcopy": {"version": "2.5"},
-        "gds": {"version": "2.26.6"},
-    }
+    trial.said("rmmod nvidia_peermem; rpm -e --nodeps ofed-scripts doca-ofed")
+    assert trial.run("drift", 2, **ofed, **peermem)["ofed"] == "would change"
+    assert set(trial.run("apply", **ofed, **peermem).values()) == CHANGED
+    assert {one.partition("=")[0] for one in trial.there()} == came
+    assert "nvidia_peermem" in trial.loaded()
+
+    assert trial.run("remove", **peermem) == {"peermem": "changed"}
+    assert "nvidia_peermem" not in trial.loaded()
+    assert trial.run("remove", **ofed) == {"ofed": "changed"}
+    assert (trial.there(), trial.held()) == (set(), set())
+    assert trial.said("ls /var/lib/gpustate/brought", check=False) == ""
+
+
+@of_group("modules")
+def test_gdrcopy_and_gds_are_built_loaded_mended_and_taken_away(trial: Trial) -> None:
+    trial.said("modprobe nvidia")
+    states: dict[str, Any] = {"gdrcopy": {"version": "2.5"}, "gds": {"version": "2.26.6"}}
     assert set(trial.run("apply", **states).values()) == CHANGED
-    assert {"gdrdrv", "nvidia_fs", "nvidia_peermem"} <= trial.loaded()
+    assert {"gdrdrv", "nvidia_fs"} <= trial.loaded()
     came = {"gdrcopy-kmod=2.5-1.el9dkms", "gdrcopy=2.5-1.el9", "nvidia-fs-dkms=2.26.6-1"}
-    assert trial.there() == stack | came
+    assert trial.there() == came | {"dkms=3.2.1-1.el9"}
     assert trial.said("cat /proc/driver/nvidia-fs/version") == "version: 2.26"
+    assert trial.said("stat -c '%F %a' /dev/gdrdrv") == "character special file 666"
     assert set(trial.run("apply", **states).values()) == SAME
 
     trial.said("rmmod gdrdrv nvidia_fs; rm -f $(modinfo -n nvidia-fs); depmod")
-    assert set(trial.run("drift", 2, **states).values()) == {"would change", "unchanged"}
-    trial.run("apply", **states)
+    assert set(trial.run("drift", 2, **states).values()) == {"would change"}
+    assert set(trial.run("apply", **states).values()) == CHANGED
     assert {"gdrdrv", "nvidia_fs"} <= trial.loaded()
 
     # Somebody else needs one of them by now: it stays, and is named.
     site = next(trial.packages.folder.glob("site-storage-*.rpm")).name
     trial.said(f"rpm -i --nosignature /srv/nvidia/{site}")
-    assert trial.run("remove", 7, gds={})["gds"] == "failed"
+    told = trial.told("remove", 1, gds={})
+    assert "nvidia-fs-dkms cannot be removed, site-storage" in str(told)
     assert trial.there() > came
     trial.said("rpm -e site-storage")
 
     assert set(trial.run("remove", **states).values()) == CHANGED
-    assert trial.there() == stack
-    assert not {"gdrdrv", "nvidia_fs", "nvidia_peermem"} & trial.loaded()
-    assert trial.run("remove", **ofed) == {"ofed": "changed"}
     assert (trial.there(), trial.held()) == (set(), set())
+    assert not {"gdrdrv", "nvidia_fs"} & trial.loaded()
     assert trial.said("ls /var/lib/gpustate/brought", check=False) == ""
+
+
+@of_group("guard")
+def test_a_package_that_would_move_the_driver_is_stopped_before_it_starts(trial: Trial) -> None:
+    trial.run("apply")
+    manager = "dnf" if trial.dnf else "zypper"
+    script = brought.bring("trial", (("cuda-13-0", ""),), manager=manager).script()
+    prelude = "G=/var/lib/gpustate R=$(mktemp -d) LOCK=x PROC=/proc SYS=/sys\n"
+    done = trial.node.run(f"{prelude}{ops.LIBRARY}\nset -e\n{script}", check=False)
+    assert done.returncode != 0
+    assert "would install or move the driver (nvidia-driver-cuda " in done.stdout + done.stderr
+    assert trial.there() == set()
