@@ -41,9 +41,11 @@ PROVES = {
     "gdrcopy": ("simulated node", "rhel", "suse"),
     "gds": ("simulated node", "rhel", "suse"),
     "imex": ("simulated node", "rhel", "suse"),
+    "mps": ("simulated node", "rhel", "suse"),
     "nvlsm": ("simulated node", "rhel", "suse"),
     "ofed": ("simulated node", "rhel", "suse"),
     "peermem": ("simulated node", "rhel", "suse"),
+    "persistenced": ("simulated node", "rhel", "suse"),
 }
 DRIVER = "580.65.06"
 DRIVER_PACKAGES = (
@@ -131,14 +133,19 @@ class Trial:
         """As a person does it; an initramfs has nothing to do with what is tested here."""
         base = self.said("cat /etc/apt/sources.list.d/gpustate-lab-lab.list").split("] ")[1]
         base = base.split("/lab/")[0]
-        names = " ".join(f"{name}={DRIVER}-1" for name in DRIVER_PACKAGES)
         self.said(
             "printf '#!/bin/sh\n' >/usr/sbin/update-initramfs; "
             f"echo 'deb [trusted=yes] {base}/mirror/debian12/ /' >/etc/apt/sources.list.d/mirror.list; "
             "apt-get -q update -o Dir::Etc::sourcelist=/etc/apt/sources.list.d/mirror.list "
-            "-o Dir::Etc::sourceparts=-; DEBIAN_FRONTEND=noninteractive apt-get -y -q install "
-            f"--no-install-recommends {names}"
+            "-o Dir::Etc::sourceparts=-"
         )
+        self.dpkg(*DRIVER_PACKAGES)
+
+    def dpkg(self, *names: str) -> None:
+        """Install packages of the lab's driver, which are none of rpm's."""
+        words = " ".join(f"{name}={DRIVER}-1" for name in names)
+        apt = "DEBIAN_FRONTEND=noninteractive apt-get -y -q install --no-install-recommends"
+        self.said(f"{apt} {words}")
 
     def said(self, command: str, *, check: bool = True) -> str:
         return self.node.run(command, check=check, timeout_s=600).stdout.strip()
@@ -180,7 +187,7 @@ class Trial:
 GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
-    for group in ("board", "tray", "dcgm", "ofed", "modules", "guard")
+    for group in ("board", "tray", "dcgm", "ofed", "modules", "services", "guard")
 ]
 TAKEN = share("components on rpm nodes", GROUPS, most=1)
 
@@ -196,7 +203,9 @@ def of_group(group: str) -> pytest.MarkDecorator:
 def trial(
     request: pytest.FixtureRequest, rpm_lab: Lab, packages: Repository, tmp_path: Path
 ) -> Trial:
-    name = "gpu2" if "tray" in request.node.originalname else "gpu1"
+    # CUDA runs on the tray alone; the board wants Fabric Manager first.
+    tray = ("tray", "services")
+    name = "gpu2" if any(one in request.node.originalname for one in tray) else "gpu1"
     return Trial(rpm_lab, packages, tmp_path, request.param, name)
 
 
@@ -363,6 +372,34 @@ def test_gdrcopy_and_gds_are_built_loaded_mended_and_taken_away(trial: Trial) ->
     assert (trial.there(), trial.held()) == (set(), set())
     assert not {"gdrdrv", "nvidia_fs"} & trial.loaded()
     assert trial.said("ls /var/lib/gpustate/brought", check=False) == ""
+
+
+@of_group("services")
+def test_services_of_the_drivers_own_packages_run_and_bring_none(trial: Trial) -> None:
+    trial.said("modprobe nvidia")
+    before = trial.there()
+    told = trial.told("apply", 5, mps={"clients": 4}, persistenced={})
+    assert "RPM: nvidia-driver-cuda" in str(told)
+    assert "nvidia-persistenced is not installed" in str(told)
+    trial.dpkg("nvidia-cuda-mps", "nvidia-persistenced")
+    states: dict[str, Any] = {"mps": {"clients": 4}, "persistenced": {}}
+    trial.said("systemctl disable --now nvidia-persistenced")
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    units = "systemctl is-active gpustate-mps nvidia-persistenced"
+    assert trial.said(units).split() == ["active", "active"]
+    ask = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
+    assert trial.said(ask) == "25.0"
+    modes = "nvidia-smi --query-gpu=compute_mode,persistence_mode --format=csv,noheader"
+    assert set(trial.said(modes).splitlines()) == {"Exclusive_Process, Enabled"}
+    assert set(trial.run("apply", **states).values()) == SAME
+    trial.said("systemctl stop gpustate-mps nvidia-persistenced")
+    assert set(trial.run("drift", 2, **states).values()) == {"would change"}
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    assert set(trial.said(modes).splitlines()) == {"Exclusive_Process, Enabled"}
+    assert set(trial.run("remove", **states).values()) == CHANGED
+    assert trial.said(units, check=False).split() == ["inactive", "inactive"]
+    assert trial.said("ls /etc/systemd/system/gpustate-mps.service", check=False) == ""
+    assert trial.there() == before
 
 
 @of_group("guard")
