@@ -9,24 +9,19 @@ systemctl and files, not with the probes.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rpmnodes
 from labnodes import LabFactory
+from rpmcomponents import DRIVER, world
 from rpmnodes import Repository, become, gpustate, versions
-from rpmworld import Rpm, build, needs
 from shares import share
 
 from gpustate import ops
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
-from gpustate.lab.sim import component_rpms
-from gpustate.lab.sim.component_rpms import RpmPackage
 from gpustate.lab.spec import LabSpec
 from gpustate.ops import brought
 
@@ -47,7 +42,6 @@ PROVES = {
     "peermem": ("simulated node", "rhel", "suse"),
     "persistenced": ("simulated node", "rhel", "suse"),
 }
-DRIVER = "580.65.06"
 DRIVER_PACKAGES = (
     *("nvidia-kernel-open-dkms", "nvidia-kernel-support", "firmware-nvidia-gsp", "nvidia-smi"),
     *("libnvidia-ml1", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-modprobe"),
@@ -67,49 +61,9 @@ policy = Policy(
 """
 
 
-def as_rpm(package: RpmPackage, folder: Path) -> Rpm:
-    more, files = component_rpms.sections(package, folder)
-    return Rpm(
-        package.name,
-        package.version,
-        package.requires,
-        package.provides,
-        package.conflicts,
-        more=more,
-        files=files,
-    )
-
-
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    folder = tmp_path_factory.mktemp("rpm")
-    needs("rpmsign")
-    made = rpmnodes.repository(folder / "world")
-    some = [
-        *component_rpms.dcgm(),
-        *component_rpms.fabric(),
-        *component_rpms.gpudirect(folder / "native"),
-    ]
-    site = Rpm("site-storage", "1-1", ("nvidia-fs-dkms", "dkms"))
-    whole = Rpm("cuda-13-0", "13.0.0-1", ("nvidia-driver-cuda",))
-    driver = Rpm("nvidia-driver-cuda", f"3:{DRIVER}-1.el9")
-    world = [as_rpm(one, folder / "trees") for one in some]
-    dkms = Rpm("dkms", "3.2.1-1.el9", arch="noarch")
-    build([rpmnodes.BASE, dkms, site, whole, driver, *world], made.folder, folder / "build")
-    sign(made)
-    made.index()
-    return made
-
-
-def sign(repository: Repository) -> None:
-    """Sign the packages too, as NVIDIA does in its CUDA repositories."""
-    # Debian's rpm looks for gpg2, which Debian does not have.
-    defines = ("__gpg /usr/bin/gpg", "_gpg_name lab@example")
-    words = ["rpmsign", *(word for one in defines for word in ("--define", one)), "--addsign"]
-    files = map(str, repository.folder.glob("*.rpm"))
-    env = {**os.environ, "GNUPGHOME": str(repository.home)}
-    subprocess.run([*words, *files], check=True, capture_output=True, env=env)
-    subprocess.run(["gpgconf", "--homedir", str(repository.home), "--kill", "all"], check=False)
+    return world(tmp_path_factory.mktemp("rpm"))
 
 
 @pytest.fixture(scope="module")
