@@ -149,7 +149,7 @@ TAKEN = share("components on rpm nodes", GROUPS, most=1)
 def of_group(group: str) -> pytest.MarkDecorator:
     taken = [one for one, mine in TAKEN if mine == group]
     skip = pytest.mark.skip(reason="not in this commit's share")
-    rows = taken or [pytest.param("rocky", marks=skip)]
+    rows: list[Any] = taken or [pytest.param("rocky", marks=skip)]
     return pytest.mark.parametrize("trial", rows, indirect=True)
 
 
