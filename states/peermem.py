@@ -146,6 +146,8 @@ class GpuDirectRdma(State[Observed]):
                 f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
             )
+        if seen.driver is None:
+            return "no driver is loaded, whose version nvidia-peermem has; put the state driver into the policy"
         if seen.stale:
             return (
                 f"{', '.join(seen.stale)}: OFED {seen.ofed} is on disk and another stack is loaded, against "

@@ -2,7 +2,8 @@
 
 A package manager forgets for whom a dependency came. So the names of what an installation will bring are written
 down before it starts (/var/lib/gpustate/brought/STATE), and a removal takes those that nobody else
-needs by then. What is installed already is never in the list.
+needs by then. What is installed already is never in the list. What stays because it is needed goes over into
+the lists of the other states that brought something, so that the last one takes it.
 
 None of these packages may bring a driver: an installation that would install or move one is stopped
 before anything changes.
@@ -28,11 +29,21 @@ _DRIVER = (
     'name packages that bring none (cuda-toolkit-X-Y, not cuda), or change the driver with the state driver"'
 )
 
+#: sh: what stays is in the lists of the others from now on.
+_HAND_ON = f"""hand_on() {{ # own list, package
+  for f in {FOLDER}/*; do
+    case $f in "$1"|*.new) continue ;; esac
+    [ ! -e "$f" ] || {{ {{ cat "$f"; echo "$2"; }} | sort -u >"$f.new" && sync "$f.new" && mv -f "$f.new" "$f"; }}
+  done
+}}
+"""
 #: sh: "new" or "moved", name and version of each package that a transaction of dnf or zypper brings.
 _COMING = r"""coming() {
   case $PM in
     dnf) awk '/^[A-Z].*:$/ { on = /^Installing/ ? "new" : /^(Upgrad|Downgrad|Reinstall)ing/ ? "moved" : ""; next }
-        /^[^ ]/ { on = "" } on != "" && /^ [^ ]/ { print on, $1, $3 }' "$R/fetch.log" ;;
+        /^[^ ]/ { on = "" } on == "" { next }
+        /^ [^ ]/ { name = ""; if (NF > 2) print on, $1, $3; else name = $1; next } # a long name has a line of its own
+        name != "" { print on, name, $2; name = "" }' "$R/fetch.log" ;;
     *) XML=-x rpm_go --dry-run 2>/dev/null | awk '/<to-install>/ { on = "new" } /<to-(up|down)grade|<to-reinstall/ { on = "moved" } /<\/to-/ { on = "" }
         on != "" && /<solvable / { n = $0; sub(/.* name="/, "", n); sub(/".*/, "", n); v = $0; sub(/.* edition="/, "", v); sub(/".*/, "", v); print on, n, v }' ;;
   esac
@@ -48,7 +59,7 @@ _KEPT = r"""while [ $# -gt 0 ]; do
     done <"$R/needs"
     [ -n "$w" ] || {{ go="$go $p"; continue; }}
     case " {roots} " in *" $p "*) fail "error: $p cannot be removed,$w needs it; remove that first" ;; esac
-    echo "$p stays:$w needs it"; stay=1
+    echo "$p stays:$w needs it"; hand_on "$record" "$p"; stay=1
   done
   [ -n "$stay" ] || break
   set -- $go
@@ -145,7 +156,7 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
     return (
         f'PM={manager}; record={record}; rpm_wait\nset -- {named}; [ ! -e "$record" ] || set -- "$@" $(cat "$record")\n'
         'set -- $(for p do if rpm -q "$p" >/dev/null 2>&1; then echo "$p"; fi; done | sort -u)\n'
-        f"{_KEPT.format(roots=' '.join(roots))}"
+        f"{_HAND_ON}{_KEPT.format(roots=' '.join(roots))}"
         '[ $# = 0 ] || rpm_remove "$@" || exit 1\n'
         f"{f'rpm_hold release {named}' if roots else ':'}\n"
         'rm -f "$record"; rmdir "${record%/*}" 2>/dev/null || :; effect removed'
@@ -155,7 +166,7 @@ def _rpm_take_back(record: str, roots: tuple[str, ...], manager: str) -> str:
 def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
     wanted = " ".join(map(shlex.quote, roots))
     return (
-        f"l={record}; apt_ready\n"
+        f"l={record}; apt_ready\n{_HAND_ON}"
         "there() { dpkg-query -W -f '${Package} ${db:Status-Status}\\n' \"$@\" 2>/dev/null | sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'; }\n"
         f'set -- {wanted}; [ ! -e "$l" ] || set -- "$@" $(cat "$l")\n'
         '[ $# = 0 ] || set -- $(there "$@" | sort -u)\n'
@@ -166,7 +177,7 @@ def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
         "    go=; for p do\n"
         '      w=$(also "$p" | tr "\\n" " "); [ -n "$w" ] || { go="$go $p"; continue; }\n'
         f'      case " {" ".join(roots)} " in *" $p "*) fail "error: $p cannot be removed, ${{w% }} needs it; remove that first" ;; esac\n'
-        '      echo "$p stays: ${w% } needs it"\n'
+        '      echo "$p stays: ${w% } needs it"; hand_on "$l" "$p"\n'
         "    done; set -- $go\n"
         "  fi\n"
         '  [ $# = 0 ] || apt purge --allow-change-held-packages "$@"\n'

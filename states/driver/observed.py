@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpustate import PciGpu
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
 from gpustate.states.driver import rpmask
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
@@ -120,7 +121,7 @@ class AskApt(Ask[Apt]):
             'for p in $m; do case $p in *\\|*\\|*\\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac\n'
             f'  case $p in *-[0-9][0-9][0-9]) p=${{p%-*}}; n="$n $p";; esac; for b in {" ".join(map(str, drivernames.KNOWN_BRANCHES))}; do\n'
             '    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done\n'
-            "apt-cache policy $n 2>/dev/null || :"
+            f'{KEPT}kept driver-offers "{APT_KEY} $n" apt-cache policy $n 2>/dev/null || :'
         )
 
     def parse(self, answer: Answer) -> Apt:
