@@ -25,6 +25,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.beforehand import shown
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
@@ -38,7 +39,9 @@ if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
     [ -e "$f" ] && {{ f=$(readlink -f "$f"); printf 'driver=%s\\n' "${{f##*.so.}}"; break; }}
   done; exit 0
 fi
-m=$(timeout -k 2 10 systemctl show -p MainPID --value {UNIT} 2>/dev/null)
+m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
+{shown(UNIT)}
+END
 case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;

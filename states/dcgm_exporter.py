@@ -28,6 +28,7 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import GpustateError, PolicyError, UsageError
+from gpustate.model.asks import Shell
 from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.text import dcgm, dpkg
 from gpustate.text.dcgm import packages, scraping, services, shipped
@@ -169,7 +170,7 @@ class DcgmExporterRunning(State[Observed]):
         facts = node.facts()
         nvml = node.ask(GpuFacts())
         if self.scrape and not self.absent:
-            node.shell(scraping.settled(UNIT, *self._place))
+            node.ask(Shell(scraping.settled(UNIT, *self._place), waits=True))
         found = node.packages(*packages.EXPORTERS)
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)

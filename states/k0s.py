@@ -26,6 +26,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import shown
 from gpustate.ops.daemons import BLOBS, or_refusal, read_rows, require
 from gpustate.text.containerd import Handler, effective, handler_problems
 from gpustate.text.containerd.marks import DROP_IN
@@ -40,14 +41,17 @@ SOCKET = "/run/k0s/containerd.sock"
 UNITS = ("k0sworker", "k0scontroller")
 
 _SCRIPT = rf"""
-for u in {" ".join(UNITS)}; do
+one() {{ # unit, what systemd shows of it
   if [ -d /run/systemd/system ]; then
-    [ "$(systemctl show -p LoadState --value $u.service)" = loaded ] || continue
-    echo "unit=$u $(systemctl show -p ActiveState --value $u.service)"
+    l=; a=; while IFS= read -r r; do case $r in LoadState=*) l=${{r#*=}} ;; ActiveState=*) a=${{r#*=}} ;; esac; done <<END
+$2
+END
+    [ "$l" != loaded ] || echo "unit=$1 $a"
   else
-    [ -e /etc/systemd/system/$u.service ] && echo "unit=$u "
+    [ ! -e /etc/systemd/system/$1.service ] || echo "unit=$1 "
   fi
-done
+}}
+{chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
 for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
 :
 """

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import shown
 from gpustate.ops.daemons import or_refusal, read_rows
 from gpustate.text.numbers import whole
 from gpustate.text.toml_scan import parse
@@ -39,18 +40,18 @@ _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
 
 _SCRIPT = r"""
 [ -d /run/systemd/system ] || [ -n "${GPUSTATE_IMAGE-}" ] || exit 0
-for u in @UNITS@; do
-  a=; t=; l=
+one() { # unit, what systemd shows of it
+  u=$1 a=; t=; l=
   if [ -d /run/systemd/system ]; then
     while IFS= read -r r; do
       case $r in LoadState=*) l=${r#*=} ;; ActiveState=*) a=${r#*=} ;; ExecMainStartTimestamp=?*) t=$(date -d "${r#*=}" +%s) ;; esac
     done <<END
-$(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p ExecMainStartTimestamp "$u.service")
+$2
 END
   else
     for f in /etc/systemd/system/$u.service /usr/lib/systemd/system/$u.service /usr/local/lib/systemd/system/$u.service; do [ -e "$f" ] && l=loaded; done
   fi
-  [ "$l" = loaded ] || continue
+  [ "$l" = loaded ] || return 0
   echo "unit=$u $a $t"
   n=${u%%-*}; d=
   [ -r "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
@@ -62,7 +63,8 @@ END
     k=lost; grep -Eqs 'template "base"|ExtraRuntimes|runtimes\.nvidia' "$f" && k=kept
     echo "template=$u $k $f"
   done
-done
+}
+@EACH@
 for d in @SEARCHED@; do [ -f "$d/@PROGRAM@" ] && echo "program=$d/@PROGRAM@ $(stat -c %Z "$d/@PROGRAM@")"; done
 :
 """
@@ -102,7 +104,8 @@ class AskK3s(Ask[Found]):
     """Which of k3s and RKE2 is here, what it has generated, and what it would find now."""
 
     def script(self) -> str:
-        script = _SCRIPT.replace("@UNITS@", " ".join(UNITS)).replace("@PROGRAM@", PROGRAM)
+        each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        script = _SCRIPT.replace("@EACH@", each).replace("@PROGRAM@", PROGRAM)
         return script.replace("@SEARCHED@", " ".join(SEARCHED))
 
     def parse(self, answer: Answer) -> Found:

@@ -27,6 +27,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
+from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.text import aptsays, gpu_models, rpm
 from gpustate.text.numbers import whole
 
@@ -62,6 +63,7 @@ torn() {
 """
 _SCRIPT = (
     _TORN
+    + KEPT
     + r"""
 [ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/$(uname -r)" ] && echo modules=1
 echo "now=$(date +%s)"
@@ -85,7 +87,8 @@ df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
 *)
 [ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
 dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /'
-command -v apt-get >/dev/null && torn | sed 's/^/apt=/'
+sound() { o=$(torn); [ -z "$o" ] || { printf '%s\n' "$o" | sed 's/^/apt=/'; return 1; }; }
+command -v apt-get >/dev/null && kept apt-sound "@APT_KEY@" sound
 for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
 for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null); do
   while read -r _ _ _ _ p n _; do
@@ -95,7 +98,7 @@ done ;;
 esac
 v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
 [ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
-:"""
+:""".replace("@APT_KEY@", APT_KEY)
 )
 
 

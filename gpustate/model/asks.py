@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpustate.errors import ProbeError
+from gpustate.model.beforehand import APT_KEY, KEPT, shown, unit_files
 from gpustate.text import dpkg, rpm, systemd
-from gpustate.text.numbers import hexadecimal, whole
 
 T = TypeVar("T")
 
@@ -130,56 +129,6 @@ def rooted(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FileText(Ask[str | None]):
-    """The text of a file, ``None`` where there is none."""
-
-    path: str
-
-    def script(self) -> str:
-        path = rooted(self.path)
-        return f"[ -e {path} ] || exit 66; cat {path}"
-
-    def parse(self, answer: Answer) -> str | None:
-        if answer.status == 66:
-            return None
-        if answer.status != 0:
-            raise ProbeError(f"{self.path} cannot be read (cat ended with {answer.status})")
-        return answer.text
-
-    def stand_in(self) -> str | None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class FileTexts(Ask[dict[str, str]]):
-    """Every regular file that a shell pattern matches, with its text, sorted by path."""
-
-    pattern: str  # a shell pattern without blanks; not quoted
-
-    def script(self) -> str:
-        return (
-            f'for f in {self.pattern}; do [ -f "$f" ] || continue; '
-            'printf "%s\\n%s\\n" "$f" "$(wc -c <"$f")"; cat "$f"; echo; done'
-        )
-
-    def parse(self, answer: Answer) -> dict[str, str]:
-        texts: dict[str, str] = {}
-        rest = answer.out
-        while rest:
-            name, _, rest = rest.partition(b"\n")
-            size, _, rest = rest.partition(b"\n")
-            length = whole(size.decode("ascii", "replace").strip())
-            if length is None or length > len(rest):
-                raise ProbeError(f"{self.pattern}: the listing is torn at {name[:80]!r}")
-            texts[name.decode("utf-8", "replace")] = rest[:length].decode("utf-8", "replace")
-            rest = rest[length + 1 :]
-        return texts
-
-    def stand_in(self) -> dict[str, str]:
-        return {}
-
-
-@dataclass(frozen=True, slots=True)
 class CommandResult:
     """How a command ended. 127: not found; 124: ran out of time."""
 
@@ -203,6 +152,7 @@ class Shell(Ask[CommandResult]):
 
     text: str
     assume: str = ""  # standard output to go on with until the answer is there
+    waits: bool = False  # goes ahead of everything else, which then finds what was waited for
 
     def script(self) -> str:
         return self.text
@@ -217,66 +167,6 @@ class Shell(Ask[CommandResult]):
 def command(argv: tuple[str, ...], *, timeout_s: int = 20) -> Shell:
     """Ask for one command, killed after ``timeout_s`` seconds; ``proc`` and ``sys`` paths are rooted."""
     return Shell(f"timeout -k 2 {timeout_s} " + " ".join(rooted(word) for word in argv))
-
-
-@dataclass(frozen=True, slots=True)
-class FileStat:
-    """A file without its content. ``target`` is set for a symbolic link."""
-
-    kind: str  # file, dir, link, char, block, fifo, socket
-    mode: int
-    uid: int
-    gid: int
-    size: int
-    target: str | None = None
-    device: tuple[int, int] | None = None  # major, minor of a device node
-
-
-_KINDS = {
-    "regular file": "file",
-    "regular empty file": "file",
-    "directory": "dir",
-    "symbolic link": "link",
-    "character special file": "char",
-    "block special file": "block",
-    "fifo": "fifo",
-    "socket": "socket",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FileStats(Ask[dict[str, FileStat]]):
-    """Stat of everything that shell patterns match, links not followed."""
-
-    patterns: tuple[str, ...]
-
-    def script(self) -> str:
-        return (
-            f"for f in {' '.join(self.patterns)}; do "
-            '[ -e "$f" ] || [ -L "$f" ] || continue; l=; [ -L "$f" ] && l=$(readlink "$f"); '
-            'stat -c "%F|%a|%u|%g|%s|%t|%T|$f|$l" "$f"; done'
-        )
-
-    def parse(self, answer: Answer) -> dict[str, FileStat]:
-        stats: dict[str, FileStat] = {}
-        for line in answer.text.splitlines():
-            parts = line.split("|")
-            if len(parts) != 9 or parts[0] not in _KINDS:
-                continue
-            kind, mode, uid, gid, size, major, minor, path, target = parts
-            if not re.fullmatch("[0-7]{1,5}", mode):
-                raise ProbeError(f"stat answered {line[:80]!r} for a file")
-            device = None
-            if _KINDS[kind] in ("char", "block"):
-                device = (hexadecimal(major) or 0, hexadecimal(minor) or 0)
-            user, group, length = (whole(text) or 0 for text in (uid, gid, size))
-            stats[path] = FileStat(
-                _KINDS[kind], int(mode, 8), user, group, length, target or None, device
-            )
-        return stats
-
-    def stand_in(self) -> dict[str, FileStat]:
-        return {}
 
 
 #: Between the parts of an answer of a node with rpm.
@@ -330,7 +220,7 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 
 
 #: What dnf's and zypper's answers depend on.
-_RPM_FILES = (
+RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
     "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
     "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml"
@@ -352,8 +242,8 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
         return (
             f"{rpm.FAMILY}\n"
-            f"case $pm in dnf|zypper) ;; *) apt-cache madison {names} 2>/dev/null || :; exit 0 ;; esac\n"
-            f"k=$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
+            f'{KEPT}case $pm in dnf|zypper) ;; *) kept offers-{kept} "{APT_KEY}" apt-cache madison {names} 2>/dev/null || :; exit 0 ;; esac\n'
+            f"k=$(stat -c '%n %s %Y %i' {RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
             f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
             '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
             "case $pm in\n"
@@ -403,15 +293,15 @@ class Units(SharedAsk[dict[str, systemd.Unit]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
-        keys = ",".join(systemd.SHOW_KEYS)
+        blocks = "; ".join(f"printf '%s\\n\\n' \"{shown(name)}\"" for name in self.names)
         return (
             f"echo {_ASKED} {names}\n"
             # An image has files of units and links that enable them, and nothing that runs.
             f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
             '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
             '  printf \'Id=%s\\nLoadState=%s\\nActiveState=inactive\\nUnitFileState=%s\\n\\n\' "$u" $l "$s"\n'
-            f"done; else timeout -k 2 10 systemctl show --property={keys} -- {names} 2>/dev/null\n"
-            f"  echo {_UNIT_FILES}; timeout -k 2 10 systemctl list-unit-files --plain --no-legend --no-pager -- {names} 2>/dev/null; fi || :"
+            f"done; else {blocks}\n"
+            f"  echo {_UNIT_FILES}; printf '%s\\n' \"{unit_files(self.names)}\"; fi || :"
         )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:

@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import KEPT
 from gpustate.text import dkms
 
-_SCRIPT = r"""
-run=; [ -n "${GPUSTATE_IMAGE-}" ] || run=$(uname -r)
+_SCRIPT = (
+    KEPT
+    + r"""
+versions() { # module
+  command -v modprobe >/dev/null || return 1
+  modprobe --dump-modversions "$1" 2>/dev/null | grep -wE '@SYMBOLS@' | while read -r l; do printf 'symbol=%s\n' "$l"; done
+}
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || read -r run </proc/sys/kernel/osrelease
 if [ -n "$run" ] && [ -d "$SYS/module/@UNDER@" ]; then
   v=; s=; { read -r v <"$SYS/module/@UNDER@/version"; } 2>/dev/null; { read -r s <"$SYS/module/@UNDER@/srcversion"; } 2>/dev/null
   printf 'loaded=%s|%s\n' "$v" "$s"
@@ -37,7 +44,7 @@ for i in /boot/vmlinuz-* /boot/vmlinux-* "$run"; do
   fi
   printf '\n'
   if [ -n "$r" ] && [ -n "$p" ] && [ -n "@SYMBOLS@" ]; then
-    modprobe --dump-modversions "$p" 2>/dev/null | grep -wE '@SYMBOLS@' | while read -r l; do printf 'symbol=%s\n' "$l"; done
+    kept 'symbols-@UNDER@' "$(stat -L -c '%n %s %y %z %i' "$p")" versions "$p"
   fi
 done
 for f in /usr/src/@DKMS@-[0-9]*/dkms.conf; do [ -e "$f" ] && f=${f%/dkms.conf} && echo "source=${f##*/@DKMS@-}"; done
@@ -46,6 +53,7 @@ for f in /var/lib/dkms/@DKMS@/*/build/make.log; do
 done
 :
 """
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
 
-from gpustate.model import asks
+from gpustate.model import asks, file_asks
 from gpustate.model.facts import AskFacts, NodeFacts
 from gpustate.text import dpkg, systemd
 
@@ -37,15 +37,15 @@ class Node(ABC):
 
     def read_text(self, path: str) -> str | None:
         """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
-        return self.ask(asks.FileText(path))
+        return self.ask(file_asks.FileText(path))
 
     def read_texts(self, pattern: str) -> dict[str, str]:
         """Text of every regular file that a shell pattern (without blanks) matches."""
-        return self.ask(asks.FileTexts(pattern))
+        return self.ask(file_asks.FileTexts(pattern))
 
-    def stats(self, *patterns: str) -> dict[str, asks.FileStat]:
+    def stats(self, *patterns: str) -> dict[str, file_asks.FileStat]:
         """Kind, mode and owner of everything that shell patterns match; links are not followed."""
-        return self.ask(asks.FileStats(patterns))
+        return self.ask(file_asks.FileStats(patterns))
 
     def command(self, *argv: str, timeout_s: int = 20) -> asks.CommandResult:
         """Run a command that only reads."""

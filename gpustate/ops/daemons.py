@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
+from gpustate.model.beforehand import shown
 from gpustate.model.change import Change, Disruption, Plan
 from gpustate.model.step import Step
 from gpustate.ops.steps import (
@@ -229,7 +230,7 @@ def unit_command(unit: str) -> str:
     ``t`` is the second in which the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    return _UNIT_COMMAND.replace("@UNIT@", _q(unit))
+    return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
 
 
 #: Defines ``blob KIND PATH FILE`` and ``known FOLDER...``, which prints kept originals.
@@ -322,7 +323,7 @@ if [ -d /run/systemd/system ]; then
       ExecStart=*) l=${l#*argv\[\]=}; x=${l%% ; *} ;;
     esac
   done <<END
-$(timeout -k 2 10 systemctl show -p LoadState -p ActiveState -p MainPID -p ExecMainStartTimestamp -p ExecStart @UNIT@)
+@SHOWN@
 END
 elif [ -n "${GPUSTATE_IMAGE-}" ]; then
   for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \

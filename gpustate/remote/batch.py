@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, Ask, SharedAsk, ShippedFile
+from gpustate.model.asks import Answer, Ask, SharedAsk, Shell, ShippedFile
+from gpustate.model.beforehand import prelude
 from gpustate.model.inventory import InventoryNode
 from gpustate.ops.upload import ONLY_BUNDLE
 
@@ -99,13 +100,21 @@ def make_batch(
             f"else head -c {len(packed)} >/dev/null; fi; fi\n"
         )
     parts.append(f"printf '%s answer\\n' {nonce}\n{{\n")
-    for number, ask in enumerate(asks):
-        parts.append(
-            f"printf '\\n%s %d\\n' {nonce} {number}\n(\n{ask.script()}\n) </dev/null\n"
-            f"printf '\\n%s = %d %d\\n' {nonce} {number} $?\n"
-        )
+    scripts = [ask.script() for ask in asks]
+    waiting = [number for number, ask in enumerate(asks) if isinstance(ask, Shell) and ask.waits]
+    others = [number for number in range(len(asks)) if number not in waiting]
+    parts += [_part(number, scripts[number], nonce) for number in waiting]
+    parts.append(prelude("\n".join(scripts[number] for number in others)))
+    parts += [_part(number, scripts[number], nonce) for number in others]
     parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c\n")
     return Batch("".join(parts), nonce, tuple(asks), numbers, shipped)
+
+
+def _part(number: int, script: str, nonce: str) -> str:
+    return (
+        f"printf '\\n%s %d\\n' {nonce} {number}\n(\n{script}\n) </dev/null\n"
+        f"printf '\\n%s = %d %d\\n' {nonce} {number} $?\n"
+    )
 
 
 def _joined(asks: Sequence[Ask[Any]]) -> tuple[Sequence[Ask[Any]], tuple[int, ...]]:

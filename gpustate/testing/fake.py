@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpustate import ops
-from gpustate.model import asks
+from gpustate.model import asks, file_asks
 from gpustate.model.change import Plan
 from gpustate.model.facts import AskFacts, NodeFacts
 from gpustate.model.node import Node
@@ -92,18 +92,18 @@ class FakeNode(Node):
         match ask:
             case AskFacts():
                 return self.node_facts
-            case asks.FileText(path=path):
+            case file_asks.FileText(path=path):
                 return self.files.get(path)
-            case asks.FileTexts(pattern=pattern):
+            case file_asks.FileTexts(pattern=pattern):
                 wanted = pattern.split()
                 return {
                     path: text
                     for path, text in sorted(self.files.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in wanted)
                 }
-            case asks.FileStats(patterns=patterns):
+            case file_asks.FileStats(patterns=patterns):
                 return {
-                    path: asks.FileStat("file", 0o644, 0, 0, len(text.encode()))
+                    path: file_asks.FileStat("file", 0o644, 0, 0, len(text.encode()))
                     for path, text in sorted(self.files.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in patterns)
                 }

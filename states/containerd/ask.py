@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import KEPT
 from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
 
@@ -88,6 +89,7 @@ class AskContainerd(Ask[Found]):
         return (
             unit_command(self.unit)
             + BLOBS
+            + KEPT
             + _SCRIPT.format(
                 root=ROOT_PATH,
                 owed=owed("containerd"),
@@ -132,21 +134,28 @@ d=${{r%/*}}
 echo "root=$r"
 [ -e {owed} ] && echo owed=1
 [ -e "$G/{served}" ] && echo served=1
-seen=
+seen=; set --; i=
 for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   [ -f "$f" ] || continue
   case "$seen" in *"|$f|"*) continue ;; esac
   seen="$seen|$f|"
-  blob file "$f" "$f"
+  blob file "$f" "$f"; set -- "$@" "$f"
   [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
 done
 known "$d/*.toml" {place}"/*.toml"
 [ -x "$p" ] || exit 0
 echo "program=$p"
-v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}
-echo "version=$v"
 {dump}
-if o=$(dump); then printf 'dump=%s \n%s\n' "${{#o}}" "$o"
-else o=$(dump 2>&1 >/dev/null); o=${{o##*
-}}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; fi
+version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}; echo "version=$v"; }}
+dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}
+# What it merges hangs on the program and these files alone, unless a file imports others.
+k=$(stat -c '%n %s %y %z %i' -- "$p" "$@"; [ $# = 0 ] || grep -hs '^[[:space:]]*imports' -- "$@")
+while IFS= read -r l; do case $l in *imports*) case $l in
+  *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac ;; esac; done <<END
+$k
+END
+if [ -z "$i" ]; then k=$(printf %s "$k" | sha256sum); else k=; fi
+kept containerd "$k" dumped || {{
+  version >/dev/null; o=$(dump 2>&1 >/dev/null); o=${{o##*
+}}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; }}
 """

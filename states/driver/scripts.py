@@ -63,6 +63,9 @@ _CLEAR = (
     "}\n( clear_dkms )\n"
 )
 
+#: What comes before an installation; an interrupted run may have left what only can be replaced.
+PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
+
 # A transaction that takes a package with it which is no part of the driver is not started.
 _FOREIGN = (
     'foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue\n'
@@ -126,19 +129,11 @@ def install(
         roll_back: files that go back with the packages.
     """
     words = ("--reinstall " if again else "") + _words(install, remove)
-    rebuild = "".join(
-        f"( k={shlex.quote(kernel)}; v={shlex.quote(have.partition(' ')[0])}; want={shlex.quote(have)}\n{_BUILD}) || :\n"
-        for kernel, have in built.items()
-        if have is not None
-    )
     return ops.Run(
-        _HAVE
-        # An interrupted run may have left what cannot be configured any more, only replaced.
-        + _CLEAR
-        + f"{kmod.APT_FAILED}apt_ready\n"
+        PRELUDE + f"{kmod.APT_FAILED}apt_ready\n"
         f"if apt_swap {words}; then exit 0; fi\n"
         '[ -n "$ROLLED" ] || exit 1\n'
-        f"set +e\n{rebuild}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
+        f"set +e\n{rebuild(built)}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
     )
@@ -184,7 +179,7 @@ def settle() -> Step:
 
 
 #: Wants k, v and want set: kernel, version, and version with type.
-_BUILD = (
+BUILD = (
     'depmod "$k"; [ "$(have "$k")" != "$want" ] || { effect same; exit 0; }\n'
     'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
@@ -200,6 +195,22 @@ _BUILD = (
 )
 
 
+#: The same for modules that come with a package: they only have to be found.
+LOOK = (
+    'depmod "$k"; got=$(have "$k"); [ "$got" = "$want" ] || '
+    'fail "kernel $k has nvidia module ${got:-none} from its package, wanted $want"\n'
+)
+
+
+def rebuild(built: Mapping[str, str | None]) -> str:
+    """Build modules anew after the packages went back, as far as that works."""
+    return "".join(
+        f"( k={shlex.quote(kernel)}; v={shlex.quote(have.partition(' ')[0])}; want={shlex.quote(have)}\n{BUILD}) || :\n"
+        for kernel, have in built.items()
+        if have is not None
+    )
+
+
 def build(kernel: str, want: str) -> Step:
     """Build and install the module for one kernel with DKMS; say the compiler's first complaint."""
     version = want.partition(" ")[0]
@@ -209,7 +220,7 @@ def build(kernel: str, want: str) -> Step:
         + _HAVE
         + kmod.COMPLAIN
         + f"k={k}; v={v}; want={shlex.quote(want)}\n"
-        + _BUILD
+        + BUILD
         + "effect built",
         f"build the nvidia module for {kernel}",
         timeout=3600,

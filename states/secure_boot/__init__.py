@@ -88,7 +88,7 @@ class SecureBootKey(State[Observed]):
             unsigned={k.release: k.nvidia_signer or "" for k in built if not known[k.release]},
             prebuilt=bool(bootable)
             and all(any(name.endswith(k) for name in firmware.prebuilt) for k in bootable),
-            apt=facts.package_manager == "apt",
+            manager=facts.package_manager,
             image=facts.image,
         )
 
@@ -122,8 +122,6 @@ class SecureBootKey(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or not self._wanted(seen):
             return None
-        if seen.lacks and not seen.apt:
-            return f"{' and '.join(seen.lacks)} is not installed; install it"
         if seen.others_wait and seen.enrolment == NONE:
             return (
                 "another key waits to be enrolled, and would get this one's password; confirm it at the "
@@ -175,7 +173,8 @@ class SecureBootKey(State[Observed]):
             yield from self._take_away(seen, plan)
             return
         if "tools" in plan.fields:
-            yield brought.bring(self.name, tuple((name, "") for name in seen.lacks))
+            named = tuple((name, "") for name in seen.lacks)
+            yield brought.bring(self.name, named, manager=seen.manager)
         certificate = seen.certificate.path if seen.certificate is not None else CERTIFICATE_PATH
         if wanted.own:
             certificate = CERTIFICATE_PATH
@@ -199,7 +198,7 @@ class SecureBootKey(State[Observed]):
         if "own" in plan.fields:
             yield scripts.destroy()
         if "brought" in plan.fields:
-            yield brought.take_back(self.name, ())
+            yield brought.take_back(self.name, (), manager=seen.manager)
 
 
 def _conf(text: str | None) -> Iterator[Step]:

@@ -84,7 +84,7 @@ class Observed:
     modules: dict[str, str]  # kernel: folder of modules that DKMS built
     unsigned: dict[str, str]  # kernel: who signed a module that nobody knows
     prebuilt: bool  # Ubuntu offers signed modules for every kernel that can boot
-    apt: bool
+    manager: str
     image: bool
 
 

@@ -25,7 +25,7 @@ atheris: Any = importlib.import_module("atheris")
 with atheris.instrument_imports(include=["gpustate"]):
     from gpustate.errors import GpustateError
     from gpustate.inventory import load, select
-    from gpustate.model import asks
+    from gpustate.model import asks, file_asks
     from gpustate.model.facts import AskFacts
     from gpustate.model.gpu_facts import GpuFacts
     from gpustate.model.inventory import InventoryNode
@@ -37,8 +37,9 @@ ASKS: list[asks.Ask[Any]] = [
     AskFacts(),
     GpuFacts(),
     AskLedger(),
-    asks.FileTexts("/etc/x/*"),
-    asks.FileStats(("/etc/x/*",)),
+    file_asks.FileText("/etc/x"),
+    file_asks.FileTexts("/etc/x/*"),
+    file_asks.FileStats(("/etc/x/*",)),
     asks.Packages(("nvidia-*",)),
     asks.Candidates(("nvidia-driver",)),
     asks.Units(("containerd.service",)),

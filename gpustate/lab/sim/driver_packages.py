@@ -265,7 +265,10 @@ class DriverSet:
             "nvidia-cuda-mps",
             "NVIDIA CUDA Multi Process Service",
             files={
-                "usr/bin/nvidia-cuda-mps-control": self._program("nvidia_cuda_mps_control.py"),
+                "usr/bin/nvidia-cuda-mps-control": Program(self._builder.mps_client()),
+                "usr/lib/gpustate-lab/mps/nvidia-cuda-mps-control": self._program(
+                    "nvidia_cuda_mps_control.py"
+                ),
                 "usr/bin/nvidia-cuda-mps-server": Program(
                     "#!/bin/sh\n# Simulated nvidia-cuda-mps-server.\nexec sleep infinity\n"
                 ),

@@ -118,6 +118,13 @@ class Builder:
         self._gcc("-O0", "-s", str(PAYLOAD / "lib" / "workload.c"), "-o", str(target), "-ldl")
         return target
 
+    def mps_client(self) -> Path:
+        """Build the program that gives the MPS daemon commands."""
+        target = self._directory / "nvidia-cuda-mps-control"
+        if not target.exists():
+            self._gcc("-O1", "-s", str(PAYLOAD / "lib" / "mps_client.c"), "-o", str(target))
+        return target
+
     def module(self, source: Path, target: Path, *includes: Path) -> Path:
         """Build one relocatable kernel module as the packaged kernels carry them."""
         flags = [f"-I{path}" for path in includes]

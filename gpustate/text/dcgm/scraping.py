@@ -1,28 +1,20 @@
 """The sh fragment that asks an exporter for its metrics, on the node, with what is there.
 
-python3 with nothing but a socket is a third of the time of curl and always there where GPUs are asked
-by NVML. HTTP 1.0 is asked for, so that the answer comes in one piece.
+bash with a socket of its own is a fifth of the time of Python or curl, and on every distribution; curl is
+asked where bash gets no answer. HTTP 1.0 is asked for, so that the answer comes in one piece.
 """
 
 from __future__ import annotations
 
 import shlex
 
-_PROGRAM = """
-import socket, sys
-host, port, path = sys.argv[1:4]
-peer = socket.create_connection((host, int(port)), 20)
-peer.sendall(("GET %s HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n" % (path, host)).encode())
-data = b""
-while True:
-    more = peer.recv(65536)
-    if not more:
-        break
-    data += more
-head, _, body = data.partition(b"\\r\\n\\r\\n")
-if b" 200" not in head.split(b"\\r\\n")[0]:
-    sys.exit(22)
-sys.stdout.buffer.write(body)
+_ANSWER = r"""
+exec 3<>"/dev/tcp/$1/$2" || exit 1
+printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$3" "$1" >&3
+IFS= read -r line <&3
+case $line in *" 200"*) ;; *) exit 22 ;; esac
+while IFS= read -r line <&3 && [ "${line%$'\r'}" ]; do :; done
+exec cat <&3
 """
 
 
@@ -31,9 +23,9 @@ def script(host: str, port: int, path: str = "/metrics") -> str:
     words = shlex.join((host, str(port), path))
     url = shlex.quote(f"http://{host}:{port}{path}")
     return (
-        "if p=$(command -v python3); then "
-        f'timeout -k 2 30 "$p" -I -S -c {shlex.quote(_PROGRAM)} {words} 2>/dev/null\n'
-        f"else curl -fsS --max-time 20 -- {url} 2>/dev/null; fi"
+        "{ b=$(command -v bash) && "
+        f'timeout -k 2 30 "$b" -c {shlex.quote(_ANSWER)} bash {words} 2>/dev/null; }} || '
+        f"curl -fsS --max-time 20 -- {url} 2>/dev/null"
     )
 
 

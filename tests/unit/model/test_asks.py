@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, FileStat, FileStats, FileTexts, Units
+from gpustate.model.asks import Answer, Units
 from gpustate.model.facts import AskFacts
+from gpustate.model.file_asks import FileStat, FileStats, FileText, FileTexts
 from gpustate.run.ledger import AskLedger, Lock, read_lock
 
 
-@pytest.mark.parametrize("size", ["-5", "9" * 30, "9" * 5000, "٣", "", "x"])
-def test_a_listing_of_files_with_a_wrong_size_is_torn(size: str) -> None:
-    with pytest.raises(ProbeError, match="the listing is torn"):
-        FileTexts("/x/*").parse(Answer(0, f"/x/a\n{size}\nabc\n".encode()))
+@pytest.mark.parametrize("size", ["-5", "9" * 30, "9" * 5000, "٣", "", "x", "2", "4"])
+def test_a_file_with_another_size_than_was_said_is_torn(size: str) -> None:
+    said = f"files=1\n/x/a\n{size} /x/a\nabc".encode()
+    with pytest.raises(ProbeError, match="/x/a: it changed while it was read"):
+        FileText("/x/a").parse(Answer(0, said))
+
+
+@pytest.mark.parametrize("head", ["", "files=", "files=-1", "files=x", "3"])
+def test_a_list_of_files_without_their_number_is_torn(head: str) -> None:
+    for ask in (FileText("/x/a"), FileTexts("/x/*")):
+        with pytest.raises(ProbeError, match="torn"):
+            ask.parse(Answer(0, f"{head}\n/x/a\n0 /x/a\n".encode()))
+
+
+def stat_of_x(line: str) -> dict[str, FileStat]:
+    ask = FileStats(("/x",))
+    mark = re.findall(r"'([0-9a-f]{8})\|", ask.script())[0]
+    return ask.parse(Answer(0, f"{mark}|/x|\n{line}\n".encode()))
 
 
 def test_a_file_whose_mode_is_none_is_an_error() -> None:
     with pytest.raises(ProbeError, match="stat answered"):
-        FileStats(("/x",)).parse(Answer(0, b"regular file|9z|0|0|1|0|0|/x|\n"))
+        stat_of_x("regular file|9z|0|0|1|0|0|/x")
 
 
 def test_numbers_of_a_file_that_are_none_are_zero() -> None:
-    found = FileStats(("/x",)).parse(
-        Answer(0, "character special file|644|²|x|-1|zz|1|/x|\n".encode())
-    )
+    found = stat_of_x("character special file|644|²|x|-1|zz|1|/x")
     assert found == {"/x": FileStat("char", 0o644, 0, 0, 0, None, (0, 1))}
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, FileStats, FileText, FileTexts, Shell
+from gpustate.model.asks import Answer, Shell
+from gpustate.model.file_asks import FileStats, FileText, FileTexts
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.inventory import InventoryNode
 from gpustate.remote import batch
@@ -36,9 +37,8 @@ def answered(made: batch.Batch, before: bytes = b"", after: bytes = b"") -> tupl
 
 
 def test_answers_come_back_in_order_with_their_status(tmp_path) -> None:
-    (tmp_path / "a").write_bytes(b"\xff\x00binary\n\n")
     asks = (
-        FileText(str(tmp_path / "a")),
+        Shell("printf '\\377\\0binary\\n\\n'"),
         FileText(str(tmp_path / "none")),
         Shell("echo x; exit 7"),
     )
@@ -55,8 +55,9 @@ def test_what_a_login_shell_prints_around_the_answer_is_ignored() -> None:
 
 def test_a_file_that_holds_a_frame_of_another_exec_changes_nothing(tmp_path) -> None:
     (tmp_path / "a").write_text("\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n")
-    (answer,) = answered(batch.make_batch(NODE, (FileText(str(tmp_path / "a")),), NONCE))
-    assert answer.text == "\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n"
+    ask = FileText(str(tmp_path / "a"))
+    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
+    assert ask.parse(answer) == "\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n"
 
 
 def test_several_files_come_back_with_exact_bytes(tmp_path) -> None:
@@ -65,6 +66,46 @@ def test_several_files_come_back_with_exact_bytes(tmp_path) -> None:
     ask = FileTexts(f"{tmp_path}/*.conf")
     (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
     assert list(ask.parse(answer).values()) == ["no newline", "two\n\n"]
+
+
+def test_files_that_several_states_read_come_back_each_to_whom_asked(tmp_path) -> None:
+    contents = {"a": b"no newline", "b": b"", "c": b"\n\n7 x\n", "d e'f": "\u2603\n".encode()}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "lost").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to("a")
+    wanted = {name: content.decode() for name, content in contents.items()}
+    wanted |= {"none": None, "lost": None, "link": "no newline", "folder": None}
+    asks = [FileText(str(tmp_path / name)) for name in wanted]
+    made = batch.make_batch(NODE, asks, NONCE)
+    assert len(made.asks) == 1
+    found = dict(zip(wanted, zip(asks, answered(made), strict=True), strict=True))
+    with pytest.raises(ProbeError, match="folder is no file that can be read"):
+        found["folder"][0].parse(found.pop("folder")[1])
+    assert {name: ask.parse(answer) for name, (ask, answer) in found.items()} == {
+        name: wanted[name] for name in found
+    }
+
+
+def test_files_behind_several_patterns_come_back_each_to_whom_asked(tmp_path) -> None:
+    for name in ("a.conf", "b.conf", "c.list", "new\nline.conf"):
+        (tmp_path / name).write_text(f"in {name}")
+    asks = [FileTexts(f"{tmp_path}/*.conf"), FileTexts(f"{tmp_path}/*"), FileTexts("/nowhere/*")]
+    found = [
+        ask.parse(answer)
+        for ask, answer in zip(asks, answered(batch.make_batch(NODE, asks, NONCE)), strict=True)
+    ]
+    names = [[path.rpartition("/")[2] for path in one] for one in found]
+    assert names == [["a.conf", "b.conf"], ["a.conf", "b.conf", "c.list"], []]
+    assert found[1][f"{tmp_path}/c.list"] == "in c.list"
+    stats = [FileStats((f"{tmp_path}/*.conf",)), FileStats((f"{tmp_path}/*.list", "/none"))]
+    seen = [
+        ask.parse(answer)
+        for ask, answer in zip(stats, answered(batch.make_batch(NODE, stats, NONCE)), strict=True)
+    ]
+    assert [set(one) for one in seen][1] == {f"{tmp_path}/c.list"}
+    assert f"{tmp_path}/a.conf" in seen[0]
 
 
 def test_stats_tell_links_from_files(tmp_path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpustate.model.asks import Answer, Candidates, FileText, Packages, Shell, Units
+from gpustate.model.asks import Answer, Candidates, Packages, Shell, Units
+from gpustate.model.file_asks import FileText
 from gpustate.model.inventory import InventoryNode
 from gpustate.remote.batch import Batch, make_batch
 
@@ -18,7 +19,7 @@ def test_asks_of_a_kind_leave_as_one_behind_whatever_waits() -> None:
     made = batch(first, FileText("/etc/x"), wait, second)
     assert made.asks == (FileText("/etc/x"), wait, Units(("b.service", "a.service")))
     assert made.numbers == (2, 0, 1, 2)
-    assert made.script.count("systemctl show") == 1
+    assert made.script.count("systemctl list-units") == 1
 
 
 def test_a_lone_ask_leaves_as_it_is() -> None:

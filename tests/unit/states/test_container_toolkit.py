@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, ops
-from gpustate.model import asks
+from gpustate.model import asks, file_asks
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
 from gpustate.testing import FakeNode, converge
 from gpustate.text.toolkit_config import CONFIG_PATH
@@ -39,8 +39,8 @@ class Node(FakeNode):
         )
 
     def _answer(self, ask: asks.Ask[Any]) -> Any:
-        if isinstance(ask, asks.FileStats) and "/originals/" in ask.patterns[0]:
-            there = asks.FileStat("file", 0o600, 0, 0, 9)
+        if isinstance(ask, file_asks.FileStats) and "/originals/" in ask.patterns[0]:
+            there = file_asks.FileStat("file", 0o600, 0, 0, 9)
             return {ask.patterns[0]: there} if CONFIG_PATH in self.originals else {}
         return super()._answer(ask)
 

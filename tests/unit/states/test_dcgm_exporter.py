@@ -10,7 +10,7 @@ import pytest
 
 from gpustate import Disruption, ops
 from gpustate.errors import PolicyError
-from gpustate.model.asks import FileStat
+from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.model.policy import build
 from gpustate.states.dcgm_exporter import (
@@ -54,7 +54,7 @@ class World:
         settings: dict[str, Any] = {
             "candidates": {NAME: [("4.8.3-1", "vendor"), ("4.8.2-1", "vendor")]},
             "answers": {"GpuFacts": NVML, "FileStats": self.stats},
-            "shell": {"MainPID": self.look, "create_connection": self.scrape},
+            "shell": {"MainPID": self.look, "/dev/tcp": self.scrape},
             "runs": {
                 "make the folder": self.make,
                 "folders that are": lambda _: None,

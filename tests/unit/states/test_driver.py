@@ -633,7 +633,7 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     [
         (Live(installer=True), {}, "nvidia-uninstall"),
         (Live(operator=True), {}, "driver.enabled=false"),
-        (Live(), {"os_id": "rhel", "package_manager": "dnf"}, "Debian and Ubuntu only"),
+        (Live(), {"os_id": "arch", "package_manager": "pacman"}, "are called on arch"),
     ],
 )
 def test_a_driver_of_somebody_else_is_left_alone(

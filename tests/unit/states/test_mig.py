@@ -11,8 +11,9 @@ import pytest
 from gpustate import Disruption, NodeFacts
 from gpustate.errors import PolicyError
 from gpustate.mig.live import uses_of
-from gpustate.model.asks import Answer, FileTexts
+from gpustate.model.asks import Answer
 from gpustate.model.building import build, parameters
+from gpustate.model.file_asks import FileTexts
 from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import Reboot
 from gpustate.states.mig import MigLayoutApplied

@@ -36,7 +36,7 @@ class Guest(FakeNode):
         super().__init__(**{**settings, **more})
 
     def _stat(self) -> dict[str, Any]:
-        from gpustate.model.asks import FileStat
+        from gpustate.model.file_asks import FileStat
 
         if TOKEN_PATH not in self.files:
             return {}

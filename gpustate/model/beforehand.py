@@ -1,0 +1,109 @@
+"""What several fragments want to know of a node, found out once, ahead of all of them.
+
+A fragment writes :func:`shown` or :data:`APT_KEY` where it would call a program: both are a variable with
+that call as its default. Where fragments leave together the variable is set by what :func:`prelude` puts
+before them; everywhere else, in a step or alone, the default does the same.
+
+Programs whose answer depends on files alone are asked again only when one of those files is another:
+:data:`KEPT`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from gpustate.text import systemd
+
+_KEYS = (*systemd.SHOW_KEYS, "MainPID", "ExecMainStartTimestamp", "ExecStart")
+_SHOW = f"timeout -k 2 10 systemctl show -p {','.join(_KEYS)} --"
+_PLAIN = "--plain --no-legend --no-pager --"
+_FILES = f"timeout -k 2 10 systemctl list-unit-files {_PLAIN}"
+_LOADED = f"timeout -k 2 10 systemctl list-units --all {_PLAIN}"
+_SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
+
+_APT_FILES = (
+    '"${APT_CONFIG-/nowhere}" /etc/apt/*.conf /etc/apt/apt.conf.d/* /etc/apt/preferences /etc/apt/preferences.d/* '
+    "/etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists /var/lib/apt/lists/* "
+    "/var/lib/dpkg/status /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
+)
+_APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
+#: sh: what apt's answers depend on, for ``kept``: in double quotes.
+APT_KEY = f"${{APT_KEY-{_APT}}}"
+
+#: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
+#: runs it otherwise. Only the answer of a command that ended well is kept.
+KEPT = r"""
+kept() {
+  w=; { IFS= read -r w <"$G/cache/$1"; } 2>/dev/null
+  [ -n "$2" ] && [ "$w" = "$2" ] && { tail -n +2 "$G/cache/$1"; return; }
+  n=$1 k=$2; shift 2; o=$("$@"); s=$?
+  [ -z "$o" ] || printf '%s\n' "$o"
+  [ $s = 0 ] || return $s
+  [ -z "$k" ] || [ ! -d "$G" ] || ( umask 077; mkdir -p "$G/cache" && printf '%s\n' "$k" ${o:+"$o"} >"$G/cache/$n.$$" && mv -f "$G/cache/$n.$$" "$G/cache/$n" )
+}
+"""
+
+
+def _variable(unit: str) -> str:
+    return "U_" + re.sub(r"\W", "_", unit, flags=re.ASCII)
+
+
+def shown(unit: str) -> str:
+    """Sh for ``Key=value`` lines of a unit as it is when the fragments begin: in double quotes or a here-document.
+
+    The keys are those of :class:`gpustate.text.systemd.Unit`, MainPID, ExecMainStartTimestamp and ExecStart.
+    """
+    return f"${{{_variable(unit)}-$({_SHOW} {shlex.quote(unit)} 2>/dev/null)}}"
+
+
+def unit_files(names: Iterable[str]) -> str:
+    """Sh for what ``systemctl list-unit-files --plain`` says of at least some units: in double quotes."""
+    return f"${{UNIT_FILES-$({_FILES} {shlex.join(names)} 2>/dev/null)}}"
+
+
+def prelude(fragments: str) -> str:
+    """Sh that sets what fragments refer to; empty where they refer to nothing."""
+    units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
+    found = ""
+    if len(units) > 1:
+        found += _UNITS.format(
+            rows=" ".join(f"'{variable} {unit}'" for unit, variable in units.items()),
+            files=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
+            loaded=f"{_LOADED} {LOADED_IN_ALL} {' '.join(units)}",
+            show=_SHOW,
+            variables=" ".join(units.values()),
+        )
+    if fragments.count(APT_KEY) > 1:
+        found += f"APT_KEY={_APT}\n"
+    return found
+
+
+#: A unit file, and a unit in memory, of every systemd: were they not listed, neither list could be trusted.
+FILE_OF_ALL, LOADED_IN_ALL = "basic.target", "init.scope"
+# systemd takes milliseconds to show one unit, and to list a hundred. So those that neither have a file nor are
+# in memory are not shown. Blocks come in the order that was asked for; were one missing, or a list, each
+# fragment asks for itself. An instance is listed by the name of its template.
+_UNITS = """if [ -d /run/systemd/system ]; then
+n='
+'; UNIT_FILES=$({files} 2>/dev/null); e="$n$UNIT_FILES$n$({loaded} 2>/dev/null)"; p=; v=
+case "$e" in *"${{n}}{file} "*"${{n}}{scope} "*)
+  for r in {rows}; do
+    case "$e" in *"$n${{r#* }} "*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;; *) case $r in
+      *@*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;;
+      *) eval "${{r% *}}='Id=${{r#* }}${{n}}LoadState=not-found${{n}}ActiveState=inactive'" ;; esac ;; esac
+  done
+  set -- $v; b=
+  while IFS= read -r l; do if [ -n "$l" ]; then b="$b$l$n"
+    elif [ -n "$b" ] && [ $# != 0 ]; then eval "$1=\\$b"; shift; b=; fi
+  done <<END
+$({show} $p 2>/dev/null)
+
+END
+  [ $# = 0 ] || unset {variables}; set -- ;;
+*) unset UNIT_FILES ;; esac
+fi
+""".replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
+
+__all__ = ["APT_KEY", "KEPT", "prelude", "shown", "unit_files"]

@@ -1,0 +1,120 @@
+"""What fragments find out together: the real sh over a stand-in for systemctl that counts its calls."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpustate.model import beforehand
+from gpustate.model.asks import Shell, Units
+from gpustate.model.inventory import InventoryNode
+from gpustate.remote.batch import AnswerReader, make_batch
+
+SYSTEMCTL = r"""#!/bin/sh
+echo "$1" >>@HERE@/calls
+verb=$1; while [ "$1" != -- ]; do shift; done; shift
+case $verb in
+  list-unit-files) for u; do case $u in @FILES@) echo "$u enabled enabled";; esac; done;;
+  list-units) for u; do case $u in @LOADED@) echo "$u not-found active running";; esac; done;;
+  show) f=; for u; do
+    echo "$u" >>@HERE@/shown; [ -z "$f" ] || echo; f=1
+    printf 'LoadState=loaded\nExecStart={ argv[]=/usr/bin/%s }\nId=%s\nUnitFileState=disabled\n' "$u" "$u"
+  done;;
+esac
+"""
+
+
+class Host:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "run").mkdir()
+
+    def systemctl(self, files: str, loaded: str) -> None:
+        text = SYSTEMCTL.replace("@HERE@", str(self.folder))
+        program = self.folder / "systemctl"
+        program.write_text(text.replace("@FILES@", files).replace("@LOADED@", loaded))
+        program.chmod(0o755)
+
+    def said(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().split() if path.exists() else []
+
+    def run(self, script: str) -> bytes:
+        script = script.replace("/run/systemd/system", str(self.folder / "run"))
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin", "G": str(self.folder)}
+        return subprocess.run(
+            ["sh"], input=script.encode(), capture_output=True, env=environment, check=False
+        ).stdout
+
+    def units(self, *asks: Units) -> list[dict[str, tuple[str, str]]]:
+        batch = make_batch(InventoryNode("gpu1"), asks, "nonce")
+        reader = AnswerReader(batch)
+        reader.feed(self.run(batch.script))
+        found = [ask.parse(one) for ask, one in zip(asks, reader.answers(), strict=True)]
+        return [{k: (u.load_state, u.unit_file_state) for k, u in one.items()} for one in found]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_only_units_that_are_there_are_shown_and_all_are_known(host: Host) -> None:
+    host.systemctl("basic.target|a.service", "init.scope|gone.service")
+    first, second = host.units(
+        Units(("a.service", "none.service")), Units(("gone.service", "b@1.service", "a.service"))
+    )
+    assert first == {"a.service": ("loaded", "enabled"), "none.service": ("not-found", "")}
+    assert second == {
+        "gone.service": ("loaded", "disabled"),
+        "b@1.service": ("loaded", "disabled"),
+        "a.service": ("loaded", "enabled"),
+    }
+    assert host.said("calls") == ["list-unit-files", "list-units", "show"]
+    assert "none.service" not in host.said("shown")
+
+
+@pytest.mark.parametrize(
+    ("files", "loaded"), [("nothing", "init.scope"), ("basic.target|a.service", "nothing")]
+)
+def test_lists_that_cannot_be_whole_are_not_believed(host: Host, files: str, loaded: str) -> None:
+    host.systemctl(files, loaded)
+    (found,) = host.units(Units(("a.service", "b.service")))
+    assert {load for load, _ in found.values()} == {"loaded"}
+    assert host.said("shown") == ["a.service", "b.service"]
+
+
+def test_a_fragment_alone_asks_for_its_unit_itself(host: Host) -> None:
+    host.systemctl("basic.target", "init.scope")
+    said = host.run(f"cat <<END\n{beforehand.shown('x-y.service')}\nEND\n")
+    assert b"argv[]=/usr/bin/x-y.service" in said
+    assert host.said("calls") == ["show"]
+
+
+def test_what_waits_goes_before_what_is_found_out_for_all(host: Host) -> None:
+    asks = (Units(("a.service", "b.service")), Shell("echo waited", waits=True))
+    script = make_batch(InventoryNode("gpu1"), asks, "nonce").script
+    assert script.index("echo waited") < script.index("list-units")
+
+
+def kept(host: Host, key: str, command: str) -> str:
+    text = f"{beforehand.KEPT}\nsay() {{ {command}; }}\nkept name '{key}' say; echo \"ended $?\""
+    return host.run(text).decode()
+
+
+def test_an_answer_is_kept_as_long_as_the_key_is_the_same(host: Host) -> None:
+    assert kept(host, "one", "echo a; echo b") == "a\nb\nended 0\n"
+    assert kept(host, "one", "echo c") == "a\nb\nended 0\n"
+    assert kept(host, "two", "echo c") == "c\nended 0\n"
+    assert kept(host, "three", ":") == "ended 0\n"
+    assert kept(host, "three", "echo d") == "ended 0\n"
+    assert (host.folder / "cache/name").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_answer_of_a_command_that_fails_or_without_a_key_is_not_kept(host: Host) -> None:
+    assert kept(host, "one", "echo a; return 3") == "a\nended 3\n"
+    assert kept(host, "one", "echo b") == "b\nended 0\n"
+    assert kept(host, "", "echo c") == "c\nended 0\n"
+    assert kept(host, "", "echo d") == "d\nended 0\n"
