@@ -31,6 +31,7 @@ from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
 from gpustate.text import dpkg, keyed, mps
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.text.numbers import whole
+from gpustate.text.rpm import is_rpm
 
 UNIT = mps.UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -63,6 +64,7 @@ class Observed:
     kubelet: bool = False
     systemd: bool = True
     image: bool = False
+    manager: str = "apt"
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -135,6 +137,7 @@ class MpsRunning(State[Observed]):
             kubelet=kubelet is not None and kubelet.active,
             systemd=facts.systemd or facts.image,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
@@ -224,10 +227,11 @@ class MpsRunning(State[Observed]):
         if not seen.nvml.works:
             return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
         if not seen.control and self._package(seen) is None:
+            none = "" if is_rpm(seen.manager) else f", and no repository offers {PACKAGE} "
+            version = "" if is_rpm(seen.manager) else seen.nvml.driver_version
             return (
-                f"nvidia-cuda-mps-control is not there, and no repository offers {PACKAGE} "
-                f"{seen.nvml.driver_version}; install the driver's package that has it (Ubuntu: "
-                "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda)"
+                f"nvidia-cuda-mps-control is not there{none}{version}; install the driver's package that has it (Ubuntu: "
+                "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda, SUSE: nvidia-compute-utils-G06)"
             )
         return self._unfit(seen)
 
@@ -280,7 +284,8 @@ class MpsRunning(State[Observed]):
             return
         wanted = self.desired(seen)
         if "package" in plan.fields and wanted.package is not None:
-            yield ops.AptInstall(((PACKAGE, wanted.package),), hold=True, timeout=900)
+            named = ((PACKAGE, wanted.package),)
+            yield ops.install(seen.manager, named, hold=True, timeout=900)
         if "unit_text" in plan.fields and wanted.unit_text is not None:
             yield ops.PutText(UNIT_PATH, wanted.unit_text, mode=0o644)
             yield ops.DaemonReload()
@@ -312,7 +317,7 @@ class MpsRunning(State[Observed]):
         if "proven" in plan.fields:
             yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
         if "package" in plan.fields:
-            yield ops.AptRemove((PACKAGE,))
+            yield ops.remove(seen.manager, (PACKAGE,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         """Nothing: the unit names GPUs, which an image does not have."""

@@ -42,12 +42,25 @@ def _row(found: Diagnosis) -> dict[str, Any]:
         "seen_before": list(cause.threads) if cause else [],
         "checks": plain(found.checks),
         "not_judged": list(found.open),
+        "warnings": list(found.warnings),
+        "cuda_proven": found.proven,
     }
+
+
+def verdict(found: Diagnosis) -> tuple[str, str]:
+    """The headline: of a node whose CUDA nobody proved, it is not known that every link holds."""
+    if found.broken is not None:
+        return f"broken: {found.broken.name} ({found.name})", "red"
+    if found.proven:
+        return "every link holds", "green"
+    return "no broken link found; CUDA is not proven", "yellow"
 
 
 def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     """The chain up to its break, and what is known of it."""
     checks_page(page, row["checks"])
+    for warning in found.warnings:
+        page.add("  ", ("!", "yellow"), f" {warning}")
     if found.broken is None:
         return
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
@@ -106,12 +119,7 @@ def explain(node: str, output: str, **options: Any) -> None:
             codes.append(EXIT_VALIDATION)
         row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
         rows.append({**row, **({"first_boot": first_boot} if first_boot else {})})
-        verdict = (
-            ("every link holds", "green")
-            if found.broken is None
-            else (f"broken: {found.broken.name} ({found.name})", "red")
-        )
-        page.add((one.name, "bold"), "  ", verdict)
+        page.add((one.name, "bold"), "  ", verdict(found))
         _page(page, found, row)
         if view.cut_short:
             page.add(

@@ -7,6 +7,7 @@ Each is plain data; its ``script`` is what runs on the node, with the functions 
 from __future__ import annotations
 
 import base64
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUni
 from gpustate.ops.upload import Upload
 
 _q, _words = shlex.quote, shlex.join
+#: What every shell leaves as it is in a here-document.
+_PLAIN = re.compile(r"[\t\n -~]*\n")
 
 
 def _checked_path(path: str) -> str:
@@ -49,10 +52,14 @@ class PutText(Step):
         return f"write {self.path}"
 
     def script(self) -> str:
-        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         mode = "-" if self.mode is None else f"{self.mode:04o}"
         owner = "-" if self.owner is None else _q(self.owner)
         path = _q(_checked_path(self.path))
+        # Plain text travels as it is, at the cost of a process less; in a shell of its own, for what
+        # is around it has variables too.
+        if _PLAIN.fullmatch(self.text) and "\nEND\n" not in f"\n{self.text}":
+            return f"( put {path} {mode} {owner} ) <<'END'\n{self.text}END\n"
+        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         return f"base64 -d <<'END' | put {path} {mode} {owner}\n{data}END\n"
 
 

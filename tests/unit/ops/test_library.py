@@ -177,6 +177,16 @@ def test_roll_back_puts_files_back_as_they_were_before_this_run(
     assert {"e": "effect", "i": 3, "did": "rolled-back"} in journal
 
 
+def test_keeping_a_files_bytes_leaves_the_variables_of_a_step_alone(
+    place: Place, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("before")
+    text = f'k=kernel; s=submenu; keep {path}; [ "$k $s" = "kernel submenu" ]; effect same'
+    assert statuses(place.run(one(ops.Run(text, "keep")))) == [0]
+    assert place.run(one(ops.RestoreOriginal(str(path))))
+
+
 def test_a_failed_step_skips_the_rest_of_its_state_and_the_states_that_need_it(
     place: Place, tmp_path: Path
 ) -> None:
