@@ -102,6 +102,9 @@ for f in "$SYS"/class/infiniband/*/device/vpd; do
   [ -r "$f" ] && grep -qa SW_MNG "$f" && { f=${f%/device/vpd}; printf 'sw_mng=%s\n' "${f##*/}"; }
 done
 for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
+set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+[ $# = 0 ] || stat -L -c 'device_mode=%n|%a' "$@"
+grep -sE '^(DeviceFileMode|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
@@ -133,7 +136,7 @@ fi
 
 _UNITS = r"""
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic -- @UNITS@)
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
@@ -161,6 +164,28 @@ for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
   [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
   tr -d '",' <"$f" | awk -v f="$f" '{ sub(/^[ \t-]*/, "") }
     /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
+done
+f=/etc/nvidia-container-runtime/config.toml
+if [ -f "$f" ]; then
+  [ "$(wc -c <"$f")" -gt 65536 ] || { echo toolkit_config=; sed 's/^/toolkit_config=/' "$f"; echo; }
+elif [ -e "$f" ]; then printf 'no_file=%s|%s\n' "$f" "$(stat -c %F "$f")"; fi
+n=0
+for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -e "$f" ] || continue
+  ours=; case ${f##*/} in nvidia.yaml|nvidia.json) ours=1 ;; esac
+  [ -f "$f" ] || { [ -z "$ours" ] || printf 'no_file=%s|%s\n' "$f" "$(stat -L -c %F "$f")"; continue; }
+  [ -n "$ours" ] || grep -q 'nvidia\.com/gpu' "$f" || continue
+  stat -L -c 'cdi_mode=%n|%a' "$f"
+  n=$((n + 1)); [ "$(wc -c <"$f")" -gt 400000 ] || { printf 'cdi_file=%s|%s\n' $n "$f"; sed "s/^/cdi_text=$n|/" "$f"; echo; }
+done
+for f in /etc/cdi /var/run/cdi; do [ ! -d "$f" ] || stat -L -c 'cdi_mode=%n|%a' "$f"; done
+for k in "$G"/originals/*.path; do
+  [ -f "$k" ] || continue
+  p=; IFS= read -r p <"$k"
+  case $p in
+    */etc/containerd/*|*/etc/nvidia-container-runtime/*|*/etc/crio/*|*/etc/docker/daemon.json)
+      if [ -f "${k%.path}" ]; then printf 'kept=%s|%s\n' "$p" "${k%.path}"; else printf 'kept=%s|\n' "$p"; fi ;;
+  esac
 done
 """
 

@@ -19,6 +19,8 @@ from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUni
 from gpustate.ops.upload import Upload
 
 _q, _words = shlex.quote, shlex.join
+#: What every shell leaves as it is in a here-document.
+_PLAIN = re.compile(r"[\t\n -~]*\n")
 
 _STARTS = re.compile(r"systemctl (?:--?\S+ )*(?:start|restart|enable|add-wants) ([^;&|\n]*)")
 _UNMASKS = re.compile(r"systemctl (?:--?\S+ )*unmask ([^;&|\n]*)")
@@ -60,11 +62,15 @@ class PutText(Step):
         return f"write {self.path}"
 
     def script(self) -> str:
-        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         mode = "-" if self.mode is None else f"{self.mode:04o}"
         # A file with a mode of ours is ours.
         owner = ("-" if self.mode is None else "own") if self.owner is None else _q(self.owner)
         path = _q(_checked_path(self.path))
+        # Plain text travels as it is, at the cost of a process less; in a shell of its own, for what
+        # is around it has variables too.
+        if _PLAIN.fullmatch(self.text) and "\nEND\n" not in f"\n{self.text}":
+            return f"( put {path} {mode} {owner} ) <<'END'\n{self.text}END\n"
+        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         return f"base64 -d <<'END' | put {path} {mode} {owner}\n{data}END\n"
 
 

@@ -89,7 +89,7 @@ def _program_text(
         'printf "%s\\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"\n'
         '. "$R/library"\n'
         '[ ! -s "$J" ] || exit 0\n'
-        """entry '{"e":"start","t":'"$(now)"'}'\n"""
+        """now; entry '{"e":"start","t":'"$NOW"'}'\n"""
         # The start-up of the program is told apart from its end even when it is killed at once.
          + program.text
     )

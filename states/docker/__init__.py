@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, or_refusal, require, writes
+from gpustate.ops.daemons import RUNNING, Daemon, and_kept, or_refusal, require, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -238,7 +238,8 @@ class DockerRuntime(State[Observed]):
         try:
             self._edit(seen)
         except (ProbeError, RefusedError) as error:
-            return str(error)
+            kept = {seen.found.config_path: seen.found.original} if seen.ours else {}
+            return and_kept(str(error), kept)
         return None
 
     def plan(self, seen: Observed) -> Plan:

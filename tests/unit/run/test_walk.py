@@ -16,10 +16,11 @@ import pytest
 from filestates import First, Runner, Second, Seen, Third, here, request
 
 from gpustate import Disruption, Node, Plan, Policy, State
+from gpustate.model.change import Change
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import NodeStatus, Outcome
+from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.plan import document
-from gpustate.run import fleet
+from gpustate.run import fleet, settle
 from gpustate.run.events import Event
 
 
@@ -401,3 +402,34 @@ def test_what_comes_after_something_not_known_yet_waits_for_its_stage(
     )
     assert set(outcomes(result).values()) == {Outcome.CHANGED}
     assert result.nodes[0].execs == 5
+
+
+def test_the_last_line_counts_nodes_as_the_plan_does() -> None:
+    pending = StateResult("a", Outcome.PENDING)
+    done = StateResult("a", Outcome.CHANGED)
+    result = fleet.FleetResult(
+        "r",
+        [
+            NodeResult("one", NodeStatus.REFUSED, states=[pending]),
+            NodeResult("two", NodeStatus.OK, states=[pending]),
+            NodeResult("three", NodeStatus.FAILED, states=[pending]),
+        ],
+    )
+    assert " changed=1 unchanged=0 failed=1 " in result.summary()
+    proofs = fleet.FleetResult("r", [NodeResult("one", states=[done])], applied=True)
+    assert " changed=1 unchanged=0 " in proofs.summary()
+    proofs.proved = True
+    assert " changed=0 unchanged=1 " in proofs.summary()
+
+
+def test_what_its_own_steps_did_not_settle_is_shown_where_it_differs() -> None:
+    same = "nvidia.com/gpu.machine=a\n" * 20
+    change = Change("text", same + "count=8\n", same + "count=7\n", path="/etc/x")
+    told = settle.differences((change,))
+    assert "count=8" in told
+    assert "count=7" in told
+    assert len(told) < 400
+    assert "look what else writes /etc/x" in settle.next_move((change,))
+    assert "count" not in settle.differences((replace(change, secret=True),))
+    many = [Change(f"f{n}", n, n + 1) for n in range(6)]
+    assert settle.differences(many).endswith("f3 is 3, should be 4; and 2 more")
