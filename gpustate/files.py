@@ -93,7 +93,7 @@ class TextFiles:
             raise self.error(
                 "is a directory, wanted a file",
                 place=path,
-                fix=f"name the {self.kind} file inside it",
+                fix=f"name the {self.kind}{'' if 'file' in self.kind.split() else ' file'} inside it",
             )
         if not stat.S_ISREG(mode) and not path.startswith(_HANDED_OVER):
             raise self.error("is neither a file nor a link to one", place=path)

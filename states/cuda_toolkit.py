@@ -3,14 +3,15 @@
 Each version has a folder of its own, /usr/local/cuda-X.Y. /usr/local/cuda leads to one of them, and
 programs that were built with that one expect it to stay.
 
-Surprising: the packages move /usr/local/cuda by themselves: it is one of Debian's alternatives, in automatic mode
+Surprising: the packages move /usr/local/cuda by themselves: it is an alternative on every distribution, in automatic mode
 with the highest version on top, so that installing 13.0 for one user changes the compiler of all. Here it
 moves only when the policy says so. And the package ``cuda`` (or ``cuda-X-Y``) brings a driver; only
 ``cuda-toolkit-X-Y`` does not. Whatever would bring or move a driver is stopped before it starts.
 
 Sources:
     NVIDIA CUDA installation guide for Linux, "Meta Packages" and "Post-installation"; update-alternatives(1);
-    package lists of CUDA 12.9 (cuda-toolkit-12-9-config-common makes the alternatives cuda and cuda-12).
+    package lists of CUDA 12.9 (cuda-toolkit-12-9-config-common makes the alternatives cuda and cuda-12);
+    fedora-sysv/chkconfig, alternatives.c (the file of a group: mode, link, then paths with priorities).
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ GROUP = "cuda"
 LINK_RECORD = "/var/lib/gpustate/cuda-link"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 
-_LOOK = f"""update-alternatives --query {GROUP} 2>/dev/null
+#: sh: what ``update-alternatives --query`` says; RHEL's has no such option, and keeps the same in a file.
+QUERY = f"""cuda_query() {{
+  update-alternatives --query {GROUP} 2>/dev/null && return 0
+  f=/var/lib/alternatives/{GROUP}; m=; {{ read -r m <"$f"; }} 2>/dev/null || return 1
+  printf 'Name: {GROUP}\\nLink: {LINK}\\nStatus: %s\\nValue: %s\\n' "$m" "$(readlink /etc/alternatives/{GROUP})"
+  sed -n '3,$s|^{LINK}-[0-9].*|Alternative: &|p' "$f"
+}}
+"""
+
+_LOOK = f"""{QUERY}cuda_query
 [ -L {LINK} ] && echo "leads=$(readlink {LINK})"; [ -d {LINK} ] && [ ! -L {LINK} ] && echo "leads=."
 for n in {LINK}-[0-9]*/bin/nvcc; do
   [ -x "$n" ] || continue; d=${{n%/bin/nvcc}}
@@ -41,14 +51,14 @@ for n in {LINK}-[0-9]*/bin/nvcc; do
 done
 :"""
 
-_NOTE = f"""[ -e {LINK_RECORD} ] && {{ effect same; exit 0; }}
-s=$(update-alternatives --query {GROUP} 2>/dev/null) || {{ echo none >{LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted; exit 0; }}
+_NOTE = f"""{QUERY}[ -e {LINK_RECORD} ] && {{ effect same; exit 0; }}
+s=$(cuda_query) || {{ echo none >{LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted; exit 0; }}
 m=$(printf '%s\\n' "$s" | sed -n 's/^Status: //p'); p=$(printf '%s\\n' "$s" | sed -n 's/^Value: //p')
 printf '%s %s\\n' "$m" "$p" >{LINK_RECORD}.new; sync {LINK_RECORD}.new; mv -f {LINK_RECORD}.new {LINK_RECORD}; effect noted"""
 
-_BACK = f"""[ -e {LINK_RECORD} ] || {{ effect same; exit 0; }}
+_BACK = f"""{QUERY}[ -e {LINK_RECORD} ] || {{ effect same; exit 0; }}
 read -r m p <{LINK_RECORD} || :
-if update-alternatives --query {GROUP} >/dev/null 2>&1; then
+if ( cuda_query ) >/dev/null 2>&1; then
   case $m in
     manual) if [ -e "$p" ]; then update-alternatives --set {GROUP} "$p"; else update-alternatives --auto {GROUP}; fi ;;
     *) update-alternatives --auto {GROUP} ;;
@@ -192,11 +202,6 @@ class CudaToolkits(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent:
             return None
-        if is_rpm(seen.manager) and (self.versions or self.default):
-            return (
-                f"CUDA toolkits are installed with apt on Debian and Ubuntu only so far, this node has {seen.manager}; "
-                "leave the state out for it with only="
-            )
         for version, (name, found) in zip(self.versions, self._wanted(seen).items(), strict=True):
             if found is None:
                 have = dict(seen.offered).get(name, ())
@@ -240,7 +245,7 @@ class CudaToolkits(State[Observed]):
             if plan.fields & {"packages", "brought"}:
                 came = set((seen.brought or "").split())
                 roots = tuple(sorted(name for name in seen.packages if name in came))
-                yield brought.take_back(self.name, roots)
+                yield brought.take_back(self.name, roots, manager=seen.manager)
             if "link_record" in plan.fields:
                 yield ops.Run(_BACK, f"give {LINK} back", timeout=60)
             return
@@ -253,7 +258,7 @@ class CudaToolkits(State[Observed]):
         if plan.fields & {"packages", "link"}:
             yield ops.Run(_NOTE, f"note where {LINK} leads", timeout=60)
         if missing:
-            yield brought.bring(self.name, missing)
+            yield brought.bring(self.name, missing, manager=seen.manager)
         elif "nvcc" in plan.fields:
             yield ops.Run(self._mend(seen), "put the files of the toolkits back", timeout=3600)
         if plan.fields & {"packages", "link"}:
@@ -266,6 +271,15 @@ class CudaToolkits(State[Observed]):
             for version in self.versions
             if not seen.nvcc.get(version, "").startswith(f"{version}.")
         )
+        if is_rpm(seen.manager):
+            # A package that is gone altogether can be installed, and not reinstalled.
+            return (
+                f"PM={seen.manager}; GO=; gone=; there=\n"
+                f'for p in {names}; do if rpm -q "$p" >/dev/null; then there="$there $p"; else gone="$gone $p"; fi; done\n'
+                f"rpm_open {names}\n"
+                "mend() { AGAIN=$1; shift; [ $# -gt 0 ] || return 0; NAMES=$*; WANT=$*; rpm_fetch && rpm_swap; }\n"
+                "mend '' $gone && mend 1 $there"
+            )
         return f"apt_fetch --reinstall {names} && apt_swap --reinstall {names}"
 
     def _set(self, seen: Observed) -> str:
@@ -273,8 +287,8 @@ class CudaToolkits(State[Observed]):
             path = f"{LINK}-{self.default}"
             return f"update-alternatives --set {GROUP} {path}; effect set"
         return (
-            f"read -r m p <{LINK_RECORD} || :\n"
-            f"n=$(update-alternatives --query {GROUP} 2>/dev/null | sed -n 's/^Value: //p')\n"
+            f"{QUERY}read -r m p <{LINK_RECORD} || :\n"
+            "n=$(cuda_query | sed -n 's/^Value: //p')\n"
             f'if [ -n "${{p-}}" ] && [ "$p" != none ] && [ "$n" != "$p" ] && [ -e "$p" ]; then update-alternatives --set {GROUP} "$p"; effect kept; else effect same; fi'
         )
 

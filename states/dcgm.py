@@ -112,7 +112,7 @@ class DcgmRunning(State[Observed]):
         found = node.packages(f"{packages.OLD}*")
         offered = node.candidates(*packages.all_names())
         unit = node.units(UNIT).get(UNIT)
-        drop_in = node.read_text(DROP_IN_PATH)
+        drop_in = node.own_text(DROP_IN_PATH)
         keys = keyed.lists(node.shell(_LOOK).stdout)
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}

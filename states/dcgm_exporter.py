@@ -174,8 +174,8 @@ class DcgmExporterRunning(State[Observed]):
         found = node.packages(*packages.EXPORTERS)
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)
-        unit_text, drop_in = node.read_text(UNIT_PATH), node.read_text(DROP_IN_PATH)
-        counters = node.read_text(COUNTERS_PATH)
+        unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
+        counters = node.own_text(COUNTERS_PATH)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         keys = _keys(node.shell(_LOOK).stdout)
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'

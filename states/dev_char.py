@@ -95,7 +95,7 @@ class DevCharLinks(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        rule = node.read_text(RULE_PATH)
+        rule = node.own_text(RULE_PATH)
         theirs = [node.read_text(path) for path in _ELSEWHERE]
         said = node.shell(_SCRIPT).stdout
         rows = read_rows(said.encode(), "the device nodes", ())

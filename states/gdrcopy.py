@@ -6,13 +6,15 @@ one tree of the NVIDIA driver.
 Surprising: a module built against the open driver's tree refuses to load beside the proprietary
 driver, and the other way round it loads and is slow on Grace: so a change of the driver's kind means
 to build it anew, which no package does. And /dev/gdrdrv does not come by itself with every
-version: up to 2.5 an init script makes it, later udev and a line of modprobe.d do.
+version: up to 2.5 an init script makes it, later udev and a line of modprobe.d do. SUSE's package gives
+it to the group video only, at every load; that is left as it is.
 
 Which kind of driver a module was built for only its description says; its license is the same for both.
 
 Sources:
     NVIDIA/gdrcopy v2.6: README.md, src/gdrdrv/gdrdrv.c (description), src/gdrdrv/Makefile, packages/dkms.conf, packages/modprobe.d/gdrdrv.conf,
-    packages/udev/rules.d/70-gdrdrv.rules, packages/dkms/debian (gdrdrv.init, maintscript).
+    packages/udev/rules.d/70-gdrdrv.rules, packages/dkms/debian (gdrdrv.init, maintscript),
+    packages/gdrcopy.spec (rpm: names, where the tests are, the device on SUSE).
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.kmod import AskKmod
 from gpustate.ops import brought, kmod
 from gpustate.text import dpkg
+from gpustate.text.rpm import is_rpm
 
 PACKAGES = ("gdrdrv-dkms", "libgdrapi")
 TESTS = "gdrcopy-tests"
+#: As rpm has them: kernel module (built by DKMS, whatever its name says), library with the tests.
+RPM_PACKAGES = ("gdrcopy-kmod", "gdrcopy")
 NODE = "/dev/gdrdrv"
 AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-gdrdrv.conf"
 AUTOLOAD_TEXT = (
@@ -64,6 +69,7 @@ class Observed:
     sources: tuple[str, ...] = ()
     error: str = ""
     image: bool = False
+    manager: str = "apt"
 
 
 class GdrCopy(State[Observed]):
@@ -72,7 +78,7 @@ class GdrCopy(State[Observed]):
     Args:
         version: of GDRCopy, as ``2.6``; empty: what is installed stays, and a node without it gets
             the newest that is offered.
-        tests: install ``gdrcopy_sanity`` and ``gdrcopy_copybw`` too.
+        tests: install ``gdrcopy_sanity`` and ``gdrcopy_copybw`` too; rpm has them in the library's package.
         required: refuse a node for which no repository offers it; else leave it alone.
 
     Disruption:
@@ -92,38 +98,49 @@ class GdrCopy(State[Observed]):
     tests: bool = False
     required: bool = True
 
-    def _names(self) -> tuple[str, ...]:
+    def _names(self, manager: str) -> tuple[str, ...]:
+        if is_rpm(manager):
+            return RPM_PACKAGES
         return (*PACKAGES, TESTS) if self.tests else PACKAGES
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        packages = node.packages(*PACKAGES, TESTS)
-        offered = node.candidates(*self._names())
+        names = (*PACKAGES, TESTS, *RPM_PACKAGES)
+        packages = node.packages(*names)
+        offered = node.candidates(*names)
         module = node.ask(AskKmod("gdrdrv", "gdrdrv"))
         driver = node.shell(_DRIVER).stdout.strip()
         device = node.shell(_DEVICE).stdout.strip()
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(brought.record_path(self.name))
+        # A metapackage of Debian has the name of rpm's library.
+        mine = RPM_PACKAGES if is_rpm(facts.package_manager) else (*PACKAGES, TESTS)
         kind = "open" if "opensource" in module.description else "proprietary"
         return Observed(
-            packages={p.name: p.version for p in packages.values() if p.installed},
+            packages={
+                p.name: p.version for p in packages.values() if p.installed and p.name in mine
+            },
             autoload_text=autoload,
             loaded=module.loaded,
             built=f"{module.here} {kind}" if module.here is not None else None,
             device=device or None,
             brought=record,
-            offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+            offered=tuple(
+                (n, tuple(c.version for c in found)) for n, found in offered.items() if n in mine
+            ),
             driver=driver,
             kernel=facts.kernel,
             sources=module.sources,
             error=module.error,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _versions(self, seen: Observed) -> dict[str, str]:
         """Package versions that are wanted, all of one upstream version; empty where there are none."""
         offered = dict(seen.offered)
-        first = PACKAGES[0]
+        names = self._names(seen.manager)
+        first = names[0]
         there = (
             *((seen.packages[first],) if first in seen.packages else ()),
             *offered.get(first, ()),
@@ -133,7 +150,7 @@ class GdrCopy(State[Observed]):
             if self.version and self.version not in (version, upstream):
                 continue
             found = {first: version}
-            for name in self._names()[1:]:
+            for name in names[1:]:
                 have = (
                     *((seen.packages[name],) if name in seen.packages else ()),
                     *offered.get(name, ()),
@@ -141,7 +158,7 @@ class GdrCopy(State[Observed]):
                 fits = [v for v in have if dpkg.upstream_version(v) == upstream]
                 if fits:
                     found[name] = fits[0]
-            if len(found) == len(self._names()):
+            if len(found) == len(names):
                 return found
         return {}
 
@@ -159,7 +176,7 @@ class GdrCopy(State[Observed]):
         versions = self._versions(seen)
         if not versions:
             return seen
-        upstream = dpkg.upstream_version(versions[PACKAGES[0]])
+        upstream = dpkg.upstream_version(next(iter(versions.values())))
         live = seen.driver != "" and not seen.image
         kept = {name: v for name, v in seen.packages.items() if name == TESTS and not self.tests}
         return replace(
@@ -168,8 +185,11 @@ class GdrCopy(State[Observed]):
             autoload_text=AUTOLOAD_TEXT,
             loaded=upstream if live else seen.loaded,
             built=f"{upstream} {seen.driver}" if live else seen.built,
-            device="666" if live else seen.device,
+            device=self._mode(seen) if live else seen.device,
         )
+
+    def _mode(self, seen: Observed) -> str:
+        return "660" if seen.manager == "zypper" and seen.device == "660" else "666"
 
     def _ours(self, seen: Observed) -> bool:
         return bool(seen.packages) or seen.brought is not None or seen.autoload_text is not None
@@ -178,18 +198,20 @@ class GdrCopy(State[Observed]):
         if self.absent or self._versions(seen) or not self.required:
             return None
         what = f"GDRCopy {self.version}".strip()
-        have = dict(seen.offered).get(PACKAGES[0], ())
+        names = self._names(seen.manager)
+        have = dict(seen.offered).get(names[0], ())
         other = f"; there is {', '.join(have)}" if have else ""
+        kind = "rpm" if is_rpm(seen.manager) else "deb"
         return (
-            f"no repository offers {' and '.join(self._names())} of {what}{other}; build them with "
-            "packages/build-deb-packages.sh of NVIDIA/gdrcopy and put them into a repository of yours"
+            f"no repository offers {' and '.join(names)} of {what}{other}; build them with "
+            f"packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and put them into a repository of yours"
         )
 
     def plan(self, seen: Observed) -> Plan:
         cost = Disruption.DRAIN if seen.loaded is not None else Disruption.NONE
         notes: tuple[str, ...] = ()
         if self._left_alone(seen):
-            notes = (f"no repository offers {PACKAGES[0]}: nothing to do",)
+            notes = (f"no repository offers {self._names(seen.manager)[0]}: nothing to do",)
         elif not self.absent and not seen.driver and not seen.image:
             notes = ("no driver is loaded: gdrdrv is installed and not loaded",)
         wanted = self.desired(seen)
@@ -213,12 +235,12 @@ class GdrCopy(State[Observed]):
         if self.absent:
             yield from self._take_away(seen, plan)
             return
-        version = dpkg.upstream_version(wanted.packages.get(PACKAGES[0], ""))
+        version = dpkg.upstream_version(wanted.packages.get(self._names(seen.manager)[0], ""))
         if "packages" in plan.fields:
             if seen.loaded is not None:
                 yield kmod.unload("gdrdrv", "programs that use GDRCopy")
             named = tuple((n, v) for n, v in wanted.packages.items() if seen.packages.get(n) != v)
-            yield brought.bring(self.name, named, dkms=("gdrdrv",))
+            yield brought.bring(self.name, named, dkms=("gdrdrv",), manager=seen.manager)
         if "autoload_text" in plan.fields:
             yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
         if "built" in plan.fields and seen.built is not None and "packages" not in plan.fields:
@@ -239,4 +261,5 @@ class GdrCopy(State[Observed]):
             yield ops.RemoveFile(AUTOLOAD_PATH)
             yield ops.ForgetOriginal(AUTOLOAD_PATH)
         if plan.fields & {"packages", "brought", "built"}:
-            yield brought.take_back(self.name, tuple(sorted(seen.packages)))
+            roots = tuple(sorted(seen.packages))
+            yield brought.take_back(self.name, roots, manager=seen.manager)

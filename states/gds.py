@@ -66,6 +66,7 @@ class Observed:
     precompiled: bool = False
     old_gpus: tuple[str, ...] = ()
     image: bool = False
+    manager: str = "apt"
 
 
 class GpuDirectStorage(State[Observed]):
@@ -101,7 +102,7 @@ class GpuDirectStorage(State[Observed]):
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
         module = node.ask(AskKmod("nvidia-fs", "nvidia-fs"))
         live = _keys(node.shell(_LIVE).stdout)
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(brought.record_path(self.name))
         said = re.fullmatch(r"version: ([0-9.]+)", live.get("says", ""))
         return Observed(
@@ -121,6 +122,7 @@ class GpuDirectStorage(State[Observed]):
                 sorted({gpu.architecture or "" for gpu in facts.gpus if gpu.architecture in _OLD})
             ),
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _wanted(self, seen: Observed) -> str | None:
@@ -210,7 +212,7 @@ class GpuDirectStorage(State[Observed]):
         if "version" in plan.fields and wanted.version is not None:
             tools = ((self.tools, ""),) if self.tools else ()
             named = ((PACKAGE, wanted.version), *tools)
-            yield brought.bring(self.name, named, dkms=("nvidia-fs",))
+            yield brought.bring(self.name, named, dkms=("nvidia-fs",), manager=seen.manager)
         elif "built" in plan.fields:
             yield kmod.rebuild("nvidia-fs", version, seen.kernel, "nvidia-fs")
         if "autoload_text" in plan.fields:
@@ -225,7 +227,7 @@ class GpuDirectStorage(State[Observed]):
             yield ops.RemoveFile(AUTOLOAD_PATH)
             yield ops.ForgetOriginal(AUTOLOAD_PATH)
         if plan.fields & {"version", "brought", "built"}:
-            yield brought.take_back(self.name, (PACKAGE,))
+            yield brought.take_back(self.name, (PACKAGE,), manager=seen.manager)
 
 
 def _keys(text: str) -> dict[str, str]:

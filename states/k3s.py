@@ -54,7 +54,7 @@ END
   [ "$l" = loaded ] || return 0
   echo "unit=$u $a $t"
   n=${u%%-*}; d=
-  [ -r "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
+  [ -f "/etc/rancher/$n/config.yaml" ] && d=$(sed -n 's/^data-dir: *//p' "/etc/rancher/$n/config.yaml" | tr -d "\"'" | tail -n 1)
   d=${d:-/var/lib/rancher/$n}/agent/etc/containerd
   echo "folder=$u $d"
   [ -f "$d/config.toml" ] && { printf 'config=%s %s\n' "$(wc -c <"$d/config.toml")" "$u"; cat "$d/config.toml"; echo; }

@@ -26,6 +26,7 @@ from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.kernels import Kernels, default_kernel
+from gpustate.ops import kmod, modsign
 from gpustate.text import dkms
 
 PIN_PATH = "/etc/default/grub.d/zz-gpustate-kernel.cfg"
@@ -101,7 +102,7 @@ class KernelKept(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.ask(Kernels())
         packages = node.packages(*_PATTERNS)
-        ours, pin = node.read_text(HELD_PATH), node.read_text(PIN_PATH)
+        ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
         offers = node.candidates(*(self._names() if self.release else ()))
         said = node.shell(
             "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"
@@ -186,7 +187,7 @@ class KernelKept(State[Observed]):
         if "installed" in plan.fields:
             # Its scripts would make it the default before it has a module.
             yield _pin(seen.default or seen.running)
-            yield ops.AptInstall(tuple((name, "") for name in self._names()))
+            yield _bring(self._names(), seen.default or seen.running)
         if plan.fields & {"installed", "module"} and seen.driver is not None:
             yield _prove(wanted.running, seen.driver, seen.default or seen.running)
         if plan.fields & {"installed", "pinned", "default"}:
@@ -227,13 +228,24 @@ def _pin(release: str) -> Step:
     )
 
 
+def _bring(names: tuple[str, ...], stays: str) -> Step:
+    """Image and headers; DKMS builds from their scripts, and where that fails neither stays."""
+    words = " ".join(map(shlex.quote, names))
+    return ops.Run(
+        f"{kmod.APT_FAILED}apt_ready && apt_fetch {words} && apt_swap {words} && exit 0\n"
+        f'echo "the node keeps booting {stays}"; [ -z "$ROLLED" ] || roll_back; exit 1',
+        f"install {', '.join(names)}",
+        timeout=3600,
+    )
+
+
 def _prove(release: str, version: str, stays: str) -> Step:
     """Build what DKMS has for a kernel, and look at what came of it."""
     return ops.Run(
-        f"k={shlex.quote(release)}; v={shlex.quote(version)}\n"
+        f"{modsign.BUILT}k={shlex.quote(release)}; v={shlex.quote(version)}\n"
         'have() { depmod "$k"; modinfo -k "$k" -F version nvidia 2>/dev/null || modinfo -k "$k" -F version nvidia-current 2>/dev/null || :; }\n'
         '[ "$(have)" = "$v" ] || dkms autoinstall -k "$k" >"$R/dkms.log" 2>&1 || :\n'
-        '[ "$(have)" = "$v" ] && { effect built; exit 0; }\n'
+        '[ "$(have)" = "$v" ] && { sign_nvidia "$k"; effect built; exit 0; }\n'
         f"c=$(grep -hm 1 -E '{dkms.CAUSE_ERE}' /var/lib/dkms/nvidia*/\"$v\"/build/make.log 2>/dev/null | head -n 1) || :\n"
         'fail "error: driver $v has no module for kernel $k (${c:-see /var/lib/dkms/nvidia/$v/build/make.log}); '
         f'the node keeps booting {stays}"',

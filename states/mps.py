@@ -31,6 +31,7 @@ from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
 from gpustate.text import dpkg, keyed, mps
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.text.numbers import whole
+from gpustate.text.rpm import is_rpm
 
 UNIT = mps.UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -63,6 +64,7 @@ class Observed:
     kubelet: bool = False
     systemd: bool = True
     image: bool = False
+    manager: str = "apt"
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -73,7 +75,7 @@ class MpsRunning(State[Observed]):
 
     Args:
         clients: give each client one share of so many of threads and memory, as the device plugin
-            does for as many replicas; 0: no limit.
+            does for as many replicas; no limit when not given.
         gpus: UUIDs of the GPUs that are shared; empty: all of the node.
         exclusive: put the GPUs into exclusive mode, so that nothing runs beside MPS.
         pipe_folder: where clients find the daemon; CUDA's own default needs no setting in jobs.
@@ -92,7 +94,7 @@ class MpsRunning(State[Observed]):
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven"),
     )
 
-    clients: Annotated[int, Field(ge=0, le=MPS_MOST)] = 0
+    clients: Annotated[int, Field(ge=1, le=MPS_MOST)] | None = None
     gpus: tuple[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = Field(
         default=(), strict=False
     )
@@ -102,7 +104,7 @@ class MpsRunning(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        unit_text = node.read_text(UNIT_PATH)
+        unit_text = node.own_text(UNIT_PATH)
         units = node.units(UNIT, "kubelet.service")
         nvml = node.ask(GpuFacts())
         said = node.shell(_look(self.pipe_folder))
@@ -135,6 +137,7 @@ class MpsRunning(State[Observed]):
             kubelet=kubelet is not None and kubelet.active,
             systemd=facts.systemd or facts.image,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
@@ -151,7 +154,7 @@ class MpsRunning(State[Observed]):
                 gpus=gpus,
                 only=bool(self.gpus),
                 exclusive=self.exclusive,
-                clients=self.clients,
+                clients=self.clients or 0,
                 pipe_folder=self.pipe_folder,
                 log_folder=self.log_folder,
             )
@@ -200,7 +203,7 @@ class MpsRunning(State[Observed]):
             unit_text=self._unit(seen),
             active=True,
             at_boot=True,
-            threads=mps.thread_percentage(self.clients),
+            threads=mps.thread_percentage(self.clients or 0),
             exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
             proven=self._proof(seen),
         )
@@ -224,10 +227,11 @@ class MpsRunning(State[Observed]):
         if not seen.nvml.works:
             return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
         if not seen.control and self._package(seen) is None:
+            none = "" if is_rpm(seen.manager) else f", and no repository offers {PACKAGE} "
+            version = "" if is_rpm(seen.manager) else seen.nvml.driver_version
             return (
-                f"nvidia-cuda-mps-control is not there, and no repository offers {PACKAGE} "
-                f"{seen.nvml.driver_version}; install the driver's package that has it (Ubuntu: "
-                "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda)"
+                f"nvidia-cuda-mps-control is not there{none}{version}; install the driver's package that has it (Ubuntu: "
+                "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda, SUSE: nvidia-compute-utils-G06)"
             )
         return self._unfit(seen)
 
@@ -248,7 +252,7 @@ class MpsRunning(State[Observed]):
                 )
             major, _, minor = gpu.compute_capability.partition(".")
             old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (7, 0)
-            if old and self.clients > MPS_MOST_OLD:
+            if old and (self.clients or 0) > MPS_MOST_OLD:
                 return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; ask for fewer"
         return None
 
@@ -280,7 +284,8 @@ class MpsRunning(State[Observed]):
             return
         wanted = self.desired(seen)
         if "package" in plan.fields and wanted.package is not None:
-            yield ops.AptInstall(((PACKAGE, wanted.package),), hold=True, timeout=900)
+            named = ((PACKAGE, wanted.package),)
+            yield ops.install(seen.manager, named, hold=True, timeout=900)
         if "unit_text" in plan.fields and wanted.unit_text is not None:
             yield ops.PutText(UNIT_PATH, wanted.unit_text, mode=0o644)
             yield ops.DaemonReload()
@@ -312,7 +317,7 @@ class MpsRunning(State[Observed]):
         if "proven" in plan.fields:
             yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
         if "package" in plan.fields:
-            yield ops.AptRemove((PACKAGE,))
+            yield ops.remove(seen.manager, (PACKAGE,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         """Nothing: the unit names GPUs, which an image does not have."""

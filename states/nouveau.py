@@ -23,6 +23,7 @@ Sources:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -108,7 +109,7 @@ done
 """
 
 _NAMED = (
-    "grep -sHE '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "
+    "grep -sHE -D skip '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "
     "/etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules "
     + " ".join(f"{folder}/*.conf" for folder in modprobe.FOLDERS)
     + " || :"
@@ -167,8 +168,8 @@ class NouveauBlacklisted(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        conf_text, hook_text = node.read_text(CONF_PATH), node.read_text(HOOK_PATH)
-        dracut_text, cmdline = node.read_text(DRACUT_PATH), node.read_text("/proc/cmdline")
+        conf_text, hook_text = node.own_text(CONF_PATH), node.own_text(HOOK_PATH)
+        dracut_text, cmdline = node.own_text(DRACUT_PATH), node.read_text("/proc/cmdline")
         loaded = node.modules()
         images = _parse_images(node.shell(_IMAGES).stdout)
         tools = node.shell(_TOOLS, assume="initramfs-tools\n").stdout.split()
@@ -280,6 +281,9 @@ class NouveauBlacklisted(State[Observed]):
             kernels += [k for k in seen.ours_in_initramfs if k not in kernels]
         if kernels:
             yield ops.RebuildInitramfs(tuple(kernels))
+        others = tuple(kernel for kernel in seen.initramfs if kernel not in kernels)
+        if self.absent and others and plan.fields & {"conf_text", "hook_text", "dracut_text"}:
+            yield _built_meanwhile(others)
         if plan.fields & {"loaded", "bound"}:
             yield ops.UnloadModules(UNLOAD_ORDER)
             yield ops.Reboot(f"{', '.join(seen.loaded)} is in use", timeout=self.reboot_timeout_s)
@@ -313,6 +317,25 @@ class NouveauBlacklisted(State[Observed]):
                 yield ops.ForgetOriginal(path)
             else:
                 yield ops.PutText(path, str(after[name]), mode=mode)
+
+
+def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
+    """What earlier steps of the run removed (the driver's packages) may have had images built, with our files."""
+    lines = [
+        'list() { if command -v lsinitramfs >/dev/null; then timeout -k 2 120 lsinitramfs "$1"; '
+        'else timeout -k 2 120 lsinitrd "$1"; fi 2>/dev/null; }',
+        "ours() {",
+        '  for i in "/boot/initrd.img-$1" "/boot/initramfs-$1.img" "/boot/initrd-$1" /boot/*/"$1"/initrd; do',
+        '    [ "$i" -nt "$R/library" ] || continue',
+        f'    case $(list "$i") in *modprobe.d/{CONF_PATH.rpartition("/")[2]}*) return 0 ;; esac',
+        "  done; return 1",
+        "}",
+    ]
+    for kernel in kernels:
+        rebuild = ops.RebuildInitramfs((kernel,)).script()
+        lines.append(f"if ours {shlex.quote(kernel)}; then\n{rebuild}\nfi")
+    what = "rebuild what was built with our files in this run"
+    return ops.Run("\n".join([*lines, "effect looked"]), what, timeout=900)
 
 
 def _holding(seen: Observed) -> list[str]:

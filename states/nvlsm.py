@@ -85,7 +85,7 @@ class SubnetManagerInstalled(State[Observed]):
         sight = asking.look(node)
         package = node.packages(NVLSM).get(NVLSM)
         offered = node.candidates(NVLSM).get(NVLSM, ())
-        load_text = node.read_text(LOAD_PATH)
+        load_text = node.own_text(LOAD_PATH)
         loaded = node.modules()
         missing = node.shell(_MISSING).stdout.split()
         there = package is not None and package.installed

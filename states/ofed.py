@@ -27,6 +27,9 @@ from gpustate.model.rdma import AskRdma
 from gpustate.ops import brought
 from gpustate.text import dpkg
 
+#: What DKMS calls OFED's sources in Debian's packages, and in those of rpm.
+_DKMS = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -39,6 +42,7 @@ class Observed:
     nics: tuple[str, ...] = ()
     ofed: str | None = None
     image: bool = False
+    manager: str = "apt"
 
 
 class OfedRuns(State[Observed]):
@@ -47,8 +51,9 @@ class OfedRuns(State[Observed]):
     Args:
         package: what brings it, ``doca-ofed`` in NVIDIA's DOCA repository; empty: nothing is
             installed, and an OFED that is there is only looked at.
-        version: exact version of the package; empty: what is installed stays, and a node without it
-            gets the newest that is offered.
+        version: exact version of the package, also an older one than the newest: what it needs comes at
+            the version that belongs to it; empty: what is installed stays, and a node without it gets
+            the newest that is offered.
         reboot_timeout_s: how long the node may take to come back from a reboot, in seconds.
 
     Disruption:
@@ -60,7 +65,7 @@ class OfedRuns(State[Observed]):
     before: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.REBOOT
 
-    package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.+-]*)?$")] = ""
+    package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._+-]*)?$")] = ""
     version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
 
@@ -79,6 +84,7 @@ class OfedRuns(State[Observed]):
             nics=found.nics,
             ofed=found.ofed,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def _version(self, seen: Observed) -> str | None:
@@ -125,10 +131,12 @@ class OfedRuns(State[Observed]):
         wanted = self.desired(seen)
         if self.absent:
             if plan.fields:
-                yield brought.take_back(self.name, (self.package,))
+                yield brought.take_back(self.name, (self.package,), manager=seen.manager)
             return
         if "version" in plan.fields and wanted.version is not None:
             named = ((self.package, wanted.version),)
-            yield brought.bring(self.name, named, hold=True, dkms=("mlnx-ofed-kernel",))
+            yield brought.bring(
+                self.name, named, hold=True, dkms=_DKMS, together=True, manager=seen.manager
+            )
         if "stale" in plan.fields:
             yield ops.Reboot("the OFED on disk is not the one that runs", self.reboot_timeout_s)

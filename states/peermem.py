@@ -33,6 +33,8 @@ AUTOLOAD_TEXT = (
     "# Written by gpustate (state peermem); changes are undone by the next apply.\nnvidia-peermem\n"
 )
 _OLD = "nv_peer_mem"
+#: Where a package manager has the headers of a kernel.
+_HEADERS = {"dnf": "kernel-devel-{}", "zypper": "the kernel-default-devel of {}"}
 
 _DRIVER = r"""v=; { read -r v <"$SYS/module/nvidia/version"; } 2>/dev/null || exit 0
 t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null
@@ -56,6 +58,7 @@ class Observed:
     headers: bool = True
     rival: bool = False  # nv_peer_mem, the module before this one, is loaded
     image: bool = False
+    manager: str = "apt"
 
 
 class GpuDirectRdma(State[Observed]):
@@ -82,7 +85,7 @@ class GpuDirectRdma(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        autoload = node.read_text(AUTOLOAD_PATH)
+        autoload = node.own_text(AUTOLOAD_PATH)
         loaded = node.modules()
         driver = node.shell(_DRIVER).stdout.strip() or None
         found = node.ask(AskRdma())
@@ -108,6 +111,7 @@ class GpuDirectRdma(State[Observed]):
             headers=facts.kernel in module.headers,
             rival=_OLD in loaded,
             image=facts.image,
+            manager=facts.package_manager,
         )
 
     def way(self, seen: Observed) -> str | None:
@@ -142,6 +146,8 @@ class GpuDirectRdma(State[Observed]):
                 f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
             )
+        if seen.driver is None:
+            return "no driver is loaded, whose version nvidia-peermem has; put the state driver into the policy"
         if seen.stale:
             return (
                 f"{', '.join(seen.stale)}: OFED {seen.ofed} is on disk and another stack is loaded, against "
@@ -157,7 +163,7 @@ class GpuDirectRdma(State[Observed]):
         if seen.built != seen.symbol and not seen.headers:
             return (
                 f"nvidia-peermem has to be built for {seen.kernel}, and there are no headers of it; "
-                f"install linux-headers-{seen.kernel}"
+                f"install {_HEADERS.get(seen.manager, 'linux-headers-{}').format(seen.kernel)}"
             )
         return None
 

@@ -25,6 +25,8 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 
 UNIT = "nvidia-persistenced.service"
 UNIT_PATH = f"/lib/systemd/system/{UNIT}"
+#: SLES 15 has a /lib of its own beside /usr/lib.
+_RPM_UNIT_PATH = f"/usr{UNIT_PATH}"
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
@@ -64,8 +66,8 @@ class PersistenceMode(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         units = node.units(UNIT)
-        unit_text = node.read_text(UNIT_PATH)
-        drop_in = node.read_text(DROP_IN_PATH)
+        unit_text, rpm_unit_text = node.read_text(UNIT_PATH), node.read_text(_RPM_UNIT_PATH)
+        drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
         said = node.shell(f'[ -n "${{GPUSTATE_IMAGE-}}" ] || timeout -k 2 30 {QUERY}')
         unit = units.get(UNIT)
@@ -74,7 +76,7 @@ class PersistenceMode(State[Observed]):
             active=unit is not None and unit.active,
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
             persistent=parse_modes(said.stdout),
-            unit_text=unit_text,
+            unit_text=unit_text or rpm_unit_text,
             has_gpus=bool(facts.gpus) and not facts.image,
             systemd=facts.systemd or facts.image,
         )

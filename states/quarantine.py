@@ -2,16 +2,15 @@
 
 One GPU of eight that has to be replaced is no reason to stop the other seven. While it is in quarantine,
 ``validate`` and ``explain`` do not fail for it and run nothing on it, labels and Slurm's lines do not
-count it, and every plan names it. The command ``gpustate quarantine`` writes into the same file; what it
+count it, the CDI specification does not have it, and every plan names it. The command ``gpustate quarantine`` writes into the same file; what it
 wrote stays until its end, whatever the inventory says.
 
-Surprising: nothing here stops a program from using the GPU. NVIDIA's CDI specification and device plugin
-know no such list, so on Kubernetes the scheduler has to be kept from it by other means. And an end that
+Surprising: nothing here stops a program from using the GPU. NVIDIA's device plugin knows no such list, so on
+Kubernetes the scheduler has to be kept from it by other means. And an end that
 has passed is a change of the next plan, not a silent return: the GPU has to prove itself again.
 
 Sources:
-    NVIDIA/k8s-device-plugin v0.20.0, api/config/v1, and NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk/cdi:
-    neither takes a list of GPUs to leave out.
+    NVIDIA/k8s-device-plugin v0.20.0, api/config/v1: no list of GPUs to leave out.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class DevicePluginConfigured(State[Observed]):
         return deviceplugin.choose(named, self.selected, self.default, place="configs")
 
     def probe(self, node: Node) -> Observed:
-        text = node.read_text(self.path)
+        text = node.own_text(self.path)
         nvml = node.ask(GpuFacts())
         unit = node.units(self.unit).get(self.unit) if self.unit else None
         old = [gpu.name for gpu in nvml.gpus if _below_turing(gpu.compute_capability)]

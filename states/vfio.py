@@ -142,7 +142,7 @@ class VfioBound(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         line = node.ask(AskCommandLine(self.name))
-        program, unit_text = node.read_text(PROGRAM_PATH), node.read_text(UNIT_PATH)
+        program, unit_text = node.own_text(PROGRAM_PATH), node.own_text(UNIT_PATH)
         unit = node.units(UNIT).get(UNIT)
         looked = node.shell(vfio.look_program(self.devices)).stdout
         devices, members = _parse_look(looked)

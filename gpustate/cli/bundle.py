@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -11,18 +12,33 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_VALIDATION, UsageError
+from gpustate.text.words import shown
 
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
     from gpustate.model.policy import Policy
     from gpustate.run.bundling import Case
 
+#: Ends of names that promise another kind of file.
+_ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
+
 
 class _Bundle(click.Group):
     """``bundle POLICY`` makes one; ``bundle check FILE`` looks at one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "--help", "-h"):
+        if not args:
+            raise UsageError(
+                "bundle: no policy",
+                fix="gpustate bundle POLICY --out FILE.tar makes one, gpustate bundle check FILE looks at one",
+            )
+        if args[0] not in (*self.commands, "--help", "-h"):
+            near = difflib.get_close_matches(args[0], self.commands, 1)
+            if near and not os.path.lexists(args[0]):
+                raise UsageError(
+                    f"bundle: {shown(args[0])} is neither a file nor a verb",
+                    fix=f"did you mean {near[0]!r}",
+                )
             args = ["make", *args]
         return super().parse_args(ctx, args)
 
@@ -72,6 +88,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     from gpustate.bundle.signing import SigningKey
     from gpustate.run import bundled, bundling
 
+    _check_name(out)
     common.check_out(out)
     made = common.load_policy(policy, options)
     bundled.check_policy(made)
@@ -93,6 +110,18 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     bundle = write.make(chosen, key, cache, say)
     write.write(bundle, Path(out))
     _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
+
+
+def _check_name(out: str) -> None:
+    """Refuse a name of an archive that a bundle is not: it would be a folder of that name."""
+    path = Path(out)
+    if path.suffix.lower() in _ARCHIVES and not path.is_dir():
+        bare = path.name.split(".")[0] or "bundle"
+        raise UsageError(
+            f"a bundle is no {path.suffix} file, and would be a folder of that name",
+            place=f"--out {out}",
+            fix=f"name it {path.with_name(bare)}.tar, or give a folder's name",
+        )
 
 
 def _cases(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_VALIDATION, GpustateError, UsageError
+from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
+from gpustate.text.words import printable, shown
 
 if TYPE_CHECKING:
     from gpustate.model.node import Node
     from gpustate.text.dcgm import Counter
 
+_FORMAT = "gpustate.dcgm-check/1"
 _OUT = click.option("--out", metavar="FILE", help="Write a file in place of standard output.")
 
 
@@ -63,35 +67,65 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
     """Check a counters file (without FILE: gpustate's), and with -i which of it nodes' GPUs cannot report.
 
     What a GPU cannot report is a note. A field that an exporter does not have though its GPU can report
-    it ends in exit code 3.
+    it ends in exit code 3, and so does an exporter that does not answer.
     """
 
-    wanted = _wanted(file)
+    wanted, wrong = _wanted(file)
     place = file or "counters.csv"
+    if scrape is not None:
+        _check_url(scrape)
+    if wrong:
+        _tell_wrong(wrong, place, output)
     if options["inventory"] is None:
         if scrape is not None:
             raise UsageError("--scrape asks exporters of nodes", fix="name an inventory with -i")
-        common.write_out(f"{place}: {len(wanted)} fields, nothing wrong\n")
+        data = {"format": _FORMAT, "file": place, "fields": len(wanted), "wrong": []}
+        text = f"{place}: {len(wanted)} fields, nothing wrong\n"
+        common.write_out(common.as_json(data) if output == "json" else text)
         return
     inventory = common.load_inventory(options)
     ask = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
     rows, codes = common.ask_nodes(inventory, options["forks"], ask)
-    codes += [EXIT_VALIDATION for row in rows if row.get("missing")]
+    codes += [EXIT_VALIDATION for row in rows if row.get("missing") or row.get("no_answer")]
     if output == "json":
-        common.write_out(common.as_json({"format": "gpustate.dcgm-check/1", "nodes": rows}))
+        common.write_out(common.as_json({"format": _FORMAT, "nodes": rows}))
     else:
         _page(rows)
     common.finish(*codes)
 
 
-def _wanted(file: str | None) -> tuple[Counter, ...]:
+def _tell_wrong(wrong: Sequence[UsageError], place: str, output: str) -> NoReturn:
+    """Everything that is wrong in a counters file; no node is asked for what no exporter would take."""
+    if output == "json":
+        rows = [{"place": one.place, "message": one.message, "fix": one.fix} for one in wrong]
+        common.write_out(common.as_json({"format": _FORMAT, "file": place, "wrong": rows}))
+    for one in wrong if output != "json" else ():
+        click.echo(f"gpustate: {printable(str(one))}", err=True)
+    raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _check_url(url: str) -> None:
+    """Refuse what no exporter is asked by."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not url.isprintable() or " " in url:
+        raise UsageError(
+            f"--scrape: {shown(url)} is no address of an exporter",
+            fix="write one such as http://localhost:9400/metrics",
+        )
+
+
+def _wanted(file: str | None) -> tuple[tuple[Counter, ...], tuple[UsageError, ...]]:
     from gpustate.files import TextFiles
     from gpustate.text import dcgm
     from gpustate.text.dcgm import shipped
 
     if file is None:
-        return shipped.counters()
-    return dcgm.read(TextFiles("counters file", UsageError, 1).text(file), file)
+        return shipped.counters(), ()
+    return dcgm.look(TextFiles("counters file", UsageError, 1).text(file), file)
 
 
 def _look(
@@ -109,11 +143,12 @@ def _look(
     if answer is None:
         return found
     if answer.status:
-        return {**found, "error": f"{scrape} does not answer; look at nvidia-dcgm-exporter.service"}
+        why = f"{scrape} does not answer; look at nvidia-dcgm-exporter.service"
+        return {**found, "no_answer": why}
     try:
         samples = dcgm.parse(answer.stdout, scrape or "")
     except GpustateError as error:
-        return {**found, "error": str(error)}
+        return {**found, "no_answer": str(error)}
     missing = [one.text for one in dcgm.missing(samples, wanted, nvml.gpus)]
     return {**found, "samples": len(samples), "missing": missing}
 
@@ -141,6 +176,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
             page.add("  ", (f"missing: {line}", "red"))
         for line in row.get("cannot_report", []):
             page.add("  ", (f"cannot be reported: {line}", "yellow"))
-        if "error" in row:
-            page.add("  ", (row["error"], "red"))
+        for key in ("no_answer", "error"):
+            if key in row:
+                page.add("  ", (row[key], "red"))
     show(page)

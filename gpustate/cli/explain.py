@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_VALIDATION
+from gpustate.errors import EXIT_VALIDATION, InventoryError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
     from gpustate.explain.walk import Diagnosis
+    from gpustate.model.inventory import Inventory
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
 
@@ -40,12 +42,25 @@ def _row(found: Diagnosis) -> dict[str, Any]:
         "seen_before": list(cause.threads) if cause else [],
         "checks": plain(found.checks),
         "not_judged": list(found.open),
+        "warnings": list(found.warnings),
+        "cuda_proven": found.proven,
     }
+
+
+def verdict(found: Diagnosis) -> tuple[str, str]:
+    """The headline: of a node whose CUDA nobody proved, it is not known that every link holds."""
+    if found.broken is not None:
+        return f"broken: {found.broken.name} ({found.name})", "red"
+    if found.proven:
+        return "every link holds", "green"
+    return "no broken link found; CUDA is not proven", "yellow"
 
 
 def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     """The chain up to its break, and what is known of it."""
     checks_page(page, row["checks"])
+    for warning in found.warnings:
+        page.add("  ", ("!", "yellow"), f" {warning}")
     if found.broken is None:
         return
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
@@ -55,6 +70,18 @@ def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
         page.add(indent, (f"seen before: {', '.join(row['seen_before'])}", "dim"))
     if found.open:
         page.add("  ", ("-", "dim"), f" not judged, for they rest on it: {', '.join(found.open)}")
+
+
+def _inventory(node: str, options: dict[str, Any]) -> Inventory:
+    """The nodes that are meant; a mistake in NODE is not told as one of a limit that nobody gave."""
+    if options.get("limit"):
+        return common.load_inventory({**options, "limit": f"{options['limit']}:&{node}"})
+    try:
+        return common.load_inventory({**options, "limit": node})
+    except InventoryError as error:
+        said = re.sub(r"^the limit(?:'s)? ", "", error.message)
+        fix = "name a node or a group" if error.fix == "widen the limit" else error.fix
+        raise InventoryError(said, place=error.place, fix=fix) from None
 
 
 @click.command()
@@ -76,8 +103,7 @@ def explain(node: str, output: str, **options: Any) -> None:
     def question(asked: Node) -> tuple[View, str]:
         return walk.ask(asked), asked.facts().first_boot
 
-    options["limit"] = node if not options.get("limit") else f"{options['limit']}:&{node}"
-    inventory = common.load_inventory(options)
+    inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
     page = Page()
@@ -93,12 +119,7 @@ def explain(node: str, output: str, **options: Any) -> None:
             codes.append(EXIT_VALIDATION)
         row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
         rows.append({**row, **({"first_boot": first_boot} if first_boot else {})})
-        verdict = (
-            ("every link holds", "green")
-            if found.broken is None
-            else (f"broken: {found.broken.name} ({found.name})", "red")
-        )
-        page.add((one.name, "bold"), "  ", verdict)
+        page.add((one.name, "bold"), "  ", verdict(found))
         _page(page, found, row)
         if view.cut_short:
             page.add(

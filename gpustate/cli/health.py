@@ -141,6 +141,10 @@ def quarantine(
     The others go on: validate, explain, labels and Slurm's lines leave it out, and every plan names it.
     It ends by itself. Programs that use the GPU are not stopped, and none is kept from it.
     """
+    if end and (reason is not None or duration is not None):
+        raise UsageError(
+            "--end ends a quarantine now, --reason and --for begin one", fix="leave one of them out"
+        )
     if gpu is not None and not end and (reason is None or duration is None):
         raise UsageError("a quarantine has a reason and an end", fix="give --reason and --for")
     if gpu is None and (reason is not None or duration is not None):

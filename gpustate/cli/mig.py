@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,11 +103,10 @@ def plan(
     from gpustate.mig import plan as planner
 
     wanted = _config_file(config).config(name)
-    sources = [gpus, current, options["inventory"]]
-    if len([source for source in sources if source is not None]) != 1:
-        raise UsageError(
-            "say of which GPUs: -i INVENTORY, --gpu 8xH200, or --current with a saved layout"
-        )
+    given = {"-i": options["inventory"], "--gpu": gpus, "--current": current}
+    _one_of(
+        given, "say of which GPUs: -i INVENTORY, --gpu 8xH200, or --current with a saved layout"
+    )
     if options["inventory"] is None:
         layout = _layout(current) if current is not None else _counted(str(gpus))
         made = planner.plan(wanted, layout)
@@ -145,10 +144,8 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
     """Write a layout as a mig-parted file; of several nodes each is a configuration of it."""
     from gpustate.mig import builtin as files
 
-    if [current is not None, builtin, options["inventory"] is not None].count(True) != 1:
-        raise UsageError(
-            "say what: -i INVENTORY, --current with a saved layout, or --builtin",
-        )
+    given = {"-i": options["inventory"], "--current": current, "--builtin": builtin or None}
+    _one_of(given, "say what: -i INVENTORY, --current with a saved layout, or --builtin")
     if builtin:
         common.write_out(files.as_yaml(files.config_file().configs.values()))
         return
@@ -167,6 +164,15 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
     if made:
         common.write_out(files.as_yaml(made))
     common.finish(*codes)
+
+
+def _one_of(given: Mapping[str, Any], otherwise: str) -> None:
+    """Refuse none, and more than one, of options that say the same in different ways."""
+    names = [name for name, value in given.items() if value is not None]
+    if not names:
+        raise UsageError(otherwise)
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} contradict each other", fix="give one of them")
 
 
 def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateError]]:

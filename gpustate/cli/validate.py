@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -80,13 +81,16 @@ def validate(
         run=fleet.new_run_id(),
     )
     result = common.run(request, verb="validate", quiet=output != "text")
+    result.proved = True
     tests: list[SiteTest] = []
     if path is not None and not result.interrupted:
         from gpustate.run import sitetests
 
         away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
         reached = tuple(node for node in inventory.nodes if node.name not in away)
+        began = time.monotonic()
         tests = sitetests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
+        result.duration_s += time.monotonic() - began
     exit_code = worst_exit_code(
         [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate.text import dkms
@@ -26,11 +26,17 @@ class Unit:
     sub: str = ""
     enabled: str = ""
     why: str = ""  # the line of its journal that says why it failed
+    skipped: bool = False  # systemd looked at its conditions, and they were not met
 
     @property
     def failed(self) -> bool:
         """It ended badly, or systemd starts it again and again."""
         return self.active == "failed" or self.sub == "auto-restart"
+
+    @property
+    def masked(self) -> bool:
+        """Its name leads to nothing, so that nothing starts it."""
+        return self.enabled.startswith("masked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +143,8 @@ def parse(text: str) -> Clues:
     rows: dict[str, list[str]] = {}
     units: dict[str, Unit] = {}
     shown: dict[str, str] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
+    for line in text.split("\n"):  # files have other breaks in them too
+        key, equals, value = line.removesuffix("\r").partition("=")
         if not equals:
             continue
         if key == "unit.end":
@@ -153,7 +159,7 @@ def parse(text: str) -> Clues:
         name, _, why = row.partition("|")
         if name in units:
             one = units[name]
-            units[name] = Unit(one.name, one.exists, one.active, one.sub, one.enabled, why)
+            units[name] = replace(one, why=why)
     packages: dict[str, str] = {}
     for row in rows.get("installed", []):
         parts = row.split("|")
@@ -182,6 +188,8 @@ def _unit(shown: dict[str, str]) -> Unit:
         active=shown.get("ActiveState", ""),
         sub=shown.get("SubState", ""),
         enabled=shown.get("UnitFileState", ""),
+        skipped=shown.get("ConditionResult") == "no"
+        and shown.get("ConditionTimestampMonotonic", "0") != "0",
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpustate.explain import damaged
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain_remedies as remedies
 from gpustate.text.numbers import whole
@@ -35,7 +36,9 @@ def _no_file(view: View) -> bool:
 
 
 def _config(view: View) -> str:
-    return view.broken if "config dump ended" in view.broken and not _no_file(view) else ""
+    if "config dump ended" not in view.broken or _no_file(view):
+        return ""
+    return view.broken + damaged.named_in(view, view.broken, "/etc/containerd/config.toml")
 
 
 def _down(view: View) -> str:
@@ -74,7 +77,9 @@ def _other_runtime(view: View) -> str:
     if not failed:
         return ""
     return "; ".join(
-        f"{unit.name} failed" + (f": {unit.why}" if unit.why else "") for unit in failed
+        f"{unit.name} failed"
+        + (f": {unit.why}{damaged.named_in(view, unit.why)}" if unit.why else "")
+        for unit in failed
     )
 
 
@@ -153,21 +158,21 @@ CAUSES = (
     Cause("containerd-handler-missing", "runtime", _handler, remedies.NO_HANDLER,
           ("NVIDIA/gpu-operator#623",), "containerd"),
     Cause("handler-left-behind", "runtime", _left_behind, remedies.HANDLER_BINARY,
-          ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "container-toolkit"),
+          ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "containerd"),
     Cause("runtime-template-in-the-way", "runtime", _template,
           "take the template away, or write the nvidia runtime into it; without one it is found by itself",
           ("rancher/rke2#3385",), explains=False),
     Cause("container-runtime-failed", "runtime", _other_runtime,
-          "mend what it names and start it; gpustate plan with the state of that runtime shows what differs",
+          "mend what it names, or copy back what is kept of it, and start it; then gpustate apply with the state of that runtime",
           ("NVIDIA/gpu-operator#992",), explains=False),
     Cause("daemon-reload-took-gpus", "runtime", _reloaded,
           "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
-          ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), "dev-char", explains=False),
+          ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
     Cause("cdi-names-missing-files", "cdi", _stale, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
     Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
     Cause("cdi-device-named-twice", "cdi", _twice, "remove the file that is not kept up to date, then apply the state cdi",
-          ("NVIDIA/k8s-dra-driver-gpu#787",), "cdi", explains=False),
+          ("NVIDIA/k8s-dra-driver-gpu#787",), explains=False),
 )  # fmt: skip

@@ -135,7 +135,7 @@ def _tell(unit: Unit) -> str:
     return f"; it said: {unit.why}" if unit.why else ""
 
 
-def _needs_manager(view: View) -> bool:
+def needs_manager(view: View) -> bool:
     """NVSwitches are here, and this node's own Fabric Manager is what brings them up."""
     if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
         return False
@@ -145,7 +145,7 @@ def _needs_manager(view: View) -> bool:
 
 
 def _manager_missing(view: View) -> str:
-    if not _needs_manager(view) or not view.clues.units:
+    if not needs_manager(view) or not view.clues.units:
         return ""
     name, _ = _fabric_package(view)
     return (
@@ -157,20 +157,20 @@ def _manager_missing(view: View) -> str:
 
 def _manager_version(view: View) -> str:
     name, version = _fabric_package(view)
-    if not _needs_manager(view) or not name or not view.seen.loaded or version == view.seen.loaded:
+    if not needs_manager(view) or not name or not view.seen.loaded or version == view.seen.loaded:
         return ""
     return f"{name} is {version}, and the driver is {view.seen.loaded}{_tell(view.clues.unit(_FM))}"
 
 
 def _manager_down(view: View) -> str:
     unit = view.clues.unit(_FM)
-    if not _needs_manager(view) or not unit.exists or (unit.active == "active" and not unit.failed):
+    if not needs_manager(view) or not unit.exists or (unit.active == "active" and not unit.failed):
         return ""
     return f"{_FM} is {unit.active or 'not active'} ({unit.enabled or 'not enabled'}){_tell(unit)}"
 
 
 def _modules_for_nvlink5(view: View) -> str:
-    if not _nvlink5(view) or not _needs_manager(view):
+    if not _nvlink5(view) or not needs_manager(view):
         return ""
     missing = [name for name in ("mlx5_ib", "ib_umad") if name not in view.clues.all("module")]
     return (
@@ -181,7 +181,7 @@ def _modules_for_nvlink5(view: View) -> str:
 
 
 def _subnet_manager(view: View) -> str:
-    if not _nvlink5(view) or not _needs_manager(view):
+    if not _nvlink5(view) or not needs_manager(view):
         return ""
     unit = view.clues.unit("nvlsm")
     if "nvlsm" not in view.clues.packages and not unit.exists:
@@ -302,7 +302,7 @@ def _old_for_b200(view: View) -> str:
         return ""
     return (
         f"driver {view.seen.loaded} is older than 570.133.20, the first for these switches"
-        if _needs_manager(view)
+        if needs_manager(view)
         else ""
     )
 
@@ -323,7 +323,8 @@ CAUSES = (
     Cause("fabric-manager-on-a-rack-node", "fabric", _manager_on_rack,
           "disable it here (systemctl disable --now nvidia-fabricmanager); IMEX is what this node needs",
           ("Azure/AgentBaker#8839",), "fabric-manager", explains=False),
-    Cause("driver-too-old-for-nvlink5", "fabric", _old_for_b200, "take a driver from 570.133.20 on", (), "driver", explains=False),
+    Cause("driver-too-old-for-nvlink5", "fabric", _old_for_b200,
+          "take a driver from 570.133.20 on: name it (version or branch) in the state driver", explains=False),
     Cause("nvlink5-modules-missing", "fabric", _modules_for_nvlink5,
           "load them (modprobe -a mlx5_ib ib_umad; on Ubuntu they are in linux-modules-extra), then restart nvidia-fabricmanager",
           ("NVIDIA/gpu-operator#2781",), explains=False),
@@ -349,10 +350,10 @@ CAUSES = (
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",
           ("NVIDIA/gpu-operator#322",), "mig", explains=False),
-    Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",), "fabric-manager"),
+    Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",)),
     Cause("two-mps-daemons", "cuda", _two_daemons,
           "stop all but one; clients and daemon must have the same CUDA_MPS_PIPE_DIRECTORY",
-          ("NVIDIA/k8s-device-plugin#762",), "mps"),
+          ("NVIDIA/k8s-device-plugin#762",)),
     Cause("gpu-exclusive-and-taken", "cuda", _exclusive, remedies.cuda(46), ("NVIDIA/k8s-device-plugin#679",)),
     Cause("cuda-compat-in-the-way", "cuda", lambda v: _cuda(v, 803, 804), remedies.cuda(804)),
     Cause("memory-error", "cuda", lambda v: _cuda(v, 214, 700), remedies.cuda(214)),

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 
 from gpustate.errors import GpustateError
+from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.model import chain
 from gpustate.text import deviceplugin
@@ -73,10 +74,12 @@ def check_scheduler(view: View) -> chain.Check:
 
 def check_metrics(view: View) -> chain.Check:
     """The exporter of metrics, where one is a service of this node."""
-    names = ("dcgm-exporter", "nvidia-dcgm-exporter", "nvidia-dcgm")
+    names = [name for name, _, _ in services.EXPORTERS]
     active = [name for name in names if view.clues.unit(name).active == "active"]
+    masked = [name for name in names if services.is_masked(view.clues.unit(name))]
     if not active:
-        return chain.Check("metrics", chain.NOT_APPLICABLE, "no exporter is a service of this node")
+        why = f"{masked[0]} is masked" if masked else "no exporter is a service of this node"
+        return chain.Check("metrics", chain.NOT_APPLICABLE, why)
     return chain.Check("metrics", chain.OK, f"{', '.join(active)} runs")
 
 
@@ -230,11 +233,18 @@ def _known_bad(view: View) -> str:
 
 
 def _labels_stale(view: View) -> str:
-    said = [value for key, value in view.clues.fields("label", 2) if key == "gpu.count"]
-    on_node = view.clues.labels().get("nvidia.com/gpu.count")
-    said += [on_node] if on_node else []
+    return _miscounted(
+        view, [value for key, value in view.clues.fields("label", 2) if key == "gpu.count"]
+    )
+
+
+def _labels_stale_in_kubernetes(view: View) -> str:
+    return _miscounted(view, [view.clues.labels().get("nvidia.com/gpu.count", "")])
+
+
+def _miscounted(view: View, said: list[str]) -> str:
     count = len(view.seen.nvml.gpus)
-    wrong = [value for value in said if (whole(value) or 0) != count]
+    wrong = [value for value in said if value and (whole(value) or 0) != count]
     if not wrong or not count:
         return ""
     return f"the label nvidia.com/gpu.count says {wrong[0]}, and NVML sees {count} GPUs"
@@ -329,8 +339,9 @@ CAUSES = (
          "mend what the links before name, or end the Operator's upgrade; gpustate leaves such a node alone",
          "NVIDIA/gpu-operator#2509", "NVIDIA/gpu-operator#2166"),
     _own("node-not-ready", _SCHEDULER, _not_ready, "mend what the kubelet names"),
-    _own("driver-known-bad-with-mixed-mig", _SCHEDULER, _known_bad, "take 570.86.15 or a newer branch",
-         "NVIDIA/gpu-operator#1361", state="driver"),
+    _own("driver-known-bad-with-mixed-mig", _SCHEDULER, _known_bad,
+         "take 570.86.15 or a newer branch: name it (version or branch) in the state driver",
+         "NVIDIA/gpu-operator#1361"),
     _own("gpus-kept-unhealthy", _SCHEDULER, _unhealthy,
          "restart the plugin's pod once the GPU was reset: it never takes a GPU back by itself",
          "NVIDIA/k8s-device-plugin#111", "NVIDIA/k8s-device-plugin#189"),
@@ -339,12 +350,13 @@ CAUSES = (
     _own("labels-stale", _SCHEDULER, _labels_stale,
          "write them anew: gpustate apply with the state gpu-labels, or restart GPU feature discovery",
          "NVIDIA/k8s-device-plugin#733", state="gpu-labels"),
+    _own("node-labels-stale", _SCHEDULER, _labels_stale_in_kubernetes,
+         "restart GPU feature discovery and NFD's worker on this node: they tell Kubernetes the labels", "NVIDIA/k8s-device-plugin#733"),
     _own("labels-missing", _SCHEDULER, _labels_missing, "restart GPU feature discovery on this node",
          "NVIDIA/gpu-feature-discovery#75"),
     _own("cordoned", _SCHEDULER, _cordoned, "ask who cordoned it; kubectl uncordon when nothing speaks against it",
          "NVIDIA/gpu-operator#304", "NVIDIA/gpu-operator#2820"),
-    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, "write gres.conf anew: gpustate apply with the state slurm-gres, then scontrol update state=resume",
-         state="slurm-gres"),
+    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, "write gres.conf anew: gpustate apply with the state slurm-gres, then scontrol update nodename=NODE state=resume"),
     _own("slurmd-down", _SCHEDULER, _slurmd, "mend what it names and start it: systemctl status slurmd"),
     _own("slurm-drained", _SCHEDULER, _slurm_away, "mend what the reason names; then scontrol update nodename=NODE state=resume"),
     _own("two-dcgm-host-engines", "metrics", _host_engines, "leave one: an exporter of its own needs no nv-hostengine beside it",

@@ -102,13 +102,16 @@ for f in "$SYS"/class/infiniband/*/device/vpd; do
   [ -r "$f" ] && grep -qa SW_MNG "$f" && { f=${f%/device/vpd}; printf 'sw_mng=%s\n' "${f##*/}"; }
 done
 for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
+set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+[ $# = 0 ] || stat -L -c 'device_mode=%n|%a' "$@"
+grep -sE '^(DeviceFileMode|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
 done
-grep -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
+grep -D skip -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
 [ -e /etc/nvidia-imex/nodes_config.cfg ] &&
-  printf 'imex_nodes=%s\n' "$(grep -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
+  printf 'imex_nodes=%s\n' "$(grep -D skip -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
 l=; [ -r "$PROC/driver/nvidia/version" ] && read -r l <"$PROC/driver/nvidia/version"
 if [ -n "$l" ]; then case "$l " in *" $m "*) ;; *)
   try find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h\n' | sort -u | head -n 20 | while read -r p; do
@@ -124,7 +127,7 @@ fi
 if [ -z "$l$m" ]; then
   have apt-cache && try apt-cache search --names-only '^(nvidia-open|nvidia-driver|nvidia-kernel-open-dkms)' | head -n 3 |
     while read -r n _; do printf 'offered=%s\n' "$n"; done
-  for u in $(grep -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
+  for u in $(grep -D skip -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
     if have curl; then try curl -sI -o /dev/null "$u"; elif have wget; then try wget -q --spider -t 1 "$u"; fi
     case $? in 4|6|7|28|124) printf 'unreachable=%s\n' "$u" ;; esac
   done
@@ -133,7 +136,7 @@ fi
 
 _UNITS = r"""
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic -- @UNITS@)
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
@@ -149,18 +152,40 @@ have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengi
 """
 
 _CONTAINERS = r"""
-grep -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
-grep -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
+grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
+grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
-  [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
+  [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -D skip -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
 done
 for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
   [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
   tr -d '",' <"$f" | awk -v f="$f" '{ sub(/^[ \t-]*/, "") }
     /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
+done
+f=/etc/nvidia-container-runtime/config.toml
+if [ -f "$f" ]; then
+  [ "$(wc -c <"$f")" -gt 65536 ] || { echo toolkit_config=; sed 's/^/toolkit_config=/' "$f"; echo; }
+elif [ -e "$f" ]; then printf 'no_file=%s|%s\n' "$f" "$(stat -c %F "$f")"; fi
+n=0
+for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -e "$f" ] || continue
+  ours=; case ${f##*/} in nvidia.yaml|nvidia.json) ours=1 ;; esac
+  [ -f "$f" ] || { [ -z "$ours" ] || printf 'no_file=%s|%s\n' "$f" "$(stat -L -c %F "$f")"; continue; }
+  [ -n "$ours" ] || grep -q 'nvidia\.com/gpu' "$f" || continue
+  stat -L -c 'cdi_mode=%n|%a' "$f"
+  n=$((n + 1)); [ "$(wc -c <"$f")" -gt 400000 ] || { printf 'cdi_file=%s|%s\n' $n "$f"; sed "s/^/cdi_text=$n|/" "$f"; echo; }
+done
+for f in /etc/cdi /var/run/cdi; do [ ! -d "$f" ] || stat -L -c 'cdi_mode=%n|%a' "$f"; done
+for k in "$G"/originals/*.path; do
+  [ -f "$k" ] || continue
+  p=; IFS= read -r p <"$k"
+  case $p in
+    */etc/containerd/*|*/etc/nvidia-container-runtime/*|*/etc/crio/*|*/etc/docker/daemon.json)
+      if [ -f "${k%.path}" ]; then printf 'kept=%s|%s\n' "$p" "${k%.path}"; else printf 'kept=%s|\n' "$p"; fi ;;
+  esac
 done
 """
 

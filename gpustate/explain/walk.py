@@ -11,14 +11,26 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpustate.explain import clues, containers, gpus, hardware, scheduling, script
+from gpustate.explain import (
+    cautions,
+    clues,
+    containers,
+    damaged,
+    gpus,
+    hardware,
+    scheduling,
+    script,
+    services,
+)
 from gpustate.explain.causes import Cause, View
 from gpustate.model import chain, chain_ask
 from gpustate.model.node import Node
 
 CAUSES: tuple[Cause, ...] = (
     *hardware.CAUSES,
+    *services.CAUSES,  # a masked service before what follows from it
     *gpus.CAUSES,
+    *damaged.CAUSES,
     *containers.CAUSES,
     *scheduling.CAUSES,
 )
@@ -57,11 +69,15 @@ class Diagnosis:
         checks: every link that was judged; the last one is broken, if one is.
         open: names of the links after it, which rest on it.
         cause: what was recognised; ``None`` when nothing is broken, or the break has no known cause.
+        warnings: what breaks no link, and will hurt somebody; one line each.
+        proven: a kept proof that still stands says how CUDA is.
     """
 
     checks: tuple[chain.Check, ...]
     open: tuple[str, ...] = ()
     cause: Cause | None = None
+    warnings: tuple[str, ...] = ()
+    proven: bool = False
 
     @property
     def broken(self) -> chain.Check | None:
@@ -110,12 +126,13 @@ def _left_open(view: View, check: chain.Check) -> chain.Check:
 def diagnose(view: View) -> Diagnosis:
     """Judge link by link, and stop at the first that is broken."""
     checks = links(view)
+    warnings, proven = cautions.of(view), view.seen.cuda is not None
     for at, check in enumerate(checks):
         judged, cause = _judge(replace(view, check=check))
         if judged.failed:
             rest = tuple(one.name for one in checks[at + 1 :])
-            return Diagnosis((*checks[:at], judged), rest, cause)
-    return Diagnosis(tuple(checks))
+            return Diagnosis((*checks[:at], judged), rest, cause, warnings, proven)
+    return Diagnosis(tuple(checks), warnings=warnings, proven=proven)
 
 
 def _judge(view: View) -> tuple[chain.Check, Cause | None]:

@@ -96,6 +96,11 @@ def split(pattern: str) -> list[str]:
 def _pieces(pattern: str) -> list[str]:
     """Return the single patterns, those of ``@file`` put in its place."""
     found: list[str] = []
+    if pattern.count("[") != pattern.count("]") and "~" not in pattern:
+        raise InventoryError(
+            f"the limit {shown(pattern)} has a bracket without its other half",
+            fix="write gpu[0] for the first of a group, gpu[0:3] for the first four",
+        )
     for piece in split(pattern):
         if not piece.startswith("@"):
             found.append(piece)

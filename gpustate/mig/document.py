@@ -17,6 +17,7 @@ def as_data(plan: NodePlan) -> dict[str, Any]:
         "changes": bool(plan),
         "disruption": plan.disruption.word,
         "gpus": [_gpu(one) for one in plan.gpus],
+        **({"notes": list(plan.notes)} if plan.notes else {}),
     }
 
 
@@ -88,6 +89,7 @@ def _lines(plan: NodePlan) -> Iterator[str]:
         numbers = ", ".join(str(gpu.gpu.index) for gpu in gpus)
         yield f"GPU {numbers} ({model}): {first}"
         yield from (f"    {line}" for line in rest)
+    yield from (f"note: {note}" for note in plan.notes)
     kept = sum(len(gpu.change.kept) for gpu in plan.gpus)
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
     gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")

@@ -17,6 +17,7 @@ from gpustate.mig import tables
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
 from gpustate.mig.names import NVIDIA, device_name, parse_device_name
 from gpustate.model.facts import PciGpu
+from gpustate.model.wanted import told
 
 FORMAT = "gpustate.mig-layout/1"
 Users = tuple[str, ...] | None
@@ -222,7 +223,7 @@ def read(text: str, path: str) -> Layout:
         where = ".".join(str(part) for part in first["loc"])
         more = error.error_count() - 1
         raise UsageError(
-            f"{where}: {first['msg']}" + (f" (and {more} more)" if more else ""), place=path
+            f"{where}: {told(dict(first))}" + (f" (and {more} more)" if more else ""), place=path
         ) from error
     check(layout, path)
     return layout

@@ -67,10 +67,17 @@ class GpuPlan:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What becomes of all GPUs of a node."""
+    """What becomes of all GPUs of a node.
+
+    Args:
+        config: name of the configuration.
+        gpus: all of them.
+        notes: what the configuration says of GPUs that are not there.
+    """
 
     config: str
     gpus: tuple[GpuPlan, ...]
+    notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return any(gpu.steps for gpu in self.gpus)
@@ -87,7 +94,20 @@ def plan(config: Config, layout: Layout) -> NodePlan:
     Raises:
         RefusedError: a GPU cannot be what is wanted of it; with the reason, and nothing is planned.
     """
-    return NodePlan(config.name, tuple(_gpu(config, gpu) for gpu in layout.gpus))
+    gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
+    return NodePlan(config.name, gpus, tuple(_absent(config, layout)))
+
+
+def _absent(config: Config, layout: Layout) -> Iterator[str]:
+    """Numbers of GPUs that entries name, and that nobody has here."""
+    there = {gpu.index for gpu in layout.gpus}
+    known = f"there are GPUs 0 to {max(there)}" if there else "there is none"
+    for entry in config.entries:
+        kinds = (f.matches(g.device_id, g.subsystem_id) for f in entry.filters for g in layout.gpus)
+        missing = sorted(set(entry.indices or ()) - there)
+        if missing and (not entry.filters or any(kinds)):
+            place = f"{entry.place}: " if entry.place else ""
+            yield f"{place}no GPU {', '.join(map(str, missing))} of devices is here: {known}"
 
 
 def _gpu(config: Config, gpu: GpuLayout) -> GpuPlan:

@@ -352,8 +352,8 @@ def find(text: str) -> Model:
         return found[0]
     if found:
         raise UsageError(
-            f"{text} could be {', '.join(repr(model.name) for model in found)}",
-            fix="say which, as nvidia-smi -L has it",
+            f"{text} could be {', '.join(repr(model.name) for model in found)}, which have other profiles",
+            fix=f"say which, as nvidia-smi -L has it: --gpu '{found[0].name}'",
         )
     names = {_plain(name): name for name in _names()}
     near = difflib.get_close_matches(wanted, names, 1, 0.6)

@@ -187,7 +187,7 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
         return (
             f"{rpm.FAMILY}\n"
             f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
-            "  case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null || : ;;\n"
+            "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
             f"*) dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || : ;; esac"
         )
 
@@ -220,7 +220,7 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 
 
 #: What dnf's and zypper's answers depend on.
-_RPM_FILES = (
+RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
     "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
     "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml"
@@ -243,7 +243,7 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
         return (
             f"{rpm.FAMILY}\n"
             f'{KEPT}case $pm in dnf|zypper) ;; *) kept offers-{kept} "{APT_KEY}" apt-cache madison {names} 2>/dev/null || :; exit 0 ;; esac\n'
-            f"k=$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
+            f"k=$(stat -c '%n %s %Y %i' {RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
             f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
             '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
             "case $pm in\n"

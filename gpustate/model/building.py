@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from gpustate.errors import PolicyError
 from gpustate.model.state import AnyState
+from gpustate.model.wanted import given, wanted
 from gpustate.text.words import named, printable, shown
 
 #: Mistakes told at once.
@@ -84,8 +86,11 @@ def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> 
 def explain(error: ValidationError, cls: type[AnyState]) -> str:
     """Say in one line which parameters are wrong, what was given and what is wanted."""
     parts: list[str] = []
+    #: Where one of several kinds would do, each is a mistake of its own at the same place.
+    choices: dict[tuple[str, str], list[str]] = {}
     for item in error.errors(include_url=False)[:_SHOWN]:
-        path = ".".join(named(step) for step in item["loc"])
+        path = ".".join(named(step) for step in _without_kind(item["loc"]))
+        said = wanted(item["type"], item.get("ctx") or {})
         if item["type"] == "extra_forbidden":
             known = sorted(cls.model_fields)
             near = difflib.get_close_matches(path, known, 1)
@@ -95,23 +100,38 @@ def explain(error: ValidationError, cls: type[AnyState]) -> str:
             # The state's own words; the library puts its own before them.
             message = item["msg"].removeprefix("Value error, ")[:300]
             parts.append(": ".join(filter(None, (path, printable(message)))))
-        elif item["type"] in ("bool_type", "bool_parsing"):
-            parts.append(f"{path or 'it'}: wanted true or false{_not_bool(item['input'])}")
+        elif item["type"] == "missing":
+            parts.append(f"{path or 'it'}: is not given, and has no default")
+        elif said is not None:
+            key = (path or "it", f"{given(item['input'])}{_quoted(item['type'], item['input'])}")
+            choices.setdefault(key, []).append(printable(said[:300]))
         else:
             message = item["msg"][:1].lower() + item["msg"][1:]
             parts.append(
                 f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
             )
+    parts += [
+        f"{path}: wanted {' or '.join(dict.fromkeys(words))} (given: {was})"
+        for (path, was), words in choices.items()
+    ]
     more = error.error_count() - _SHOWN
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
-def _not_bool(value: object) -> str:
-    words = ("yes", "no", "true", "false", "on", "off")
-    quoted = isinstance(value, str) and value.lower() in words
-    return f" (given: {given(value)}{', which is text; quotes make it that' if quoted else ''})"
+def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A place without the kind that pydantic puts behind it, where one of several would do."""
+    kinds = {"int", "str", "bool", "float", "constrained-int", "constrained-str"}
+    return place[:-1] if len(place) > 1 and place[-1] in kinds else place
 
 
-def given(value: object) -> str:
-    """A value as Python writes it, on one line and no longer than that."""
-    return shown(value, 80) if isinstance(value, str) else shown(value, 80)[1:-1]
+def _quoted(kind: str, value: object) -> str:
+    """What is the matter with a text that looks like what is wanted."""
+    words = {
+        "bool": r"yes|no|true|false|on|off",
+        "int": r"-?[0-9]+",
+        "float": r"-?[0-9]+(\.[0-9]+)?",
+    }
+    looks = words.get(kind.partition("_")[0])
+    if looks is None or not isinstance(value, str) or not re.fullmatch(looks, value.lower()):
+        return ""
+    return ", which is text; quotes make it that"

@@ -31,8 +31,10 @@ TOOLKIT_BROKEN = (
     "put the toolkit's packages at one version: gpustate apply with the state container-toolkit"
 )
 NO_CONTAINERD = "install containerd, or prove without it (containers: none)"
+TOOLKIT_CONFIG = "mend that line, or copy back what is kept of the file; then gpustate apply with the state container-toolkit"
 CONTAINERD_CONFIG = (
-    "mend containerd's configuration: gpustate plan with the state containerd shows what differs"
+    "mend what it names, or copy back what is kept of the file (cp -p), and restart containerd; then "
+    "gpustate apply with the state containerd"
 )
 CONTAINERD_DOWN = "systemctl status containerd and journalctl -u containerd say why; then start it"
 NO_HANDLER = "register it: gpustate apply with the state containerd"
@@ -41,6 +43,8 @@ CDI = "generate it: gpustate apply with the state cdi, or systemctl restart nvid
 CDI_STALE = (
     "generate it anew: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
 )
+CDI_BROKEN = "write it anew: gpustate apply with the state cdi, or remove it and systemctl restart nvidia-cdi-refresh"
+CDI_NO_FILE = "move it away, then generate the specification: gpustate apply with the state cdi"
 QUARANTINE_FILE = (
     "write it anew: gpustate quarantine NODE --gpu GPU --for 1d --reason WHY, or --end"
 )

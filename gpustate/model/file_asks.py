@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Ask, SharedAsk
 from gpustate.text.numbers import hexadecimal, whole
 
@@ -66,15 +66,17 @@ class FileText(SharedAsk[str | None]):
             f"set --; k=; for f in {paths}; do\n"
             "  p=$f; case $f in /proc/*) p=$PROC/${f#/proc/} ;; /sys/*) p=$SYS/${f#/sys/} ;; esac\n"
             '  if [ -f "$p" ]; then set -- "$@" "$p"; k="$k$f\n"\n'
-            '  elif [ -e "$p" ]; then echo "odd=$f"; fi\ndone\n' + _CONTENTS
+            '  elif [ -e "$p" ]; then w=device; [ ! -d "$p" ] || w=folder; [ ! -p "$p" ] || w=pipe; '
+            '[ ! -S "$p" ] || w=socket; echo "odd=$w $f"; fi\ndone\n' + _CONTENTS
         )
 
     def parse(self, answer: Answer) -> str | None:
         out = answer.out
         while out.startswith(b"odd="):
             odd, _, out = out.partition(b"\n")
-            if odd.decode("utf-8", "replace") == f"odd={self.path}":
-                raise ProbeError(f"{self.path} is no file that can be read")
+            kind, _, path = odd.decode("utf-8", "replace").removeprefix("odd=").partition(" ")
+            if path == self.path:
+                raise no_file(path, _ODD.get(kind, "no file"))
         about, texts = _contents(Answer(answer.status, out))
         for path, text in zip(about, texts, strict=True):
             if path == self.path:
@@ -87,6 +89,20 @@ class FileText(SharedAsk[str | None]):
 
     def stand_in(self) -> str | None:
         return None
+
+
+_ODD = {
+    "folder": "a folder",
+    "pipe": "a named pipe",
+    "socket": "a socket",
+    "device": "a device",
+}
+
+
+def no_file(path: str, what: str) -> RefusedError:
+    """Something else is where a file belongs: a person has to say whether it is wanted."""
+    moved = shlex.join(("mv", path, f"{path}.moved"))
+    return RefusedError(f"{path} is {what}, and a file belongs there", fix=f"move it away: {moved}")
 
 
 def _mark(pattern: str) -> str:
@@ -206,4 +222,4 @@ def _stat(parts: Sequence[str], target: str) -> FileStat:
     return FileStat(_KINDS[kind], int(mode, 8), user, group, length, target or None, device)
 
 
-__all__ = ["FileStat", "FileStats", "FileText", "FileTexts"]
+__all__ = ["FileStat", "FileStats", "FileText", "FileTexts", "no_file"]

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpustate.errors import PolicyError
-from gpustate.model.building import given, parameters
+from gpustate.model.building import parameters
 from gpustate.model.inventory import InventoryNode, VarsLayer
 from gpustate.model.layers import Layer, Path, value_at
+from gpustate.model.wanted import given
 from gpustate.text.words import named
 
 if TYPE_CHECKING:

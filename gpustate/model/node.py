@@ -13,6 +13,19 @@ from gpustate.text import dpkg, systemd
 T = TypeVar("T")
 
 
+#: How the text of a file begins whose owner or mode are not as gpustate wrote them.
+NOT_AS_WRITTEN = "[owner "
+
+
+def _is_unit(path: str) -> bool:
+    return "/systemd/system/" in path and path.endswith((".service", ".timer", ".socket", ".path"))
+
+
+def _as_ours(stat: file_asks.FileStat) -> bool:
+    """Root's, for all to read and for nobody else to write."""
+    return stat.uid == 0 and stat.gid == 0 and stat.mode & 0o444 == 0o444 and not stat.mode & 0o022
+
+
 class Node(ABC):
     """The other side of a probe: every method asks the node and only reads.
 
@@ -38,6 +51,29 @@ class Node(ABC):
     def read_text(self, path: str) -> str | None:
         """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
         return self.ask(file_asks.FileText(path))
+
+    def own_text(self, path: str) -> str | None:
+        """Text of a file that gpustate itself writes, for all to read: as :meth:`read_text`.
+
+        Where owner or mode are not as it was written, the text says so in a line ahead: so it differs
+        from what is wanted. A unit that is masked is no file of ours.
+
+        Raises:
+            RefusedError: something else is in its place.
+        """
+        stat = self.stats(path).get(path)
+        if stat is not None and stat.target == "/dev/null" and _is_unit(path):
+            return None
+        text = self.read_text(path)
+        if stat is None:
+            return text
+        if stat.kind == "link" and text is None:
+            raise file_asks.no_file(path, f"a symbolic link to {stat.target}, which is not there")
+        if text is None or stat.kind != "file" or _as_ours(stat):
+            return text
+        return (
+            f"{NOT_AS_WRITTEN}{stat.uid}:{stat.gid}, mode {stat.mode:04o}: not as written]\n{text}"
+        )
 
     def read_texts(self, pattern: str) -> dict[str, str]:
         """Text of every regular file that a shell pattern (without blanks) matches."""

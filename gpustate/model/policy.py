@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.model.building import build, every_parameter, explain, given, parameters
+from gpustate.model.building import build, every_parameter, explain, parameters
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.layering import ALLOW, SECTIONS, layers_of, told
 from gpustate.model.layers import REMOVED, Layer, Path, merged, value_at
 from gpustate.model.state import AnyState, State
+from gpustate.model.wanted import given
 from gpustate.text.words import named, shown
 
 __all__ = [

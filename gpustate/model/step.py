@@ -34,6 +34,16 @@ class Step(ABC):
         return None
 
     @property
+    def starts(self) -> tuple[str, ...]:
+        """systemd units that it starts or enables, and which must not be masked for that."""
+        return ()
+
+    @property
+    def unmasks(self) -> tuple[str, ...]:
+        """systemd units that it unmasks: whoever masks and unmasks one knows what he does."""
+        return ()
+
+    @property
     def timeout_s(self) -> int:
         """Seconds after which a step counts as failed and is killed."""
         return 300

@@ -122,7 +122,12 @@ class AptRemove(Step):
         return 1800
 
     def script(self) -> str:
+        names = _words(self.packages)
         return (
             "apt_ready\n"
-            f"apt purge --allow-change-held-packages {_words(self.packages)}\neffect removed"
+            f"u=$(dpkg -L {names} 2>/dev/null | sed -n 's|.*/systemd/system/\\([^/@]*\\.service\\)$|\\1|p') || :\n"
+            f"apt purge --allow-change-held-packages {names}\n"
+            # A service that had failed would be listed as failed for ever, with no unit behind it.
+            'for n in $u; do systemctl cat "$n" >/dev/null 2>&1 || systemctl reset-failed "$n" 2>/dev/null || :; done\n'
+            "effect removed"
         )

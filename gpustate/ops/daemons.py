@@ -214,6 +214,17 @@ def or_refusal(plan: Plan, reason: str | None) -> Plan:
     return Plan((Change("problem", reason, "", Disruption.NONE),))
 
 
+def and_kept(problem: str, originals: Mapping[str, str | None]) -> str:
+    """Say of a file that a problem names where its bytes are kept from before gpustate."""
+    path = max((path for path in originals if path in problem), key=len, default="")
+    if not path:
+        return problem
+    if originals[path] is None:
+        return f"{problem} (before gpustate there was no {path})"
+    name = hashlib.sha256(path.encode()).hexdigest()[:24]
+    return f"{problem} (as it was before gpustate it is kept: /var/lib/gpustate/originals/{name})"
+
+
 def owed(name: str) -> str:
     """What a daemon ran with before a change it has yet to read; on tmpfs, because a boot reads it."""
     return f"/run/gpustate/{name}"

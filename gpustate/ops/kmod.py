@@ -2,7 +2,8 @@
 
 A module of this kind is built against one driver and one RDMA stack. When either changes it has to be
 built anew, and the kernel is who says so: it refuses the old one. So loading tries, builds anew where
-the kernel refuses, tries again, and then says what the kernel said.
+the kernel refuses, tries again, and then says what the kernel said. Under Secure Boot each build is signed
+(:mod:`gpustate.ops.modsign`).
 
 Sources:
     dkms(8). NVIDIA/gds-nvidia-fs, src/dkms.conf; NVIDIA/gdrcopy, packages/dkms.conf.
@@ -12,14 +13,34 @@ from __future__ import annotations
 
 import shlex
 
+from gpustate.ops import modsign
 from gpustate.ops.steps import Run
 from gpustate.text import dkms
 
 _q = shlex.quote
 
+#: The first word the compiler said, where the journal and a person look for it.
+COMPLAIN = (
+    "complain() { # make.log\n"
+    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
+    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
+    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
+    "}\n"
+)
+#: The same of every build that a package's script started, should the packages not come.
+APT_FAILED = (
+    COMPLAIN + ': >"$R/dkms.start"\n'
+    'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
+)
+
 # DKMS builds over a module that is there only when told to forget it; killed in between, there is
 # none on disk, which the next probe sees.
 _BUILD = (
+    modsign.BUILT + "sign_made() { # kernel, folder of what DKMS made, the module that goes last\n"
+    '  k=$1; set -- "$2"/*/module/*.ko* "$3"\n'
+    '  for f do shift; f=${f##*/}; f=$(modinfo -k "$k" -n "${f%%.ko*}" 2>/dev/null) && set -- "$@" "$f"; done\n'
+    '  [ $# = 0 ] || sign_built "$k" "$@"\n'
+    "}\n"
     "built() { # module kernel\n"
     '  grep -qE "/$(printf %s "$1" | sed \'s/[-_]/[-_]/g\')\\.ko(\\.[a-z0-9]+)?:" "/lib/modules/$2/modules.dep"\n'
     "}\n"
@@ -35,6 +56,7 @@ _BUILD = (
     '  rm -rf "/var/lib/dkms/$n/$2/$3"\n'
     '  dkms install --force "$n/$2" -k "$3" >>"$R/dkms.log" 2>&1 || { complain "$n" "$2" "$3"; tail -c 2000 "$R/dkms.log"; exit 1; }\n'
     '  depmod "$3"; built "$4" "$3" || fail "DKMS built $n $2 for $3, and there is no $4 in it"\n'
+    '  sign_made "$3" "/var/lib/dkms/$n/$2/$3" "$4"\n'
     "}\n"
 )
 
@@ -79,6 +101,8 @@ def load(source: str, version: str, module: str) -> Run:
     under = _q(module.replace("-", "_"))
     return Run(
         f"{_BUILD}if module_loaded {under}; then effect same; exit 0; fi\n"
+        # Its package may have had it built where DKMS does not sign.
+        f'sign_made "$(uname -r)" /nonexistent {_q(module)}\n'
         f"said=$(modprobe {_q(module)} 2>&1) || {{\n"
         f'  echo "$said; building it anew"; build_anew \'{source}\' {_q(version)} "$(uname -r)" {_q(module)}\n'
         f'  said=$(modprobe {_q(module)} 2>&1) || fail "$said (built anew for the driver that is loaded; see dmesg)"\n'

@@ -7,7 +7,9 @@ whoever reads the journal after a power cut knows what may have happened.
 
 Files are written to a temporary file in the same folder, forced to disk, renamed, and the folder
 forced to disk; one that a kill left behind is removed by the next program. The bytes a file had before are kept: for the run in ``$R/pre`` (roll-back), and,
-once, as they were before gpustate ever touched the file in ``$G/originals`` (removal).
+once, as they were before gpustate ever touched the file in ``$G/originals`` (removal). Folders that were
+made for a file are noted in ``$G/folders``; with the last file in them they go, unless a package has come to
+own them.
 
 Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock it runs under),
 ``PROC`` and ``SYS`` to be set.
@@ -29,13 +31,17 @@ umask 022
     + r"""
 J=$R/journal; FAILED=; CUR=; SKIP=; : "${STEP:=0}"
 entry() { printf '%s\n' "$1" >>"$J" && sync "$J" || { echo "the journal $J cannot be written" >&2; exit 74; }; }
-now() { date +%s; }
+# Seconds since 1970, in NOW: the clock is asked once, what has passed since then is told by the kernel.
+now() {
+  { read -r NOW _ </proc/uptime; } 2>/dev/null || { NOW=$(date +%s); return; }
+  : "${BOOTED:=$(($(date +%s) - ${NOW%.*}))}"; NOW=$((BOOTED + ${NOW%.*}))
+}
 fail() { echo "$*" >&2; exit 1; }
 effect() { entry '{"e":"effect","i":'"$STEP"',"did":"'"$1"'"}'; }
 # Everything a step prints is kept; the last 4000 bytes travel in the journal.
 ended() { # index status
-  o=$(tail -c 4000 "$R/out.$1" 2>/dev/null | base64 | tr -d '\n')
-  entry '{"e":"result","i":'"$1"',"rc":'"$2"',"t":'"$(now)"',"out":"'"$o"'"}'
+  o=; [ ! -s "$R/out.$1" ] || o=$(tail -c 4000 "$R/out.$1" | base64 -w 0)
+  now; entry '{"e":"result","i":'"$1"',"rc":'"$2"',"t":'"$NOW"',"out":"'"$o"'"}'
 }
 block() { # state needs...
   CUR=$1; SKIP=; shift
@@ -45,7 +51,7 @@ block() { # state needs...
 step() { # index timeout
   [ -n "$SKIP" ] && return 0
   if [ -e "$R/stop" ]; then finish 1; fi
-  entry '{"e":"intent","i":'"$1"',"t":'"$(now)"'}'
+  now; entry '{"e":"intent","i":'"$1"',"t":'"$NOW"'}'
   STEP=$1 timeout -k 10 "$2" sh "$R/step.$1" >"$R/out.$1" 2>&1 </dev/null
   rc=$?
   [ $rc = 124 ] && echo "killed after $2 s" >>"$R/out.$1"
@@ -54,30 +60,48 @@ step() { # index timeout
 }
 finish() { # stopped
   [ -n "${KEEP_LOCK-}" ] || unlock_run
-  entry '{"e":"end","stopped":'"$1"',"t":'"$(now)"'}'
+  now; entry '{"e":"end","stopped":'"$1"',"t":'"$NOW"'}'
   exit 0
 }
 unlock_run() { if [ "$(cat "$G/lock/run" 2>/dev/null)" = "$LOCK" ]; then rm -rf "$G/lock"; fi; }
 
 # --- files -------------------------------------------------------------------------------
-sha() { printf %s "$1" | sha256sum | cut -c1-24; }
-keep() { # path: remember its bytes before they change
-  k=$(sha "$1")
-  mkdir -p "$R/pre" "$G/originals"
+hash_of() { # path: H is its name where bytes are kept
+  [ "$1" != "${HASHED-}" ] || return 0
+  H=$(printf %s "$1" | sha256sum); H=${H%"${H#????????????????????????}"}; HASHED=$1
+}
+sha() { hash_of "$1"; printf %s "$H"; }
+keep() ( # path: remember its bytes before they change, and the folders that are not there yet; in a shell of its own, for steps have variables too
+  hash_of "$1"; k=$H
+  [ -d "$R/pre" ] && [ -d "$G/originals" ] || mkdir -p "$R/pre" "$G/originals"
+  e=${1%/*}; while [ -n "$e" ] && [ ! -d "$e" ] && [ ! -L "$e" ]; do noted_folder "$e" || return 1; e=${e%/*}; done
   for s in "$R/pre" "$G/originals"; do
     [ -e "$s/$k.path" ] && continue
-    rm -f "$s/$k.new" "$s/$k"
-    if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && sync "$s/$k.new" && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
+    [ ! -e "$s/$k.new" ] && [ ! -e "$s/$k" ] || rm -f "$s/$k.new" "$s/$k"
+    if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && { [ -L "$s/$k.new" ] || sync "$s/$k.new"; } && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
     printf '%s' "$1" >"$s/$k.path.new" && sync "$s/$k.path.new" && mv -fT "$s/$k.path.new" "$s/$k.path" && sync "$s" || return 1
   done
-}
+)
 no_link() { [ ! -L "$1" ] || fail "$1 is a symbolic link to $(readlink "$1"): managed by something else; replace it by a plain file or leave it to its owner"; }
-folder() { # dir: make it, and force its name to disk
+noted_folder() { grep -qsxF -e "$1" "$G/folders" || { printf '%s\n' "$1" >>"$G/folders" && sync "$G/folders"; }; }
+folder() { # dir: make it, and force its name to disk; noted first, so that it can go again
   [ -d "$1" ] && return 0
-  folder "$(dirname "$1")"; mkdir "$1" || return 1; sync "$(dirname "$1")"
+  folder "$(dirname "$1")"; noted_folder "$1" || return 1
+  mkdir "$1" || return 1; sync "$(dirname "$1")"
 }
+packaged() { if command -v dpkg >/dev/null; then dpkg -S "$1"; else rpm -qf "$1"; fi >/dev/null 2>&1; }
+left_folders() ( # path: the folders above it that were made for it go once they are empty
+  e=$(dirname "$1")
+  while grep -qsxF -e "$e" "$G/folders"; do
+    if [ -d "$e" ]; then ! packaged "$e" && rmdir "$e" 2>/dev/null || break; fi
+    sync "$(dirname "$e")" 2>/dev/null || :
+    grep -vxF -e "$e" "$G/folders" >"$G/folders.new" || :
+    sync "$G/folders.new" && mv -fT "$G/folders.new" "$G/folders" || break
+    e=$(dirname "$e")
+  done
+)
 temporary() { # path: a name beside it for its next content; after a kill, sweep finds it by what is kept
-  t=$(dirname "$1")/.gpustate.$(sha "$1").${R##*/}; rm -f "$t" && ( umask 077; set -C; : >"$t" )
+  hash_of "$1"; t=${1%/*}/.gpustate.$H.${R##*/}; rm -f "$t" && ( umask 077; set -C; : >"$t" )
 }
 sweep() { # a program was killed before this one: let a step that outlived it end, remove what is half written
   while grep -qas "$G/runs/[^/]*/step\." /proc/[0-9]*/cmdline; do sleep 0.5; done
@@ -88,9 +112,15 @@ sweep() { # a program was killed before this one: let a step that outlived it en
   done
   [ $# = 0 ] || rm -f "$@"
 }
-put() { # path mode(- keeps) owner(- keeps); content on standard input
-  no_link "$1"; d=$(dirname "$1"); folder "$d"; c=$R/content
+no_new() { # path folder: why its next content could not be written
+  rm -f "$t" 2>/dev/null || :
+  e=$( ( : >"$t" ) 2>&1 ) && { rm -f "$t"; fail "$2: no room for $1"; }
+  fail "$1 cannot be written: $2: ${e##*: }"
+}
+put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on standard input
+  no_link "$1"; hash_of "$1"; d=${1%/*}; d=${d:-/}; folder "$d"; c=$R/content
   cat >"$c" || { rm -f "$c"; fail "$R: no room for $1"; }
+  if [ "$3" = own ]; then o=-; [ ! -e "$1" ] || o=$(stat -c %U:%G "$c"); set -- "$1" "$2" "$o"; fi
   if [ -e "$1" ]; then
     [ -f "$1" ] || fail "$1 is no plain file"
     m=$(stat -c %a "$1"); u=$(stat -c %U:%G "$1")
@@ -98,43 +128,43 @@ put() { # path mode(- keeps) owner(- keeps); content on standard input
       effect same; return 0
     fi
     keep "$1" || fail "$1: its old content could not be kept (disk full?)"
-    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+    temporary "$1" && cat "$c" >"$t" || no_new "$1" "$d"
     cp --attributes-only --preserve=all "$1" "$t" 2>/dev/null || chown --reference="$1" "$t"
     touch "$t"
   else
     keep "$1" || fail "$1: cannot be noted (disk full?)"
-    temporary "$1" && cat "$c" >"$t" || { rm -f "$t"; fail "$d: no room for $1"; }
+    temporary "$1" && cat "$c" >"$t" || no_new "$1" "$d"
     chmod 0644 "$t"
   fi
   [ "$3" = - ] || chown "$3" "$t"
   [ "$2" = - ] || chmod "$2" "$t"
   sync "$t" && mv -fT "$t" "$1" && sync "$d" || { rm -f "$t"; fail "$1 could not be replaced"; }
-  if command -v restorecon >/dev/null 2>&1 && [ ! -e "$R/pre/$(sha "$1")" ]; then restorecon "$1" || :; fi
+  if command -v restorecon >/dev/null 2>&1 && hash_of "$1" && [ ! -e "$R/pre/$H" ]; then restorecon "$1" || :; fi
   effect wrote
 }
 take_away() { # path
-  if [ ! -e "$1" ] && [ ! -L "$1" ]; then effect same; return 0; fi
+  if [ ! -e "$1" ] && [ ! -L "$1" ]; then left_folders "$1"; effect same; return 0; fi
   [ -d "$1" ] && [ ! -L "$1" ] && fail "$1 is a folder"
   keep "$1" || fail "$1: its content could not be kept (disk full?)"
-  rm -f "$1" && sync "$(dirname "$1")"; effect removed
+  rm -f "$1" && sync "$(dirname "$1")"; left_folders "$1"; effect removed
 }
 copy_back() { # from to: same bytes, owner, mode and times as kept
-  temporary "$2" && cp -a "$1" "$t" && sync "$t" && mv -fT "$t" "$2" && sync "$(dirname "$2")"
+  temporary "$2" && cp -a "$1" "$t" && { [ -L "$t" ] || sync "$t"; } && mv -fT "$t" "$2" && sync "$(dirname "$2")"
 }
 roll_back() { # path...: as they were before this run
   for p in "$@"; do
-    k=$R/pre/$(sha "$p"); [ -e "$k.path" ] || continue
-    if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")"; fi
+    hash_of "$p"; k=$R/pre/$H; [ -e "$k.path" ] || continue
+    if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")" 2>/dev/null || :; left_folders "$p"; fi
   done
   effect rolled-back
 }
 restore_original() { # path: as it was before gpustate first touched it
-  k=$G/originals/$(sha "$1")
+  hash_of "$1"; k=$G/originals/$H
   [ -e "$k.path" ] || { effect same; return 0; }
-  if [ -e "$k" ]; then copy_back "$k" "$1"; else rm -f "$1"; sync "$(dirname "$1")"; fi
+  if [ -e "$k" ]; then copy_back "$k" "$1"; else rm -f "$1"; sync "$(dirname "$1")" 2>/dev/null || :; left_folders "$1"; fi
   rm -f "$k" "$k.path"; effect restored
 }
-forget_original() { k=$G/originals/$(sha "$1"); rm -f "$k" "$k.path"; }
+forget_original() { hash_of "$1"; k=$G/originals/$H; rm -f "$k" "$k.path"; }
 
 # --- packages ----------------------------------------------------------------------------
 """

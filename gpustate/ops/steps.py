@@ -7,6 +7,7 @@ Each is plain data; its ``script`` is what runs on the node, with the functions 
 from __future__ import annotations
 
 import base64
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -18,6 +19,17 @@ from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUni
 from gpustate.ops.upload import Upload
 
 _q, _words = shlex.quote, shlex.join
+#: What every shell leaves as it is in a here-document.
+_PLAIN = re.compile(r"[\t\n -~]*\n")
+
+_STARTS = re.compile(r"systemctl (?:--?\S+ )*(?:start|restart|enable|add-wants) ([^;&|\n]*)")
+_UNMASKS = re.compile(r"systemctl (?:--?\S+ )*unmask ([^;&|\n]*)")
+_UNIT = re.compile(r"[\w.@:-]+\.(?:service|socket|timer|path)")
+
+
+def _units(call: re.Pattern[str], text: str) -> tuple[str, ...]:
+    words = (word for said in call.findall(text) for word in said.split())
+    return tuple(word for word in words if _UNIT.fullmatch(word))
 
 
 def _checked_path(path: str) -> str:
@@ -34,7 +46,8 @@ class PutText(Step):
         path: absolute; a symbolic link is refused, not followed.
         text: the whole new content.
         mode: permission bits; ``None`` keeps those of an existing file (0644 for a new one).
-        owner: ``user:group``; ``None`` keeps that of an existing file (root:root for a new one).
+        owner: ``user:group``; ``None`` keeps that of an existing file where no mode is given, and is
+            root:root otherwise.
         secret: the content is never printed.
     """
 
@@ -49,10 +62,15 @@ class PutText(Step):
         return f"write {self.path}"
 
     def script(self) -> str:
-        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         mode = "-" if self.mode is None else f"{self.mode:04o}"
-        owner = "-" if self.owner is None else _q(self.owner)
+        # A file with a mode of ours is ours.
+        owner = ("-" if self.mode is None else "own") if self.owner is None else _q(self.owner)
         path = _q(_checked_path(self.path))
+        # Plain text travels as it is, at the cost of a process less; in a shell of its own, for what
+        # is around it has variables too.
+        if _PLAIN.fullmatch(self.text) and "\nEND\n" not in f"\n{self.text}":
+            return f"( put {path} {mode} {owner} ) <<'END'\n{self.text}END\n"
+        data = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
         return f"base64 -d <<'END' | put {path} {mode} {owner}\n{data}END\n"
 
 
@@ -126,6 +144,14 @@ class Run(Step):
     @property
     def at_first_boot(self) -> Step | None:
         return self if self.running else None
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return _units(_STARTS, self.text)
+
+    @property
+    def unmasks(self) -> tuple[str, ...]:
+        return _units(_UNMASKS, self.text)
 
     @property
     def timeout_s(self) -> int:

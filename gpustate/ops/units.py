@@ -49,6 +49,10 @@ class EnableUnit(Step):
     def at_first_boot(self) -> Step | None:
         return StartUnit(self.unit) if self.now else None
 
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.unit,)
+
     def script(self) -> str:
         start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
         return f"systemctl --no-reload enable {_q(self.unit)}{start}\neffect enabled"
@@ -83,6 +87,10 @@ class StartUnit(Step):
     @property
     def at_first_boot(self) -> Step | None:
         return self
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.unit,)
 
     def script(self) -> str:
         unit = _q(self.unit)
@@ -147,6 +155,10 @@ class RestartUnit(Step):
     def at_first_boot(self) -> Step | None:
         # The boot has started it with what it is to read.
         return StartUnit(self.unit, self.healthy, self.wait_s)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.unit,)
 
     @property
     def timeout_s(self) -> int:

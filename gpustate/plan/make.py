@@ -15,6 +15,7 @@ from gpustate.errors import GpustateError
 from gpustate.model.change import Disruption, Plan
 from gpustate.model.encode import fingerprint, plain
 from gpustate.model.facts import NodeView
+from gpustate.model.masked import in_the_way
 from gpustate.model.outcome import Outcome, StateResult
 from gpustate.model.state import AnyState
 
@@ -37,11 +38,15 @@ class Look:
         view: the node as conditions see it.
         seen: observation of each state that could be probed.
         errors: why a state could not be.
+        refused: those of them that a person has to put right on the node first.
+        masked: units that systemd starts for nobody.
     """
 
     view: NodeView
     seen: dict[str, object] = field(default_factory=dict[str, object])
     errors: dict[str, str] = field(default_factory=dict[str, str])
+    refused: set[str] = field(default_factory=set[str])
+    masked: frozenset[str] = frozenset()
 
 
 def applicable(state: AnyState, view: NodeView) -> str | None:
@@ -131,13 +136,16 @@ def _one(
             name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
         )
     if name in look.errors:
-        return StateResult(name, Outcome.FAILED, reason=look.errors[name], proof=state.proof)
+        outcome = Outcome.REFUSED if name in look.refused else Outcome.FAILED
+        return StateResult(name, outcome, reason=look.errors[name], proof=state.proof)
     seen = look.seen[name]
     try:
         refusal = state.refuse(seen)
         plan = state.plan(seen)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
+        if look.masked and plan and not (refusal or plan.refusal or state.absent):
+            refusal = in_the_way(state.apply(seen, plan), look.masked)
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run

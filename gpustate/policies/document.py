@@ -115,7 +115,7 @@ def make(
     Raises:
         PolicyError: with the place and the key of the first thing that is wrong.
     """
-    policy = _Maker(tree, dict(classes or {})).policy(notes, touched or {})
+    policy = _Maker(tree, dict(classes or {}), touched or {}, before).policy(notes)
     if before is not None:
         policy.replaced.update(_replaced(policy.last, before))
     return policy
@@ -127,11 +127,13 @@ class _Maker:
 
     tree: Tree
     classes: dict[str, type[AnyState]] = field(default_factory=dict[str, type[AnyState]])
+    touched: Mapping[Path, str] = field(default_factory=dict[Path, str])
+    before: Tree | None = None
 
-    def policy(self, notes: tuple[str, ...], touched: Mapping[Path, str]) -> Policy:
+    def policy(self, notes: tuple[str, ...]) -> Policy:
         self._check_top()
         _check_values(self.tree, ())
-        places = {**dict(trees.places(self.tree)), **touched}
+        places = {**dict(trees.places(self.tree)), **self.touched}
         name = self.tree.get("name")
         if name is not None and name.value is not None and not isinstance(name.value, str):
             raise PolicyError(
@@ -148,7 +150,7 @@ class _Maker:
             groups=self._overrides("groups"),
             nodes=self._overrides("nodes"),
             places=places,
-            last=_last(touched, trees.plain(self.tree)),
+            last=_last(self.touched, trees.plain(self.tree)),
         )
 
     def _check_top(self) -> None:
@@ -217,8 +219,27 @@ class _Maker:
         try:
             return build(cls, values, place=tree.place, locate=place)
         except PolicyError as error:
-            fix = quoting(error.place, error.fix or _quote(error.message))
-            raise PolicyError(f"states.{error.message}", place=error.place, fix=fix) from None
+            at = self._blamed(cls, values, error.place)
+            fix = quoting(at, error.fix or _quote(error.message))
+            raise PolicyError(f"states.{error.message}", place=at, fix=fix) from None
+
+    def _blamed(self, cls: type[AnyState], values: Mapping[str, Any], at: str | None) -> str | None:
+        """Where a mistake was made: a change is to blame for what is a mistake with it only.
+
+        What refuses a value may name the section it is in, or another value that it does not go with.
+        """
+        home = ("states", cls.name)
+        ours = {path[2:]: at_ for path, at_ in self.touched.items() if path[:2] == home}
+        if at in ours.values():
+            return at
+        old = self.before.get(*home) if self.before is not None else None
+        was = (trees.plain(old) if old is not None else None) or {}
+        undone = [
+            at_
+            for path, at_ in ours.items()
+            if path and isinstance(was, dict) and _good(cls, _as_before(values, was, path))
+        ]
+        return undone[-1] if undone else at
 
     def _overrides(self, section: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
@@ -226,6 +247,28 @@ class _Maker:
             body = self._mapping((section, name))
             found[name] = {state: trees.plain(tree) or {} for state, tree in body.items()}
         return found
+
+
+def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
+    try:
+        build(cls, values)
+    except PolicyError:
+        return False
+    return True
+
+
+def _as_before(now: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Values with that at one path as it was."""
+    made = dict(now)
+    key, rest = path[0], path[1:]
+    there, then = now.get(key), was.get(key)
+    if rest and isinstance(there, dict) and isinstance(then, dict):
+        made[key] = _as_before(there, then, rest)
+    elif key in was:
+        made[key] = then
+    else:
+        made.pop(key, None)
+    return made
 
 
 def _below(tree: Tree, step: str | int) -> Tree | None:
@@ -240,9 +283,7 @@ def _below(tree: Tree, step: str | int) -> Tree | None:
 
 def _quote(message: str) -> str | None:
     """What to do about a number where text is wanted; YAML makes one of ``580.10``."""
-    unquoted = re.search(
-        r"input should be a valid string \(given: (-?[\d.]+|True|False)\)", message
-    )
+    unquoted = re.search(r"wanted text \(given: (-?[\d.]+|True|False)\)", message)
     return "put it in quotes" if unquoted else None
 
 

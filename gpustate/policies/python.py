@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.model.policy import Policy, explain
 from gpustate.model.state import AnyState, State
+from gpustate.model.wanted import told
 
 VARIABLE = "policy"
 
@@ -107,4 +108,4 @@ def _state_called(title: str) -> type[AnyState] | None:
 
 def _first(error: ValidationError) -> str:
     item = error.errors(include_url=False)[0]
-    return f"{error.title}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+    return f"{error.title}: {'.'.join(map(str, item['loc']))}: {told(dict(item))}"

@@ -89,7 +89,7 @@ def _program_text(
         'printf "%s\\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"\n'
         '. "$R/library"\n'
         '[ ! -s "$J" ] || exit 0\n'
-        """entry '{"e":"start","t":'"$(now)"'}'\n"""
+        """now; entry '{"e":"start","t":'"$NOW"'}'\n"""
         # The start-up of the program is told apart from its end even when it is killed at once.
          + program.text
     )
@@ -126,14 +126,21 @@ own() { [ "$(cat $G/lock/run)" = @LOCKRUN@ ]; }
 held() { own || refuse "lock held $(cat $G/lock/info)"; }
 mine() { [ "$(cat $G/lock/token)" = @TOKEN@ ]; }
 refuse() { mine && rm -rf $G/lock; rm -rf "$W"; printf '%s refused %s\n' $N "$*"; exit 1; }
+newest() { n=$(ls -1t $G/runs | grep -v '\.new$' | head -n 1); n=${n:-none}; }
+# Whoever held the lock meanwhile has cleared away what attempts without a lock had written: that is no full disk.
+full() {
+  [ -d $W ] || { [ ! -d $G/lock ] || held; newest; refuse "overtaken $n"; }
+  refuse "the disk of $G is full ($*); make room and run again"
+}
 A=$(head -c @SIZE@ | gzip -dc) || exit 1
 mkdir -p -m 0700 $G $G/runs || refuse "$G cannot be made (read-only or full disk?)"
 if [ ! -d $R ]; then
   # Is there room for the program, the journal and what has to be kept?
-  mkdir -m 0700 $W && dd if=/dev/zero of=$W/room bs=65536 count=32 && sync $W/room || refuse "the disk of $G is full (2 MiB are needed); make room and run again"
+  mkdir -m 0700 $W || refuse "the disk of $G is full (no folder can be made); make room and run again"
+  dd if=/dev/zero of=$W/room bs=65536 count=32 && sync $W/room || full "2 MiB are needed"
   rm -f $W/room
   # The lock: a folder that appears whole, by renaming.
-  L=$W/lock; mkdir $L && printf %s @LOCK@ >$L/info && printf %s @LOCKRUN@ >$L/run && printf %s @EXPIRES@ >$L/expires && printf %s @TOKEN@ >$L/token || refuse "the disk of $G is full; make room and run again"
+  L=$W/lock; mkdir $L && printf %s @LOCK@ >$L/info && printf %s @LOCKRUN@ >$L/run && printf %s @EXPIRES@ >$L/expires && printf %s @TOKEN@ >$L/token || full "the lock cannot be written"
   h=; d=; [ -d $G/lock ] && d=1 && h=$(cat $G/lock/run)
   if [ $d ] && [ "$h" != @LOCKRUN@ ]; then
     e=$(cat $G/lock/expires)
@@ -151,10 +158,10 @@ if [ ! -d $R ]; then
   fi
   rm -rf $L
   # An order that was held up on its way must not be carried out after somebody else's.
-  n=$(ls -1t $G/runs | grep -v '\.new$' | head -n 1); n=${n:-none}
+  newest
   [ "$AFTER" = - ] || [ "$n" = "$AFTER" ] || [ "$n" = "$RUN" ] || refuse "overtaken $n"
   ( R=$W; export R; eval "$A
-" ) && [ "$(cat $W/complete)" = yes ] || refuse "the disk of $G is full; make room and run again"
+" ) && [ "$(cat $W/complete)" = yes ] || full "the program cannot be written"
   sync $W/*; sync $W
   # Another attempt was faster, and what it started may have ended and let go of the lock before we took it.
   mv -T $W $R || { rm -rf $W; grep -q '"e":"end"' $R/journal && mine && rm -rf $G/lock; }

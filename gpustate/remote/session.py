@@ -162,7 +162,7 @@ class Session:
                 return
             if said.count(prompt) > given:
                 if given:
-                    raise ConnectionFailed(
+                    raise ProbeError(
                         "sudo does not accept the become password",
                         fix="check ansible_become_password",
                     )
@@ -173,10 +173,8 @@ class Session:
                 said += channel.read_stderr()
                 if ready not in said:
                     text = said.replace(prompt, b"").decode("utf-8", "replace").strip()
-                    raise ConnectionFailed(
-                        f"sudo did not run the command: {text or 'it said nothing'}"
-                    )
-        raise ConnectionFailed("sudo neither asked for a password nor ran the command")
+                    raise ProbeError(f"sudo did not run the command: {text or 'it said nothing'}")
+        raise ProbeError("sudo neither asked for a password nor ran the command")
 
     def _why_nothing(self, channel: Channel) -> str:
         """Turn what a command that never began said into a cause."""

@@ -38,6 +38,13 @@ _USERS: dict[str, tuple[str, type[Any]]] = {
 }
 _FILES = TextFiles("file of sources", UsageError, 4)
 _RELEASE = re.compile(r"([a-z]+)([0-9]+)/([a-z0-9_]+)")
+#: Distributions of rpm packages, by the names that NVIDIA's repositories or os-release have.
+_WITH_RPM = frozenset(
+    {
+        *("rhel", "rocky", "alma", "almalinux", "ol", "oraclelinux", "centos", "fedora"),
+        *("amzn", "azl", "sles", "suse", "opensuse"),
+    }
+)
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
 #: sh: what is installed, as an index of packages has it.
 _INSTALLED = (
@@ -126,6 +133,11 @@ def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -
     if found is None:
         raise UsageError(
             f"--for: {shown(text)} is no distribution and machine", fix="write debian12/x86_64"
+        )
+    if found[1] in _WITH_RPM:
+        raise UsageError(
+            f"--for: bundles are for nodes with apt, and {shown(text)} has none",
+            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
         )
     if not sources:
         raise UsageError(

@@ -101,7 +101,7 @@ export G RUN R PROC SYS LOCK
 printf "%s\\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"
 . "$R/library"
 [ ! -s "$J" ] || exit 0
-entry '{"e":"start","t":'"$(now)"'}'
+now; entry '{"e":"start","t":'"$NOW"'}'
 """
 
 

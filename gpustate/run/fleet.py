@@ -81,6 +81,7 @@ class FleetResult:
     duration_s: float = 0.0
     interrupted: bool = False
     applied: bool = False
+    proved: bool = False  # what was done anew is the proof alone; nothing counts as changed
 
     @property
     def exit_code(self) -> int:
@@ -101,12 +102,20 @@ class FleetResult:
         """Nodes that ended so."""
         return sum(node.status in statuses for node in self.nodes)
 
+    def _counts(self, node: NodeResult) -> bool:
+        """A node is different from before; of a plan, it would be, and is one that could be planned."""
+        if self.proved:
+            return False
+        if self.applied:
+            return node.changed
+        return node.pending and node.status in (NodeStatus.OK, NodeStatus.BLOCKED)
+
     def summary(self) -> str:
         """The last line, for grep."""
         ok = [n for n in self.nodes if n.status is NodeStatus.OK]
-        changed = sum(n.changed if self.applied else n.pending for n in self.nodes)
+        changed = sum(map(self._counts, self.nodes))
         blocked = self.count(NodeStatus.BLOCKED)
-        unchanged = sum(not (n.changed or n.pending) for n in ok)
+        unchanged = sum(not self._counts(n) for n in ok)
         numbers = {
             "nodes": len(self.nodes) + len(self.skipped),
             "ok": len(ok),

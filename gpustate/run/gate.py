@@ -6,13 +6,22 @@ Pure: takes what is known, gives the reason or ``None``.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from gpustate import compat
 from gpustate.compat.facts import Facts, Value
-from gpustate.errors import GpustateError, LockHeld, PolicyError, RefusedError, UsageError
+from gpustate.errors import (
+    GpustateError,
+    LockHeld,
+    PolicyError,
+    RefusedError,
+    StepFailed,
+    UsageError,
+)
 from gpustate.model.change import Disruption
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.layering import ALLOW, layers_of
@@ -21,7 +30,7 @@ from gpustate.model.policy import Policy
 from gpustate.model.state import AnyState
 from gpustate.plan import make
 from gpustate.plan.make import Look
-from gpustate.run.ledger import Ledger, Lock
+from gpustate.run.ledger import LOCK_TTL_S, Ledger, Lock, read_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,87 @@ def locked(ledger: Ledger, run: str, holder: Holder) -> GpustateError | None:
     return LockHeld(lock.told(), fix="wait, or break it: gpustate unlock --force")
 
 
+def idle(results: Mapping[str, StateResult]) -> bool:
+    """Nothing is to be done and nothing is wrong."""
+    nothing = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
+    return all(result.outcome in nothing for result in results.values())
+
+
+def unfit(results: Mapping[str, StateResult]) -> bool:
+    """A state refuses the node as it looks, or could not make sense of it."""
+    return any(r.outcome in (Outcome.REFUSED, Outcome.FAILED) for r in results.values())
+
+
+def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
+    """What a plan says of a node that somebody is at work on."""
+    lock = ledger.lock
+    if lock is None or lock.reason != "apply" or locked(ledger, run, holder) is None:
+        return []
+    return [f"{lock.told()}: what this look shows may be half done; look again afterwards"]
+
+
+def refuse_held(
+    ledger: Ledger,
+    results: Mapping[str, StateResult],
+    again: Callable[[], Ledger],
+    run: str,
+    holder: Holder,
+) -> None:
+    """Refuse a node that is to be changed, or looks unfit, while somebody holds it.
+
+    Args:
+        ledger: as the look found it.
+        results: of the plan.
+        again: reads the ledger anew: somebody may have begun while the probes were on their way.
+        run, holder: who is asking.
+
+    Raises:
+        LockHeld: somebody does.
+    """
+    if idle(results):
+        return
+    reason = locked(ledger, run, holder)
+    if reason is None and unfit(results):
+        reason = begun_meanwhile(ledger, again(), run, holder)
+    if reason is not None:
+        raise reason
+
+
+def taken(run: str, holder: Holder, plan: str) -> dict[str, Any]:
+    """The lock that a run takes."""
+    now = int(time.time())
+    return {
+        "run": run,
+        "holder": holder.name,
+        "pid": holder.pid,
+        "born": holder.born(holder.pid),
+        "reason": "apply",
+        "plan": plan,
+        "since": now,
+        "expires": now + LOCK_TTL_S,
+    }
+
+
+def begun_meanwhile(before: Ledger, now: Ledger, run: str, holder: Holder) -> GpustateError | None:
+    """Somebody has been at work since a look was begun, whose answers are then of no time in particular."""
+    if now.newest not in (before.newest, "none"):
+        told = f": {now.lock.told()}" if now.lock is not None and now.locked else ""
+        return LockHeld(f"run {now.newest} began while this one looked{told}", fix="run again")
+    return locked(now, run, holder)
+
+
+def not_started(error: StepFailed) -> GpustateError:
+    """Why a node did not start a program: somebody else was there first, or what it says itself."""
+    what, _, rest = error.message.partition(" ")
+    if error.message.startswith("lock held"):
+        other = read_lock(error.message.removeprefix("lock held").strip())
+        told = other.told() if other else "somebody held the node just now"
+        return LockHeld(told, fix="wait, or break it: gpustate unlock --force")
+    if what == "overtaken":
+        return LockHeld(f"run {rest} was at work here after this one had looked", fix="run again")
+    return error
+
+
 def at_work(ledger: Ledger, holder: Holder) -> GpustateError | None:
     """A program is at work on the node, and its controller is there to follow it."""
     lock = ledger.lock
@@ -210,10 +300,9 @@ def bundled(states: Sequence[AnyState], look: Look, results: Mapping[str, StateR
     Raises:
         RefusedError: naming what is missing.
     """
-    idle = (Outcome.UNCHANGED, Outcome.NOT_APPLICABLE)
     if not any(state.name == "bundle" for state in states):
         return
-    if any(result.outcome not in idle for result in results.values()):
+    if not idle(results):
         from gpustate.run import bundled as bundles
 
         reason = bundles.lacking(states, look)

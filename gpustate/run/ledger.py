@@ -61,6 +61,7 @@ class Ledger:
     program: Program | None = None
     now: int = 0
     newest: str = "none"  # run: what is started later is started only if it is still that one
+    machine: str = ""  # boot, machine and state folder; empty where one of them is not known
     told: tuple[str, ...] = ()  # states that have a secret for the person at the controller
 
     @property
@@ -96,6 +97,8 @@ class AskLedger(Ask[Ledger]):
 
     def script(self) -> str:
         return r"""printf 'now %s\n' "$(date +%s)"
+m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
+[ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
 for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
 r=$(ls -1t $G/runs 2>/dev/null | grep -v '\.new$' | head -n 1)
@@ -114,12 +117,15 @@ fi
         program: Program | None = None
         now, newest = 0, "none"
         told: list[str] = []
+        machine = ""
         for line in answer.text.splitlines():
             word, _, rest = line.partition(" ")
             if word == "now":
                 now = whole(rest.strip()) or now
             elif word == "lock":
                 lock = read_lock(rest)
+            elif word == "machine":
+                machine = rest
             elif word == "told" and _RUN.fullmatch(rest):
                 told.append(rest)
             elif word == "newest" and _RUN.fullmatch(rest):
@@ -130,7 +136,7 @@ fi
                 # It is put into scripts: a folder that is no run of ours is left alone.
                 if _RUN.fullmatch(run):
                     program = Program(run, alive == "1", last)
-        return Ledger(lock, program, now, newest, tuple(told))
+        return Ledger(lock, program, now, newest, machine, tuple(told))
 
     def stand_in(self) -> Ledger:
         return Ledger()

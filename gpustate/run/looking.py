@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.facts import AskFacts, NodeFacts, NodeView
 from gpustate.model.inventory import InventoryNode
+from gpustate.model.masked import AskMasked
 from gpustate.model.node import Node
 from gpustate.model.state import AnyState
 from gpustate.plan.make import Look, applicable
@@ -61,11 +62,13 @@ def look_at(
         What was seen, the node's facts, and all answers by ask.
     """
     known: dict[Ask[Any], Answer] = {}
-    first: dict[Ask[Any], None] = dict.fromkeys((AskFacts(), *extra))
+    first: dict[Ask[Any], None] = dict.fromkeys((AskFacts(), AskMasked(), *extra))
     for _ in range(_MAX_ROUNDS):
         facts = AskFacts().parse(known[AskFacts()]) if AskFacts() in known else None
         view = NodeView(node.name, node.groups, node.vars, facts or AskFacts().stand_in())
         look = Look(view)
+        if AskMasked() in known:
+            look.masked = AskMasked().parse(known[AskMasked()])
         wanted: dict[Ask[Any], None] = {} if known else dict(first)
         for state in states:
             if facts is not None and applicable(state, view) is not None:
@@ -73,8 +76,10 @@ def look_at(
             asking = AskingNode(node, known)
             try:
                 look.seen[state.name] = state.probe(asking)
-            except ProbeError as error:
+            except (ProbeError, RefusedError) as error:
                 look.errors[state.name] = str(error)
+                if isinstance(error, RefusedError):
+                    look.refused.add(state.name)
             except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
                 look.errors[state.name] = (
                     f"its probe failed ({type(error).__name__}: {error}); this is a mistake in the state"

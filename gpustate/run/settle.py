@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -15,7 +14,10 @@ from gpustate.model.step import Step
 from gpustate.plan.make import Look, left_to_first_boot
 from gpustate.run import journal
 from gpustate.text import aptsays
+from gpustate.text.words import told_apart
 
+#: Fields of one state that are told when its steps did not settle them.
+_TOLD = 4
 _WORST_FIRST = (
     (Outcome.ROLLED_BACK, NodeStatus.ROLLED_BACK),
     (Outcome.FAILED, NodeStatus.FAILED),
@@ -88,9 +90,8 @@ def after_steps(
     )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
         return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
-    return become(
-        Outcome.FAILED, f"its steps ran, and it still differs: {differences(remaining.changes)}"
-    )
+    told = f"its steps ran, and it still differs: {differences(remaining.changes)}"
+    return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
 
 
 def after_reboot(state: AnyState, waiting: StateResult, look: Look) -> StateResult | None:
@@ -144,18 +145,21 @@ def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
 
 
 def differences(changes: Sequence[Change]) -> str:
-    """Fields with what they are and should be, short, from a little ahead of where they part."""
+    """Fields with what they are and should be, cut to where the two differ."""
 
-    def short(text: str, begin: int) -> str:
-        text = f"...{text[begin:]}" if begin else text
-        return text if len(text) <= 70 else text[:67] + "..."
-
-    said: list[str] = []
-    for change in changes[:4]:
-        before, after = repr(change.before), repr(change.after)
+    def both(change: Change) -> str:
+        is_, wanted = (repr(value) for value in (change.before, change.after))
         if change.secret:
-            before = after = "(secret)"
-        same = len(posixpath.commonprefix([before, after]))
-        begin = same - 20 if same > 50 and before != after else 0
-        said.append(f"{change.field} is {short(before, begin)}, should be {short(after, begin)}")
-    return "; ".join(said)
+            is_ = wanted = "(secret)"
+        is_, wanted = told_apart(is_, wanted)
+        return f"{change.field} is {is_}, should be {wanted}"
+
+    more = len(changes) - _TOLD
+    return "; ".join(map(both, changes[:_TOLD])) + (f"; and {more} more" if more > 0 else "")
+
+
+def next_move(changes: Sequence[Change]) -> str:
+    """What somebody does about a state that its own steps did not settle."""
+    paths = dict.fromkeys(change.path for change in changes if change.path)
+    look = f"look what else writes {', '.join(paths)}" if paths else "look what else changes it"
+    return f"apply again, and if it stays: gpustate explain names a broken link, else {look}"

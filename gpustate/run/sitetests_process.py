@@ -13,6 +13,7 @@ import base64
 import json
 import os
 import pickle
+import re
 import shlex
 import signal
 import sys
@@ -185,17 +186,28 @@ def _place(nodeid: str, node: str) -> dict[str, str]:
 
 
 def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """The line that says what was seen and what was wanted."""
+    """Where it went wrong, what was seen and what was wanted: on one line."""
     if isinstance(report.longrepr, tuple):  # a skip: file, line, reason
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message) if crash is not None else str(report.longrepr)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
-    first = (errors or lines or ["it said nothing"])[0]
-    return first.removeprefix("gpustate.errors.").removeprefix("gpustate.run.sitetests_process.")[
-        :500
-    ]
+    # Behind the first line pytest writes the values that an assertion was made of.
+    said = (lines if crash is not None else errors[:1] or lines[:1]) or ["it said nothing"]
+    told = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
+    for before in ("gpustate.errors.", "gpustate.run.sitetests_process."):
+        told = told.removeprefix(before)
+    return f"{_line(report)}{told}"[:500]
+
+
+def _line(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """The line of the test's own file, not of what it called; empty where there is none."""
+    file = report.nodeid.partition("::")[0].rpartition("/")[2]
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    places = [getattr(entry, "reprfileloc", None) for entry in entries]
+    mine = [at for at in places if at is not None and at.path.rpartition("/")[2] == file]
+    return f"{file}:{mine[-1].lineno}: " if mine and file else ""
 
 
 def main() -> int:
@@ -207,6 +219,8 @@ def main() -> int:
         plugin = Plugin(nodes, groups, limit_s, pipe)
         words = [folder, "-q", "--tb=short", "--continue-on-collection-errors"]
         words += ["-p", "no:pytest11.testinfra", "-p", "no:cacheprovider"]
+        # Names of tests begin below it, wherever gpustate was called.
+        words += ["--rootdir", folder if os.path.isdir(folder) else os.path.dirname(folder)]
         try:
             code = int(pytest.main(words, plugins=[plugin]))
         except GpustateError as error:

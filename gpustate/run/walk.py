@@ -39,9 +39,10 @@ from gpustate.remote.session import Session
 from gpustate.run import gate, journal, restart, settle
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
-from gpustate.run.ledger import LOCK_TTL_S, AskLedger, Ledger, read_lock
+from gpustate.run.ledger import AskLedger, Ledger
 from gpustate.run.link import Link
 from gpustate.run.looking import look_at
+from gpustate.run.machines import Machines
 from gpustate.run.timings import AskTimings
 
 #: A policy that still finds something new to do after so many stages does not converge.
@@ -61,6 +62,7 @@ class Options:
         announced: for a saved plan, what each state may cost, by node.
         plan_id: id of the saved plan, for the lock.
         timings: ask also how long steps took before, for an estimate.
+        machines: those that this run has met.
     """
 
     run: str
@@ -71,6 +73,7 @@ class Options:
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     plan_id: str = ""
     timings: bool = False
+    machines: Machines = field(default_factory=Machines)
 
 
 class _InterruptedError(Exception):
@@ -127,6 +130,8 @@ class Walk:
 
     def _walk(self) -> None:
         look, ledger = self._look()
+        met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
+        self.result.notes += met
         if self.options.apply and ledger.program is not None and ledger.program.alive:
             look, ledger = self._wait_for_earlier(ledger)
         if look.view.facts.first_boot not in ("", "done"):
@@ -135,6 +140,7 @@ class Walk:
         told = (line for result in results.values() for line in result.plan.warnings)
         self.result.notes += dict.fromkeys(told)
         self._keep(look, results)
+        self._held(ledger, results)
         gate.bundled(self.states, look, results)
         self._end(*settle.node_status(results.values()))
         if self.result.status is NodeStatus.REFUSED:
@@ -144,13 +150,26 @@ class Walk:
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, look, results)
             return
-        self._gate(ledger, results)
+        self._gate(results)
         self._link.hand_over(ledger.told)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
             self._stages(look, ledger, results)
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
+
+    def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+        """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
+        mine = (self.options.run, self.options.holder)
+        if not self.options.apply:
+            self.result.notes += gate.half_done(ledger, *mine)
+        else:
+            gate.refuse_held(ledger, results, self._ledger, *mine)
+
+    def _ledger(self) -> Ledger:
+        ask = AskLedger()
+        (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
+        return ask.parse(now)
 
     def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
@@ -166,16 +185,14 @@ class Walk:
         if judged.reason is not None:
             raise judged.reason
 
-    def _gate(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+    def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is touched."""
         options = self.options
         reason: GpustateError | None = None
         if options.planned is not None:
             reason = gate.stale(options.planned.get(self.result.name), self.result.observed)
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
-            reason = gate.too_much(results, options.max_disruption) or gate.locked(
-                ledger, options.run, options.holder
-            )
+            reason = gate.too_much(results, options.max_disruption)
         if reason is not None:
             raise reason
 
@@ -308,19 +325,6 @@ class Walk:
             f'[ "$(cat $G/lock/run)" = {shlex.quote(run or self.options.run)} ] && rm -rf $G/lock'
         )
 
-    def _lock(self) -> dict[str, Any]:
-        now = int(time.time())
-        return {
-            "run": self.options.run,
-            "holder": self.options.holder.name,
-            "pid": self.options.holder.pid,
-            "born": self.options.holder.born(self.options.holder.pid),
-            "reason": "apply",
-            "plan": self.options.plan_id,
-            "since": now,
-            "expires": now + LOCK_TTL_S,
-        }
-
     def _run_program(
         self,
         run: str,
@@ -337,21 +341,13 @@ class Walk:
                 run,
                 program,
                 record,
-                lock=self._lock(),
+                lock=gate.taken(self.options.run, self.options.holder, self.options.plan_id),
                 keep_lock=keep_lock,
                 take_over=take_over,
                 after=ledger.newest,
             )
         except StepFailed as error:
-            what, _, rest = error.message.partition(" ")
-            if error.message.startswith("lock held "):
-                other = read_lock(error.message.removeprefix("lock held "))
-                raise LockHeld(other.told() if other else "somebody holds the node") from error
-            if what == "overtaken":
-                raise RefusedError(
-                    f"run {rest} was at work here after this one had looked", fix="run again"
-                ) from error
-            raise
+            raise gate.not_started(error) from error
 
     # --- reboots -----------------------------------------------------------------------
 

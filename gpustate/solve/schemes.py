@@ -12,28 +12,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpustate.text import driverset
-from gpustate.text.driverset import Scheme
+from gpustate.text import driverschemes
+from gpustate.text.driverschemes import Scheme
 
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf.
-RPM_SYSTEMS = ("rhel", "rocky", "almalinux", "ol", "centos", "amzn", "fedora")
+RPM_SYSTEMS = driverschemes.RHEL
 
-_RPM = Scheme(
-    "NVIDIA's rpm repository",
-    "rhel",
-    ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
-    ("nvidia-driver-cuda",),
-    "nvidia-open",
-    "cuda-drivers",
-    ("nvidia-persistenced", "nvidia-modprobe"),
-)
+_RPM = replace(driverschemes.of("rhel")[0], prebuilt="")
 
 
 def of(os_id: str) -> tuple[Scheme, ...]:
     """Schemes of a distribution, the vendor's first."""
     if os_id in RPM_SYSTEMS:
         return (replace(_RPM, os_id=os_id),)
-    return tuple(scheme for scheme in driverset.SCHEMES if scheme.os_id == os_id)
+    return tuple(scheme for scheme in driverschemes.SCHEMES if scheme.os_id == os_id)
 
 
 def fabric_managers(branch: int) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class Gpu:
 
     minor: int
     uuid: str = ""  # empty while nobody has opened the GPU yet
+    held: bool = False  # in quarantine: to be left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,10 @@ def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
     there = {gpu.minor for gpu in world.gpus}
     for minor in sorted(minors - there):
         yield f"it has /dev/nvidia{minor}, which is no GPU of the driver"
-    for gpu in world.gpus:
+    held = sorted(minors & {gpu.minor for gpu in world.gpus if gpu.held})
+    if held:
+        yield f"it has /dev/nvidia{held[0]}, which is in quarantine"
+    for gpu in (one for one in world.gpus if not one.held):
         # A GPU in MIG mode without instances cannot be given to a container, and is left out.
         empty_mig = gpu.minor in world.mig_caps and not world.mig_caps[gpu.minor]
         if gpu.minor not in minors and not empty_mig:
@@ -179,7 +183,8 @@ def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
     gone = uuids - {gpu.uuid for gpu in world.gpus}
     if gone and all(gpu.uuid for gpu in world.gpus):
         yield f"it has {', '.join(sorted(gone))}, which the driver does not know"
-    wanted = frozenset(cap for caps in world.mig_caps.values() for cap in caps)
+    out = {gpu.minor for gpu in world.gpus if gpu.held}
+    wanted = frozenset(cap for n, caps in world.mig_caps.items() if n not in out for cap in caps)
     # 1 and 2 are the rights to configure and monitor MIG, which no instance owns.
     named = {int(m[1]) for node in spec.nodes if (m := _CAP_NODE.match(node.path))} - {1, 2}
     if named != wanted:

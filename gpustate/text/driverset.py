@@ -1,15 +1,14 @@
 """Which packages make up one NVIDIA driver, by origin, distribution, branch and module type.
 
-The same driver has four naming schemes on Debian and Ubuntu. A set is chosen from what apt really
-offers on the node: the first scheme whose every required package is offered at one version.
+The same driver goes by many names (:mod:`gpustate.text.driverschemes`). A set is chosen from what the
+repositories really offer on the node: the first scheme whose every required package is offered at one version.
 
-Surprising: NVIDIA's Ubuntu packages carried the branch in their names up to 580 and no longer do
-from 590 on; Ubuntu's own still do. Ubuntu's ``-server`` build is the one that the fabric manager is
-locked to. In Debian's archive the open modules and small tools may lag behind the libraries.
+Surprising: Ubuntu's ``-server`` build is the one that the fabric manager is locked to. In Debian's archive the
+open modules and small tools may lag behind the libraries. SUSE's modules have the driver's version only up to
+``_k``, where the kernel's begins.
 
 Sources:
-    NVIDIA driver installation guide r615 (compute-only sets); NVIDIA/gpu-driver-container,
-    ubuntu24.04 and ubuntu26.04; packages.debian.org and packages.ubuntu.com, nvidia packages.
+    As :mod:`gpustate.text.driverschemes`.
 """
 
 from __future__ import annotations
@@ -18,17 +17,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpustate.text import driverschemes
 from gpustate.text.dpkg import upstream_version, version_key
+from gpustate.text.driverschemes import BUILT_MODULES
+from gpustate.text.driverschemes import OPEN as OPEN
+from gpustate.text.driverschemes import PROPRIETARY as PROPRIETARY
+from gpustate.text.driverschemes import Scheme as Scheme
 from gpustate.text.numbers import whole
-
-OPEN, PROPRIETARY = "open", "proprietary"
 
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
 #: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
 MEMBER_ERE = (
     r"^(((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
-    r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(-[^|]*)?\|"
-    r"|linux-(modules|objects|signatures)-nvidia-)"
+    r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(_k[^|-]*)?(-[^|]*)?\|"
+    r"|nv-prefer-signed-open-driver\||linux-(modules|objects|signatures)-nvidia-)"
 )
 _VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
 _KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
@@ -40,6 +42,11 @@ _BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
 def branch_of(version: str) -> int:
     """The branch of a driver version: 580 of ``580.65.06``."""
     return whole(version.partition(".")[0]) or 0
+
+
+def driver_version(full: str) -> str:
+    """The driver's version in that of a package: without epoch, release, and the kernel it was built for."""
+    return upstream_version(full).partition("_k")[0]
 
 
 def is_version(text: str) -> bool:
@@ -63,109 +70,10 @@ def any_version_fits(name: str) -> bool:
     return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """One way to name the packages of a driver. ``{b}`` stands for the branch, ``{o}`` for ``-open``.
-
-    Args:
-        name: what it is called in messages.
-        os_id: distribution it is for.
-        kernel: the package that builds the kernel module, for open and for proprietary modules.
-        compute, full: packages that must be there besides, without and with display libraries.
-        full_open, full_proprietary: metapackages of the full set.
-        wanted: taken along where they are offered.
-        prebuilt: name of the package with modules built for one kernel (``{k}``), "" for none.
-    """
-
-    name: str
-    os_id: str
-    kernel: tuple[str, str]
-    compute: tuple[str, ...]
-    full_open: str
-    full_proprietary: str
-    wanted: tuple[str, ...]
-    prebuilt: str = ""
-
-    @property
-    def by_branch(self) -> bool:
-        """The names carry the branch."""
-        return "{b}" in self.kernel[0]
-
-    def required(
-        self, branch: int, module_type: str, *, full: bool, prebuilt: bool
-    ) -> tuple[str, ...]:
-        """Names of the packages that must be there, all at one version."""
-        is_open = module_type == OPEN
-        names = [] if prebuilt else [self.kernel[0 if is_open else 1]]
-        names += [self.full_open if is_open else self.full_proprietary] if full else self.compute
-        return tuple(self.fill(name, branch, is_open) for name in names)
-
-    def extra(self, branch: int, module_type: str) -> tuple[str, ...]:
-        """Names of the packages to take along where they are offered."""
-        return tuple(self.fill(name, branch, module_type == OPEN) for name in self.wanted)
-
-    @staticmethod
-    def fill(name: str, branch: int, is_open: bool) -> str:
-        """A name with branch and module type in their places."""
-        return name.replace("{b}", str(branch)).replace("{o}", "-open" if is_open else "")
-
-
-SCHEMES = (
-    Scheme(
-        "NVIDIA's repository for Debian",
-        "debian",
-        ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms"),
-        ("nvidia-driver-cuda",),
-        "nvidia-open",
-        "cuda-drivers",
-        ("nvidia-persistenced", "nvidia-modprobe"),
-    ),
-    Scheme(
-        "Debian's archive",
-        "debian",
-        ("nvidia-open-kernel-dkms", "nvidia-kernel-dkms"),
-        ("nvidia-smi", "libcuda1", "libnvidia-ml1"),
-        "nvidia-driver",
-        "nvidia-driver",
-        ("nvidia-persistenced", "nvidia-modprobe", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps"),
-    ),
-    Scheme(
-        "Ubuntu's archive",
-        "ubuntu",
-        ("nvidia-dkms-{b}-server-open", "nvidia-dkms-{b}-server"),
-        ("nvidia-headless-no-dkms-{b}-server{o}", "nvidia-utils-{b}-server"),
-        "nvidia-driver-{b}-server-open",
-        "nvidia-driver-{b}-server",
-        ("nvidia-compute-utils-{b}-server", "nvidia-modprobe"),
-        prebuilt="linux-modules-nvidia-{b}-server{o}-{k}",
-    ),
-    Scheme(
-        "NVIDIA's repository for Ubuntu",
-        "ubuntu",
-        ("nvidia-dkms-open", "nvidia-dkms"),
-        ("nvidia-headless-no-dkms{o}", "nvidia-utils"),
-        "nvidia-open",
-        "cuda-drivers",
-        ("nvidia-compute-utils", "nvidia-persistenced", "nvidia-modprobe"),
-    ),
-    Scheme(
-        "NVIDIA's repository for Ubuntu, up to 580",
-        "ubuntu",
-        ("nvidia-dkms-{b}-open", "nvidia-dkms-{b}"),
-        ("nvidia-headless-no-dkms-{b}{o}", "nvidia-utils-{b}"),
-        "nvidia-open-{b}",
-        "cuda-drivers-{b}",
-        ("nvidia-compute-utils-{b}", "nvidia-persistenced", "nvidia-modprobe"),
-    ),
-)
-
-
 def names_to_ask(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
     """Every package name of every scheme of a distribution, in the branches of interest."""
     names: dict[str, None] = {}
-    for scheme in SCHEMES:
-        if scheme.os_id != os_id:
-            continue
+    for scheme in driverschemes.of(os_id):
         for branch in branches if scheme.by_branch else (0,):
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
@@ -189,8 +97,9 @@ class Target:
         scheme: whose names they are.
         version: driver version, the same in all of them.
         module_type: open or proprietary.
-        packages: name to Debian version, everything that is there afterwards.
+        packages: name to the package's version, everything that is there afterwards.
         remove: installed packages of the driver that must go: another branch or module type.
+        builds: the modules are built on the node, by DKMS.
     """
 
     scheme: str
@@ -198,11 +107,12 @@ class Target:
     module_type: str
     packages: dict[str, str]
     remove: tuple[str, ...] = ()
+    builds: bool = True
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
-    """The newest build of a driver version among Debian versions."""
-    fitting = [one for one in versions if upstream_version(one) == version]
+    """The newest build of a driver version among packages' versions."""
+    fitting = [one for one in versions if driver_version(one) == version]
     return max(fitting, key=version_key, default=None)
 
 
@@ -210,7 +120,7 @@ def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
     """Driver versions at which every one of the packages is to be had."""
     found: set[str] | None = None
     for name in names:
-        have = {upstream_version(one) for one in available.get(name, ())}
+        have = {driver_version(one) for one in available.get(name, ())}
         found = have if found is None else found & have
     return {version for version in found or () if _VERSION.match(version)}
 
@@ -219,20 +129,26 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
     """Scheme, version and module type of the set that is installed as a whole; ``None`` for none."""
     single = {name: (version,) for name, version in installed.items()}
     branches = {
-        branch_of(upstream_version(v))
+        branch_of(driver_version(v))
         for n, v in installed.items()
         if is_member(n, v) and not any_version_fits(n)
     }
-    for scheme in SCHEMES:
-        if scheme.os_id != os_id:
-            continue
-        for branch in sorted(branches):
+    modules = sorted(name for name in installed if BUILT_MODULES.match(name))
+    for scheme in driverschemes.of(os_id):
+        for branch in filter(scheme.has, sorted(branches)):
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
                     names = scheme.required(branch, module_type, full=full, prebuilt=False)
                     found = versions_of(names, single)
                     if found:
                         return scheme, found.pop(), module_type
+    for scheme in driverschemes.of(os_id) if modules else ():
+        # What has built modules has no package that builds them.
+        module_type = OPEN if "-open" in modules[0] else PROPRIETARY
+        for branch in filter(scheme.has, sorted(branches)):
+            found = versions_of((*scheme.compute, modules[0]), single)
+            if found and branch_of(max(found)) == branch:
+                return scheme, found.pop(), module_type
     return None
 
 
@@ -242,14 +158,16 @@ def choices(
     """Scheme, version and module type of every set to be had, newest first."""
     found: list[tuple[Scheme, str, str]] = []
     branches = branches_in(available) | {0}
-    for scheme in SCHEMES:
-        if scheme.os_id != os_id or (prebuilt and not scheme.prebuilt):
+    for scheme in driverschemes.of(os_id):
+        if prebuilt and not scheme.prebuilt:
             continue
         for branch in branches if scheme.by_branch else {0}:
             for module_type in (OPEN, PROPRIETARY):
                 names = scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
                 found += [
-                    (scheme, version, module_type) for version in versions_of(names, available)
+                    (scheme, version, module_type)
+                    for version in versions_of(names, available)
+                    if scheme.has(branch_of(version))
                 ]
     return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
 
@@ -268,19 +186,19 @@ def target(
     """The set for one choice: what is required and wanted, and everything installed moved along.
 
     Args:
-        installed: packages of the driver that are installed, with their Debian versions.
-        available: Debian versions that may be installed, the installed ones among them.
+        installed: packages of the driver that are installed, with their versions.
+        available: versions that may be installed, the installed ones among them.
         prebuilt: kernel releases that want a package with built modules.
         use_prebuilt: take those instead of building.
     """
     branch = branch_of(version)
     required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
-    complete = all(upstream_version(installed.get(name, "")) == version for name in required)
+    complete = all(driver_version(installed.get(name, "")) == version for name in required)
     packages: dict[str, str] = {}
     for name in (*required, *scheme.extra(branch, module_type), *installed):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
-        if complete and mine is not None and upstream_version(mine) == version:
+        if complete and mine is not None and driver_version(mine) == version:
             packages[name] = mine
         elif fitting is not None:
             packages[name] = fitting
@@ -288,16 +206,35 @@ def target(
             packages[name] = mine
         elif mine is not None:
             packages.update(_renamed(name, version, available))
+    _drop_built(packages, module_type, keep=use_prebuilt)
     for kernel in prebuilt if use_prebuilt else ():
-        name = Scheme.fill(scheme.prebuilt, branch, module_type == OPEN).replace("{k}", kernel)
+        name = scheme.built_for(kernel, version, module_type)
         offers = available.get(name, ())
-        if offers:
+        if any_version_fits(name) and offers:
             packages[name] = installed.get(name) or max(offers, key=version_key)
+        elif name not in packages and (fitting := at_version(offers, version)) is not None:
+            packages[name] = fitting
     for name in _other_type(scheme, branch, module_type, use_prebuilt):
         packages.pop(name, None)
     ordered = dict(sorted(packages.items()))
     gone = tuple(sorted(name for name in installed if name not in packages))
-    return Target(scheme.name, version, module_type, ordered, gone)
+    builds = scheme.dkms and not use_prebuilt
+    return Target(scheme.name, version, module_type, ordered, gone, builds)
+
+
+def covers(
+    scheme: Scheme, version: str, module_type: str, kernels: Iterable[str], available: Versions
+) -> bool:
+    """There is a package with built modules of a version for every one of some kernels."""
+    names = [scheme.built_for(kernel, version, module_type) for kernel in kernels]
+    return bool(names) and all(at_version(available.get(name, ()), version) for name in names)
+
+
+def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> None:
+    """Take out packages with built modules that are not wanted, or are of the other type."""
+    for name in [name for name in packages if BUILT_MODULES.match(name)]:
+        if not keep or ("-open" in name) != (module_type == OPEN):
+            packages.pop(name)
 
 
 def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:

@@ -24,6 +24,22 @@ def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
+def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
+    """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
+    pairs = enumerate(zip(one, other, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    # Some of what is before the place says where it is.
+    start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
+    return _window(one, start, limit), _window(other, start, limit)
+
+
+def _window(text: str, start: int, limit: int) -> str:
+    start = max(0, min(start, len(text) - limit // 4))
+    before = "..." if start else ""
+    rest = text[start:]
+    return before + (rest if len(rest) <= limit else rest[: limit - 3] + "...")
+
+
 def named(name: object) -> str:
     """Return a name for a message: as it is, or quoted when it is long or not printable."""
     text = str(name)

@@ -33,7 +33,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, digest, or_refusal, require, writes
+from gpustate.ops.daemons import RUNNING, and_kept, digest, or_refusal, require, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import AskContainerd, Found
 from gpustate.text import toml_scan
@@ -256,7 +256,7 @@ class ContainerdHandler(State[Observed]):
         try:
             edit = self._edit(seen)
         except (ProbeError, RefusedError) as error:
-            return str(error)
+            return and_kept(str(error), seen.originals)
         if seen.lacks and not edit.files and not self.absent:
             return (
                 f"the files are as they should be, and containerd says: {'; '.join(seen.lacks)}; "

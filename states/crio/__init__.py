@@ -30,7 +30,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, digest, or_refusal, require, writes
+from gpustate.ops.daemons import RUNNING, Daemon, and_kept, digest, or_refusal, require, writes
 from gpustate.states.crio.ask import AskCrio, Found, low_level_function
 from gpustate.text import crio
 from gpustate.text.containerd import Edit, Handler
@@ -182,7 +182,7 @@ class CrioHandler(State[Observed]):
         try:
             edit = self._edit(seen)
         except (ProbeError, RefusedError) as error:
-            return str(error)
+            return and_kept(str(error), seen.found.originals)
         if seen.lacks and not edit.files and not self.absent and seen.found.program:
             return (
                 f"the files are as they should be, and CRI-O says: {'; '.join(seen.lacks)}; "

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, or_refusal, require, writes
+from gpustate.ops.daemons import RUNNING, Daemon, and_kept, or_refusal, require, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -238,7 +238,8 @@ class DockerRuntime(State[Observed]):
         try:
             self._edit(seen)
         except (ProbeError, RefusedError) as error:
-            return str(error)
+            kept = {seen.found.config_path: seen.found.original} if seen.ours else {}
+            return and_kept(str(error), kept)
         return None
 
     def plan(self, seen: Observed) -> Plan:
@@ -372,7 +373,7 @@ v={version}; f={path}
 client() {{ unset DOCKER_HOST DOCKER_CONTEXT; timeout -k 2 10 docker "$@"; }}
 dump() {{
   case $v in 1?.*|20.*|22.*|'') ;; *) timeout -k 2 20 {program} --validate >/dev/null || return 1 ;; esac
-  if [ -e "$f" ]; then cat "$f"; else echo '{{}}'; fi
+  if [ -f "$f" ]; then cat "$f"; else echo '{{}}'; fi
 }}
 others() {{ :; }}
 serves() {{ grep -qF {binary}; }}

@@ -1,8 +1,9 @@
 """One matched NVIDIA driver: modules, libraries and tools at one version, held, built and loaded.
 
-The packages are installed in one apt transaction, at exact versions, and everything that belongs
-to the driver is held afterwards, as dpkg knows it then. A pin of the same version stands behind
-the hold, so that what a package pulls in later cannot be newer. A module is built for every kernel
+The packages are installed in one transaction of apt, dnf or zypper, at exact versions, and everything
+that belongs to the driver is held afterwards, as dpkg or rpm knows it then. A pin of apt's stands behind
+the hold, so that what a package pulls in later cannot be newer; where dnf has module streams, the one that
+has the set is enabled. A module is built for every kernel
 that can boot before anything is reloaded or rebooted: the node that boots its next kernel without
 a module is the one nobody looks at.
 
@@ -24,24 +25,28 @@ from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
 from gpustate.model.holders import AskHolders, Holder
-from gpustate.states.driver import files, refusals, repairs, scripts
+from gpustate.ops import modsign
+from gpustate.states.driver import building, files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
+from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AskApt, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.text import driverset
+from gpustate.text.driverschemes import of as schemes_of
+from gpustate.text.rpm import MANAGERS, is_rpm
 
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 
 
 class DriverInstalled(DriverParameters):
-    """The NVIDIA driver is installed, held, built for every kernel, and loaded (Debian, Ubuntu).
+    """The NVIDIA driver is installed, held, built for every kernel, and loaded (apt, dnf, zypper).
 
     Args:
         version: exact driver version, as ``580.65.06``; decides when given. Or ``latest``,
             ``latest-lts``, ``latest-production``, ``latest-new-feature``: what is installed of that
             kind of branch stays, and a fresh node gets the newest.
-        branch: driver branch, as ``580``: the newest version of it that apt offers. With neither,
+        branch: driver branch, as ``580``: the newest version of it that is offered. With neither,
             what is installed stays, and a fresh node gets the newest that drives its GPUs.
         locked: full versions of packages, by name; what ``gpustate.lock`` says of a node. They are
             installed exactly so, or not at all.
@@ -56,8 +61,9 @@ class DriverInstalled(DriverParameters):
             unloaded: ``refuse`` the node, or ``reboot`` it.
         leftovers: when NVIDIA's .run installer put a driver here: ``refuse`` the node, or ``uninstall``
             that driver with its own nvidia-uninstall once the packages are downloaded.
-        precompiled: use Ubuntu's signed modules instead of building them. Not given: where Secure Boot
-            is on, no key of the node's own is enrolled, and Ubuntu offers them for every kernel.
+        precompiled: use modules that are built already. Not given: Ubuntu's where Secure Boot is on, no
+            key of the node's own is enrolled, and they are offered for every kernel; with rpm those of the
+            repository where it has the same version for every kernel and nothing was built by DKMS yet.
         secure_boot: ``check`` that the key DKMS signs with is enrolled, or ``ignore``.
         reboot_timeout_s: how long the node may take to come back, in seconds.
 
@@ -82,6 +88,7 @@ class DriverInstalled(DriverParameters):
         "pin_text",
         "options_text",
         "autoload_text",
+        "stream",
         "parameters",
         "running",
         "default_kernel",
@@ -95,7 +102,13 @@ class DriverInstalled(DriverParameters):
     def probe(self, node: Node) -> Observed:
         seen = observe(
             node,
-            AskApt(self.names_to_ask(), self.per_kernel(), self.precompiled is None),
+            AskApt(
+                self.names_to_ask(),
+                self.per_kernel(),
+                self.precompiled is None,
+                self.rpm_names(),
+                self.flavoured(),
+            ),
             tuple(self.parameters),
         )
         if self._reloads(seen):
@@ -105,9 +118,14 @@ class DriverInstalled(DriverParameters):
     # --- desired, plan -------------------------------------------------------------------
 
     def _prebuilt(self, seen: Observed) -> bool:
-        """Ubuntu's signed modules are taken: asked for, or the only ones that would load."""
-        if self.precompiled is not None or seen.os_id != "ubuntu":
-            return bool(self.precompiled)
+        """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""
+        if self.precompiled is not None:
+            return self.precompiled
+        if is_rpm(seen.manager) and not building.builds_with_dkms(seen):
+            ready, here = (self._choose_with(seen, prebuilt=p)[0] for p in (True, False))
+            return ready is not None and (here is None or here.version == ready.version)
+        if seen.os_id != "ubuntu":
+            return False
         boot, theirs = seen.secure_boot, any(map(files.is_signed, seen.packages))
         if not boot.on or boot.enrolled or (seen.loaded is not None and not theirs):
             return False
@@ -136,9 +154,7 @@ class DriverInstalled(DriverParameters):
         return self.load and bool(seen.gpus) and not seen.image
 
     def _can_build(self, seen: Observed, kernel: str) -> bool:
-        return seen.headers[kernel] or (
-            self.headers == "install" and bool(seen.offers.get(f"linux-headers-{kernel}"))
-        )
+        return building.can_build(seen, kernel, install=self.headers == "install")
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
@@ -158,12 +174,13 @@ class DriverInstalled(DriverParameters):
                 stopped=(),
                 damaged=(),
                 device_nodes=(),
+                stream_kept=False,
             )
         target, _ = self._choose(seen)
         if target is None:
             return seen
         want = f"{target.version} {target.module_type}"
-        prebuilt = self._prebuilt(seen)
+        prebuilt = not target.builds
         buildable = [k for k in seen.built if prebuilt or self._can_build(seen, k)]
         loads = self._loads(seen)
         return replace(
@@ -179,7 +196,8 @@ class DriverInstalled(DriverParameters):
             loaded=want if loads else seen.loaded,
             modules=MODULES if loads else seen.modules,
             library=target.version,
-            pin_text=files.pin_text(target.version, seen.os_id),
+            pin_text=None if is_rpm(seen.manager) else files.pin_text(target.version, seen.os_id),
+            stream=building.stream(seen, target),
             options_text=files.options_text(self.parameters),
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
             parameters=self._wanted_parameters(seen) if loads else seen.parameters,
@@ -247,15 +265,15 @@ class DriverInstalled(DriverParameters):
             if self.load and not seen.gpus and not seen.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
             if self.precompiled is None and self._prebuilt(seen):
-                yield refusals.WHY_PREBUILT
+                yield refusals.WHY_OFFERED if is_rpm(seen.manager) else refusals.WHY_PREBUILT
             yield from refusals.notes(seen, wanted, tuple(self.parameters))
 
     # --- refuse --------------------------------------------------------------------------
 
     def refuse(self, seen: Observed) -> str | None:
-        if not seen.apt or seen.os_id not in ("debian", "ubuntu"):
+        if not schemes_of(seen.os_id) or seen.manager not in MANAGERS:
             return (
-                f"the driver is installed with apt on Debian and Ubuntu only so far, this is {seen.os_id or 'unknown'}; "
+                f"how the driver's packages are called on {seen.os_id or 'this distribution'} is not known here; "
                 "leave the state out for it with only="
             )
         if seen.operator:
@@ -286,7 +304,7 @@ class DriverInstalled(DriverParameters):
         if target is None:
             return problem
         wanted = self.desired(seen)
-        if not self._prebuilt(seen):
+        if target.builds:
             lacking = [kernel for kernel in seen.headers if not self._can_build(seen, kernel)]
             why = refusals.headers(seen, wanted, lacking, require=self.headers == "require")
             if why:
@@ -305,38 +323,16 @@ class DriverInstalled(DriverParameters):
             yield from self._take_away(seen, plan)
             return
         lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
-        headers = tuple((f"linux-headers-{k}", "") for k in lacking if "headers" in plan.fields)
-        # What the installer leaves behind may be what the packages had put there.
-        installs = bool(plan.fields & {"packages", "installer"}) or (
-            "library" in plan.fields and not repairs.explain(seen.library, seen.damaged)
-        )
-        paths = {field: path for field, path in files.PATHS.items() if field in plan.fields}
-        written = tuple(paths.values())
-        # Its pin decides what the packages pull in; the other files wait until all is downloaded.
-        yield from files.write(wanted, {"pin_text"} & paths.keys())
-        remove = tuple(sorted(set(seen.packages) - set(wanted.packages)))
-        if installs:
-            also = tuple(name for name, _ in headers)
-            yield scripts.fetch(wanted.packages, remove, also, written)
-        if headers:
-            yield ops.AptInstall(headers, roll_back=written)
-        yield from files.write(wanted, paths.keys() - {"pin_text"})
-        if installs:
-            if self._reloads(seen):
-                yield scripts.note_services()
-            if "installer" in plan.fields:
-                yield scripts.uninstall()
-            # The packages may be right and only a file of theirs be wrong.
-            again = "packages" not in plan.fields
-            yield scripts.install(
-                wanted.packages, remove, again=again, built=seen.built, roll_back=written
-            )
-        elif "broken" in plan.fields:
-            yield scripts.settle()
-        if "damaged" in plan.fields:
-            yield repairs.files(seen.damaged)
-        if plan.fields & {"held", "packages", "library"} and self.hold:
-            yield scripts.hold_all()
+        target, _ = self._choose(seen)
+        yield from Installation(
+            seen,
+            wanted,
+            frozenset(plan.fields),
+            building.header_packages(seen, lacking) if "headers" in plan.fields else (),
+            self.hold,
+            self._reloads(seen),
+            target is None or target.builds,
+        ).steps()
         first = (seen.default_kernel, seen.running)
         yield from self._build_steps(seen, plan, wanted, [k for k in wanted.built if k in first])
         yield from self._load_steps(seen, plan, wanted)
@@ -359,10 +355,13 @@ class DriverInstalled(DriverParameters):
     ) -> Iterator[Step]:
         # A package's own scripts remove the modules of all kernels and build for the running one.
         again = bool(plan.fields & {"packages", "library", "broken", "installer"})
-        for kernel in () if self._prebuilt(seen) else kernels:
+        target, _ = self._choose(seen)
+        for kernel in kernels if target is None or target.builds else ():
             want = wanted.built[kernel]
             if want is not None and (again or want != seen.built[kernel]):
                 yield scripts.build(kernel, want)
+                if seen.secure_boot.on:
+                    yield modsign.sign_built(kernel)
 
     def _load_steps(self, seen: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
         cost, _ = self._load_cost(seen)
@@ -380,19 +379,22 @@ class DriverInstalled(DriverParameters):
             yield scripts.unload()
         if seen.packages:
             if seen.held:
-                yield ops.AptHold(seen.held, hold=False)
-            yield ops.AptRemove(tuple(sorted(seen.packages)))
+                yield ops.hold(seen.manager, seen.held, hold=False)
+            yield ops.remove(seen.manager, tuple(sorted(seen.packages)))
         for field, path in files.PATHS.items():
             if field in plan.fields:
                 yield ops.RemoveFile(path)
                 yield ops.ForgetOriginal(path)
+        if "stream_kept" in plan.fields:
+            # What was enabled before is known to the node alone.
+            yield ops.RestoreOriginal(files.PATHS["stream"])
         if "stopped" in plan.fields and not plan.fields & {"loaded", "modules"}:
             yield scripts.restart_stopped()
         if plan.fields & {"loaded", "modules"} and seen.in_use:
             yield ops.Reboot(seen.in_use, self.reboot_timeout_s)
 
     def reboot_blocker(self, seen: Observed) -> str | None:
-        if self.absent or not seen.apt:
+        if self.absent or seen.manager not in MANAGERS:
             return None
         return refusals.blocker(seen, *self._choose(seen))
 

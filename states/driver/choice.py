@@ -1,4 +1,4 @@
-"""Which driver a node gets: from what is wanted, what is installed, what apt offers, and its GPUs."""
+"""Which driver a node gets: from what is wanted, what is installed, what its repositories offer, and its GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpustate.solve import branches
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
-from gpustate.text import driverset
+from gpustate.text import driverschemes, driverset
 from gpustate.text.dpkg import version_key
 from gpustate.text.driverset import Target
 
@@ -50,8 +50,8 @@ class Wanted:
 
 def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, str]:
     """The set of packages for a node, or why there is none, with the next move."""
-    if wanted.precompiled and seen.os_id != "ubuntu":
-        return None, "precompiled modules come from Ubuntu's archive only; set precompiled = False"
+    if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(seen.os_id)):
+        return None, f"nobody offers precompiled modules for {seen.os_id}; set precompiled = False"
     available = {name: tuple(versions) for name, versions in seen.offers.items()}
     for name, version in seen.packages.items():
         available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
@@ -60,6 +60,14 @@ def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, 
     )
     installed = driverset.complete_set(seen.os_id, seen.packages)
     choices = [choice for choice in choices if wanted.admits(choice[1])]
+    if wanted.precompiled and driverschemes.is_rpm(seen.os_id) and choices:
+        choices = [one for one in choices if driverset.covers(*one, seen.built, available)]
+        if not choices:
+            kernels = ", ".join(seen.built) or "(none)"
+            return None, (
+                f"{wanted.text} is not offered with built modules for every kernel that can boot ({kernels}); "
+                "set precompiled = False, or remove the kernels that are not needed"
+            )
     stays = wanted.channel or (wanted.version is None and wanted.branch is None)
     if stays and installed is not None and wanted.admits(installed[1]):
         choices = [choice for choice in choices if choice[1] == installed[1]]
@@ -98,7 +106,7 @@ def _as_locked(
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         return None, (
-            f"{gone[0]} {locked[gone[0]]}{more} is locked, and apt does not offer it; lock what it "
+            f"{gone[0]} {locked[gone[0]]}{more} is locked, and {seen.manager} does not offer it; lock what it "
             "offers with: gpustate solve --update"
         )
     packages = dict(sorted({**target.packages, **locked}.items()))
@@ -117,5 +125,5 @@ def _nothing(wanted: Wanted, seen: Observed, available: driverset.Versions) -> s
                 "/etc/apt/preferences.d on the node"
             )
     if offered:
-        return f"apt does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
-    return f"apt does not offer {what} at all; add driver-repository to the policy, or repair its source"
+        return f"{seen.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+    return f"{seen.manager} does not offer {what} at all; add driver-repository to the policy, or repair its source"

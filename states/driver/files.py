@@ -1,14 +1,17 @@
-"""The three files that the driver's state writes, all wholly its own.
+"""The files that the driver's state writes: three of its own, and the one in which dnf keeps the enabled stream.
 
-Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5).
+Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5); dnf 4.14, libdnf/module/ModulePackageContainer.cpp
+(the file of an enabled stream).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
 from gpustate.states.driver.observed import Observed
+from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
 from gpustate.states.driver.scripts import LOAD_ORDER
 from gpustate.text import aptsources, drivernames
 
@@ -18,7 +21,14 @@ PATHS = {
     "pin_text": "/etc/apt/preferences.d/gpustate-driver",
     "options_text": "/etc/modprobe.d/gpustate-nvidia.conf",
     "autoload_text": "/etc/modules-load.d/gpustate-nvidia.conf",
+    "stream": STREAM_PATH,
 }
+#: Where the path of that file is kept together with what was in it before gpustate.
+STREAM_KEPT = (
+    f"/var/lib/gpustate/originals/{hashlib.sha256(STREAM_PATH.encode()).hexdigest()[:24]}.path"
+)
+#: Those that decide what packages are to be had.
+EARLY = frozenset({"pin_text", "stream"})
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
 
@@ -50,7 +60,13 @@ def write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
     for field, path in PATHS.items():
         if field in fields:
             text = getattr(wanted, field)
+            text = stream_text(text) if field == "stream" and text else text
             yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
+
+
+def stream_text(stream: str) -> str:
+    """An enabled stream, as dnf itself writes it down."""
+    return f"[{MODULE}]\nname={MODULE}\nstream={stream}\nprofiles=\nstate=enabled\n"
 
 
 def is_signed(package: str) -> bool:

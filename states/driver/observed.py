@@ -15,7 +15,7 @@ from gpustate import PciGpu
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
-from gpustate.states.driver import repairs
+from gpustate.states.driver import repairs, rpmask
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
@@ -35,11 +35,11 @@ class SecureBoot:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The driver of one node. The fields from ``apt`` on are facts that decide, not things to change."""
+    """The driver of one node. The fields from ``manager`` on are facts that decide, not things to change."""
 
     packages: dict[str, str]  # everything installed that belongs to the driver
     held: tuple[str, ...]
-    broken: tuple[str, ...]  # unpacked or half-configured: dpkg was interrupted
+    broken: tuple[str, ...]  # half-configured, or there twice: dpkg or rpm was interrupted
     headers: dict[str, bool]  # kernel release: modules can be built for it
     built: dict[str, str | None]  # kernel release: "580.65.06 open" of its nvidia module on disk
     loaded: str | None  # "580.65.06 open" of the loaded module
@@ -50,12 +50,12 @@ class Observed:
     autoload_text: str | None
     parameters: dict[str, str | None]  # those of the policy, as the loaded module has them
     stopped: tuple[str, ...]  # services that a reload stopped and did not start again
-    apt: bool
+    manager: str  # apt, dnf or zypper
     os_id: str
     running: str
     default_kernel: str | None
     gpus: tuple[PciGpu, ...]
-    offers: dict[str, tuple[str, ...]]  # name: versions that apt may install
+    offers: dict[str, tuple[str, ...]]  # name: versions that may be installed
     holders: tuple[Holder, ...]
     in_use: str | None  # why the modules cannot be unloaded in this boot
     secure_boot: SecureBoot
@@ -67,15 +67,21 @@ class Observed:
     pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
+    stream: str | None = None  # enabled stream of dnf's module nvidia-driver
+    streams: tuple[str, ...] = ()  # those there are
+    stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
 
 
 @dataclass(frozen=True, slots=True)
 class Apt:
-    """Packages of the driver, and what apt offers."""
+    """Packages of the driver, and what apt, dnf or zypper offers."""
 
     packages: dict[str, dpkg.Package]
     offers: dict[str, tuple[aptsources.Offer, ...]]
+    stream: str | None = None
+    streams: tuple[str, ...] = ()
+    twice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +92,20 @@ class AskApt(Ask[Apt]):
         names: package names to ask for, by the distribution's ``ID``.
         per_kernel: names with ``{k}``, asked for every kernel; kernel headers are always asked for.
         secure_boot: ask for those only where Secure Boot is on.
+        rpm_names: names to ask dnf or zypper for.
+        flavoured: names with ``{f}`` to ask zypper for, for the flavour of every kernel.
     """
 
     names: tuple[tuple[str, tuple[str, ...]], ...]
     per_kernel: tuple[str, ...] = ()
     secure_boot: bool = False
+    rpm_names: tuple[str, ...] = ()
+    flavoured: tuple[str, ...] = ()
 
     def script(self) -> str:
+        return f"{rpmask.script(self.rpm_names, self.flavoured)}{self._apt()}\nfi"
+
+    def _apt(self) -> str:
         cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
         more = "".join(f' n="$n {name.replace("{k}", "$k")}";' for name in self.per_kernel)
         if more and self.secure_boot:
@@ -114,6 +127,13 @@ class AskApt(Ask[Apt]):
         )
 
     def parse(self, answer: Answer) -> Apt:
+        if answer.text.startswith(rpmask.MARK):
+            said = rpmask.parse(answer.text)
+            there = {
+                name: tuple(aptsources.Offer(one.version, 500, (one.origin,)) for one in found)
+                for name, found in said.offers.items()
+            }
+            return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
         listed, _, offers = answer.text.partition("=offers\n")
         return Apt(dpkg.parse_query(listed), aptsources.parse_policy(offers))
 

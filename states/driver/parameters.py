@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from gpustate import State
 from gpustate.solve import branches
 from gpustate.states.driver.observed import Observed
-from gpustate.text import dpkg, drivernames, driverset
+from gpustate.text import drivernames, driverschemes, driverset, rpm
 
 _PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
 
@@ -49,7 +49,7 @@ class DriverParameters(State[Observed]):
     @classmethod
     def _packages(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, version in value.items():
-            good = dpkg.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~-]+", version)
+            good = rpm.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~^_-]+", version)
             if not good or not driverset.is_member(name, version):
                 raise ValueError(f"{name!r} {version!r} is no package of the driver")
         return value
@@ -71,7 +71,7 @@ class DriverParameters(State[Observed]):
             raise ValueError(f"version {exact} is not of branch {self.branch}; give only one")
         for name, version in self.locked.items():
             own = not driverset.any_version_fits(name)
-            if own and dpkg.upstream_version(version) != exact:
+            if own and driverset.driver_version(version) != exact:
                 raise ValueError(
                     f"locked has {name} {version}, which is no part of driver {self.version}"
                 )
@@ -83,6 +83,20 @@ class DriverParameters(State[Observed]):
         return tuple(
             (os_id, tuple(dict.fromkeys((*driverset.names_to_ask(os_id, known), *self.locked))))
             for os_id in ("debian", "ubuntu")
+        )
+
+    def rpm_names(self) -> tuple[str, ...]:
+        """Packages that dnf or zypper is asked about."""
+        known = [*driverset.names_to_ask("rhel", ()), *driverset.names_to_ask("sles", ())]
+        return tuple(dict.fromkeys((*known, *self.locked)))
+
+    def flavoured(self) -> tuple[str, ...]:
+        """Packages with built modules that zypper is asked about, by the flavour of the kernel."""
+        return tuple(
+            scheme.fill(scheme.prebuilt, 0, is_open)
+            for scheme in driverschemes.of("sles")
+            for is_open in (True, False)
+            if scheme.prebuilt and self.precompiled is not False
         )
 
     def _branches(self) -> tuple[int, ...]:

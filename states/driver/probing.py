@@ -14,7 +14,7 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
-from gpustate.text import dpkg, driverset
+from gpustate.text import driverset
 
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 
@@ -28,8 +28,9 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
     damaged = node.ask(repairs.FILES)
     params = parse_params(node.read_text("/proc/driver/nvidia/params"))
     modules = node.modules()
-    pin, options = (node.read_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
-    autoload = node.read_text(files.PATHS["autoload_text"])
+    pin, options = (node.own_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
+    autoload = node.own_text(files.PATHS["autoload_text"])
+    kept = bool(node.stats(files.STREAM_KEPT))
     others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
     default = default_kernel(kernels)
     members = {
@@ -40,7 +41,9 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
     return Observed(
         packages={name: package.version for name, package in members.items()},
         held=tuple(sorted(name for name, package in members.items() if package.held)),
-        broken=tuple(sorted(name for name, package in members.items() if package.broken)),
+        broken=tuple(
+            sorted({*apt.twice, *(name for name, package in members.items() if package.broken)})
+        ),
         headers={k.release: k.headers for k in kernels if k.bootable or k.running},
         built={k.release: _built(k) for k in kernels if k.bootable or k.running},
         loaded=live.loaded if "nvidia" in modules else None,
@@ -51,7 +54,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         autoload_text=autoload,
         parameters={name: _live(name, params, others) for name in parameters},
         stopped=live.stopped,
-        apt=facts.package_manager == "apt",
+        manager=facts.package_manager,
         os_id=facts.os_id,
         running=facts.kernel,
         default_kernel=default.release if default else None,
@@ -70,7 +73,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         operator=live.operator,
         pinned_away=tuple(
             dict.fromkeys(
-                dpkg.upstream_version(o.version)
+                driverset.driver_version(o.version)
                 for name, offers in apt.offers.items()
                 for o in offers
                 if o.priority < 0 and o.origins and not name.startswith("linux-")
@@ -79,6 +82,9 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         damaged=damaged,
+        stream=apt.stream,
+        streams=apt.streams,
+        stream_kept=kept,
         image=facts.image,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpustate.states.driver import building
 from gpustate.states.driver.observed import Observed, shown_as
 from gpustate.text import driverset, nvreg
 
@@ -11,6 +12,8 @@ WHY_PREBUILT = (
     "Secure Boot is on, and no key that modules built here are signed with is enrolled: modules that "
     "Ubuntu has built and signed are taken"
 )
+
+WHY_OFFERED = "the repository has built modules for every kernel that can boot: they are taken"
 
 
 def image(seen: Observed, version: str | int | None, module_type: str) -> str | None:
@@ -44,11 +47,12 @@ def headers(seen: Observed, wanted: Observed, lacking: list[str], *, require: bo
     if not must:
         return None
     kernels, first = ", ".join(must), must[0]
+    name = building.headers_name(seen, first)
     if require:
-        return f"no kernel headers for {kernels}; install linux-headers-{first} or set headers = 'install'"
+        return f"no kernel headers for {kernels}; install {name} or set headers = 'install'"
     return (
         f"no kernel headers for {kernels} (looked in /lib/modules/{first}/build), and no repository "
-        f"offers linux-headers-{first}; boot a kernel that the repositories have headers for"
+        f"offers {name}; boot a kernel that the repositories have headers for"
     )
 
 
@@ -108,7 +112,7 @@ def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[
     for kernel, have in wanted.built.items():
         if have is None or have.partition(" ")[0] != wanted.library:
             yield (
-                f"kernel {kernel} can boot, and no repository offers linux-headers-{kernel}: "
+                f"kernel {kernel} can boot, and no repository offers {building.headers_name(seen, kernel)}: "
                 "it will have no nvidia module; remove that kernel"
             )
 

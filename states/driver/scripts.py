@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from gpustate import Step, ops
 from gpustate.model.kernels import DKMS_HALF
+from gpustate.ops import kmod
 from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
-from gpustate.text import dkms, dpkg, driverset, gpu_services, mps
+from gpustate.text import dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.
@@ -47,15 +48,6 @@ _HAVE = DKMS_HALF + (
     "}\n"
 )
 
-# The first word the compiler said, where the journal and a person look for it.
-_COMPLAIN = (
-    "complain() { # make.log\n"
-    '  k=$(sed -n "s/.* for kernel \\([^ ]*\\).*/\\1/p;q" "$1" 2>/dev/null) || return 0\n'
-    f"  c=$(grep -m 1 -E '{dkms.CAUSE_ERE}' \"$1\") || c=$(grep -m 1 -F '***' \"$1\") || return 0\n"
-    '  cp "$1" "$R/make.log.$k"; echo "DKMS build error for kernel $k: ${c##*/build/} (whole log: $R/make.log.$k)"\n'
-    "}\n"
-)
-
 # A build that was killed leaves its folder: DKMS neither takes it for built nor builds over it, or
 # misses a module in it, and packages whose scripts build a module cannot be configured any more.
 _CLEAR = (
@@ -70,6 +62,9 @@ _CLEAR = (
     "  done\n"
     "}\n( clear_dkms )\n"
 )
+
+#: What comes before an installation; an interrupted run may have left what only can be replaced.
+PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
 
 # A transaction that takes a package with it which is no part of the driver is not started.
 _FOREIGN = (
@@ -134,21 +129,11 @@ def install(
         roll_back: files that go back with the packages.
     """
     words = ("--reinstall " if again else "") + _words(install, remove)
-    rebuild = "".join(
-        f"( k={shlex.quote(kernel)}; v={shlex.quote(have.partition(' ')[0])}; want={shlex.quote(have)}\n{_BUILD}) || :\n"
-        for kernel, have in built.items()
-        if have is not None
-    )
     return ops.Run(
-        _HAVE
-        + _COMPLAIN
-        # An interrupted run may have left what cannot be configured any more, only replaced.
-        + _CLEAR
-        + 'apt_ready\n: >"$R/dkms.start"\n'
-        'apt_failed() { for log in $(find /var/lib/dkms -path "*/build/make.log" -newer "$R/dkms.start"); do complain "$log"; done; }\n'
+        PRELUDE + f"{kmod.APT_FAILED}apt_ready\n"
         f"if apt_swap {words}; then exit 0; fi\n"
         '[ -n "$ROLLED" ] || exit 1\n'
-        f"set +e\n{rebuild}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
+        f"set +e\n{rebuild(built)}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
     )
@@ -194,7 +179,7 @@ def settle() -> Step:
 
 
 #: Wants k, v and want set: kernel, version, and version with type.
-_BUILD = (
+BUILD = (
     'depmod "$k"; [ "$(have "$k")" != "$want" ] || { effect same; exit 0; }\n'
     'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
@@ -210,6 +195,22 @@ _BUILD = (
 )
 
 
+#: The same for modules that come with a package: they only have to be found.
+LOOK = (
+    'depmod "$k"; got=$(have "$k"); [ "$got" = "$want" ] || '
+    'fail "kernel $k has nvidia module ${got:-none} from its package, wanted $want"\n'
+)
+
+
+def rebuild(built: Mapping[str, str | None]) -> str:
+    """Build modules anew after the packages went back, as far as that works."""
+    return "".join(
+        f"( k={shlex.quote(kernel)}; v={shlex.quote(have.partition(' ')[0])}; want={shlex.quote(have)}\n{BUILD}) || :\n"
+        for kernel, have in built.items()
+        if have is not None
+    )
+
+
 def build(kernel: str, want: str) -> Step:
     """Build and install the module for one kernel with DKMS; say the compiler's first complaint."""
     version = want.partition(" ")[0]
@@ -217,9 +218,9 @@ def build(kernel: str, want: str) -> Step:
     return ops.Run(
         _CLEAR
         + _HAVE
-        + _COMPLAIN
+        + kmod.COMPLAIN
         + f"k={k}; v={v}; want={shlex.quote(want)}\n"
-        + _BUILD
+        + BUILD
         + "effect built",
         f"build the nvidia module for {kernel}",
         timeout=3600,

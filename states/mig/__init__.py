@@ -244,6 +244,7 @@ class MigLayoutApplied(State[Observed]):
             changed = [gpu.disruption for gpu in plan.gpus if planning.changes_mode(gpu)]
             mode, parts = max(changed, default=least), max(least, _parts_cost(plan))
         notes = [f"{gpu.gpu.shown()}: {why}" for gpu in plan.gpus for why in gpu.why]
+        notes += plan.notes
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if seen.image:

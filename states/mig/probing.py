@@ -31,7 +31,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     """Everything but who uses what, which matters only when something is to change."""
     said = node.shell(_PROBE)
     texts = node.read_texts(FILES)
-    unit_text = node.read_text(UNIT_PATH)
+    unit_text = node.own_text(UNIT_PATH)
     link = node.stats(UNIT_LINK)
     units = node.units(MANAGER, *clients)
     modules = node.modules()

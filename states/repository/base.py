@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
+from gpustate.model.node import NOT_AS_WRITTEN
 from gpustate.ops.upload import BUNDLE_FOLDER, LEAVE_BUNDLE
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
@@ -84,9 +85,9 @@ class RepositoryState(RepositoryParameters):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN}")
-        key, rpm_key = node.read_text(self.key_path), node.read_text(rpm.key_path(self.name))
+        key, rpm_key = node.own_text(self.key_path), node.own_text(rpm.key_path(self.name))
         imported = node.read_text(rpm.record_path(self.name)) is not None
-        pin = node.read_text(self.pin_path)
+        pin = node.own_text(self.pin_path)
         stamp = node.read_text(self.stamp_path)
         lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
         age_s = 0
@@ -101,10 +102,8 @@ class RepositoryState(RepositoryParameters):
             return replace(seen, imported=imported)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        ours, others = (
-            texts.get(self.sources_path),
-            [s for s in sources if s.file != self.sources_path],
-        )
+        ours = node.own_text(self.sources_path)
+        others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
             {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)
         )
@@ -115,7 +114,7 @@ class RepositoryState(RepositoryParameters):
         return Observed(
             sources_text=ours,
             key_text=key,
-            fingerprints=fingerprints(key),
+            fingerprints=_read_by_all(key),
             pin_text=pin,
             lists_read=present and stamp == self._stamp(where) and fresh,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
@@ -141,7 +140,7 @@ class RepositoryState(RepositoryParameters):
         return Observed(
             sources_text=texts.get(rpm.sources_path(manager, self.name)),
             key_text=key,
-            fingerprints=fingerprints(key),
+            fingerprints=_read_by_all(key),
             pin_text=None,
             lists_read=rpm.is_read(manager, self.name, lists)
             and stamp == self._stamp(where, manager),
@@ -399,6 +398,11 @@ class RepositoryState(RepositoryParameters):
 def _bundled(text: str | None) -> bool:
     """A source entry or address is that of a bundle (see the state bundle)."""
     return f"file:{BUNDLE_FOLDER}/" in (text or "")
+
+
+def _read_by_all(key: str | None) -> tuple[str, ...]:
+    """The fingerprints of a key; none of one that apt, which reads it as a user of its own, cannot read."""
+    return () if key is not None and key.startswith(NOT_AS_WRITTEN) else fingerprints(key)
 
 
 def _kept_key(seen: Observed) -> str | None:

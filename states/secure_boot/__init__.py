@@ -6,6 +6,9 @@ enrolment is queued here, and confirmed in MOK manager at the console during the
 one-time password. Until then this state is "blocked: needs a console": a further apply changes nothing
 and says the same, states that need this one wait, all others go on.
 
+What is built later than the key is enrolled (a driver installed by the same run, a new kernel) is signed by
+whatever builds it, before it is loaded: see :mod:`gpustate.ops.modsign`.
+
 Signed modules of the distribution need none of that. Where Ubuntu offers them for every kernel that can
 boot, no key is made, and the driver takes them.
 
@@ -27,10 +30,10 @@ from typing import ClassVar, Literal
 
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.model.kernels import Kernel, Kernels
-from gpustate.ops import brought
+from gpustate.ops import brought, modsign
+from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.states.secure_boot import scripts
 from gpustate.states.secure_boot.observed import (
-    CERTIFICATE_PATH,
     CONF_PATH,
     ENROLLED,
     NONE,
@@ -63,7 +66,7 @@ class SecureBootKey(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.ask(Kernels())
-        firmware, conf = node.ask(AskFirmware()), node.read_text(CONF_PATH)
+        firmware, conf = node.ask(AskFirmware()), node.own_text(CONF_PATH)
         certificate = firmware.ours or firmware.certificate
         serial = certificate.serial if certificate is not None else None
         built = [k for k in kernels if _by_dkms(k)]
@@ -85,7 +88,7 @@ class SecureBootKey(State[Observed]):
             unsigned={k.release: k.nvidia_signer or "" for k in built if not known[k.release]},
             prebuilt=bool(bootable)
             and all(any(name.endswith(k) for name in firmware.prebuilt) for k in bootable),
-            apt=facts.package_manager == "apt",
+            manager=facts.package_manager,
             image=facts.image,
         )
 
@@ -119,8 +122,6 @@ class SecureBootKey(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or not self._wanted(seen):
             return None
-        if seen.lacks and not seen.apt:
-            return f"{' and '.join(seen.lacks)} is not installed; install it"
         if seen.others_wait and seen.enrolment == NONE:
             return (
                 "another key waits to be enrolled, and would get this one's password; confirm it at the "
@@ -172,7 +173,8 @@ class SecureBootKey(State[Observed]):
             yield from self._take_away(seen, plan)
             return
         if "tools" in plan.fields:
-            yield brought.bring(self.name, tuple((name, "") for name in seen.lacks))
+            named = tuple((name, "") for name in seen.lacks)
+            yield brought.bring(self.name, named, manager=seen.manager)
         certificate = seen.certificate.path if seen.certificate is not None else CERTIFICATE_PATH
         if wanted.own:
             certificate = CERTIFICATE_PATH
@@ -184,7 +186,7 @@ class SecureBootKey(State[Observed]):
             for kernel, done in seen.signed.items():
                 if not done:
                     folder = seen.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
-                    yield scripts.sign(kernel, folder, certificate)
+                    yield modsign.sign(kernel, folder, certificate)
         if "enrolment" in plan.fields:
             yield scripts.queue(certificate)
 
@@ -196,7 +198,7 @@ class SecureBootKey(State[Observed]):
         if "own" in plan.fields:
             yield scripts.destroy()
         if "brought" in plan.fields:
-            yield brought.take_back(self.name, ())
+            yield brought.take_back(self.name, (), manager=seen.manager)
 
 
 def _conf(text: str | None) -> Iterator[Step]:

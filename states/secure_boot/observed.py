@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.ops.modsign import CERTIFICATE_PATH, DEFAULTS, FOLDER
 from gpustate.text import certificates
 from gpustate.text.certificates import Certificate, Listed
 
-FOLDER = "/var/lib/gpustate/secure-boot"
-KEY_PATH, CERTIFICATE_PATH = f"{FOLDER}/MOK.priv", f"{FOLDER}/MOK.der"
 CONF_PATH = "/etc/dkms/framework.conf.d/gpustate.conf"
 #: A password that was made and is not handed over yet; on no disk.
 PASSWORD_PATH = "/run/gpustate/mok-password"
-#: Where DKMS finds its key unless it is told: certificate to private key. On Ubuntu the first.
-DEFAULTS = {
-    "/var/lib/shim-signed/mok/MOK.der": "/var/lib/shim-signed/mok/MOK.priv",
-    "/var/lib/dkms/mok.pub": "/var/lib/dkms/mok.key",
-}
 NONE, QUEUED, ENROLLED = "none", "queued", "enrolled"
 
 
@@ -90,7 +84,7 @@ class Observed:
     modules: dict[str, str]  # kernel: folder of modules that DKMS built
     unsigned: dict[str, str]  # kernel: who signed a module that nobody knows
     prebuilt: bool  # Ubuntu offers signed modules for every kernel that can boot
-    apt: bool
+    manager: str
     image: bool
 
 

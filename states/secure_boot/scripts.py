@@ -5,14 +5,9 @@ from __future__ import annotations
 import shlex
 
 from gpustate import ops
+from gpustate.ops.modsign import CERTIFICATE_PATH, FOLDER, KEY_PATH
 from gpustate.ops.steps import Run
-from gpustate.states.secure_boot.observed import (
-    CERTIFICATE_PATH,
-    CONF_PATH,
-    FOLDER,
-    KEY_PATH,
-    PASSWORD_PATH,
-)
+from gpustate.states.secure_boot.observed import CONF_PATH, PASSWORD_PATH
 
 #: Read by the controller, and gone then; see :mod:`gpustate.run.ledger`.
 ONCE = "/run/gpustate/once"
@@ -41,48 +36,6 @@ def make_key() -> Run:
         f"mv -f $d/new.priv {KEY_PATH}; mv -f $d/new.der {CERTIFICATE_PATH}; sync $d; effect made",
         "make a key pair for signing kernel modules",
         timeout=120,
-    )
-
-
-# A signature is behind the module: itself, twelve bytes of which the last four are its length, a line.
-_UNSIGN = r"""
-unsign() { # module
-  while tail -c 28 "$1" | grep -qax '~Module signature appended~'; do
-    set -- "$1" $(tail -c 32 "$1" | head -c 4 | od -An -t u1)
-    truncate -s "-$((($2 << 24) + ($3 << 16) + ($4 << 8) + $5 + 40))" "$1"
-  done
-}
-"""
-
-
-def sign(kernel: str, folder: str, certificate: str) -> Run:
-    """Sign the NVIDIA modules of a kernel, the one that is looked at last."""
-    key = KEY_PATH
-    return ops.Run(
-        _UNSIGN
-        + f"k={shlex.quote(kernel)}; d={shlex.quote(folder)}; c={shlex.quote(certificate)}\n"
-        f"p={key}; case $c in /var/lib/shim-signed/mok/MOK.der) p=/var/lib/shim-signed/mok/MOK.priv;; "
-        "/var/lib/dkms/mok.pub) p=/var/lib/dkms/mok.key;; esac\n"
-        f'[ "$c" = {CERTIFICATE_PATH} ] || for f in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do\n'
-        '  [ -r "$f" ] || continue; v=$(sed -n \'s/^mok_signing_key="\\{0,1\\}\\([^"]*\\)"\\{0,1\\}$/\\1/p\' "$f" | tail -n 1); p=${v:-$p}\n'
-        "done\n"
-        's=; for f in "/lib/modules/$k/build/scripts/sign-file" "/usr/src/linux-headers-$k/scripts/sign-file" '
-        '"/usr/lib/linux-kbuild-${k%.*}/scripts/sign-file" /usr/lib/linux-kbuild-*/scripts/sign-file /usr/bin/kmodsign; do\n'
-        '  [ -x "$f" ] && s=$f && break\ndone\n'
-        '[ -n "$s" ] || fail "neither sign-file of the kernel nor kmodsign is here; install linux-headers-$k or sbsigntool"\n'
-        "one() { # module\n"
-        '  t=$d/.gpustate-signing; rm -f "$t"; cp -a "$1" "$t"\n'
-        '  case $1 in *.xz) xz -dc "$1" >"$t";; *.zst) zstd -dqc "$1" >"$t";; *.gz) gzip -dc "$1" >"$t";; esac\n'
-        '  unsign "$t"; "$s" sha256 "$p" "$c" "$t"\n'
-        '  case $1 in *.xz) xz --check=crc32 -f "$t"; mv "$t.xz" "$t";; *.zst) zstd -qf --rm "$t" -o "$t.zst"; mv "$t.zst" "$t";; '
-        '*.gz) gzip -f "$t"; mv "$t.gz" "$t";; esac\n'
-        '  sync "$t"; mv -f "$t" "$1"\n'
-        "}\n"
-        'last=; for f in "$d"/nvidia*.ko*; do\n'
-        '  case ${f##*/} in nvidia.ko*|nvidia-current.ko*) last="$last $f";; *) one "$f";; esac\ndone\n'
-        'for f in $last; do one "$f"; done\nsync "$d"; effect signed',
-        f"sign the nvidia modules of {kernel}",
-        timeout=600,
     )
 
 

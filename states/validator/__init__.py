@@ -219,7 +219,7 @@ class Validated(State[Observed]):
         nvml = node.ask(GpuFacts())
         script = _PROBE.replace("@LINK@", UNIT_LINK).replace("@STATUS@", STATUS_FOLDER)
         answer = node.shell(chain_seen.KEY_SCRIPT + script)
-        unit = node.read_text(UNIT_PATH)
+        unit = node.own_text(UNIT_PATH)
         pairs = chain_seen.pairs(answer.stdout)
         one = dict(reversed(pairs))
         fields = chain_seen.key_fields(answer.stdout)

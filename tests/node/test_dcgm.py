@@ -87,6 +87,17 @@ def test_installed_scraped_damaged_repaired_and_taken_away(
     assert node12.run("apt-mark showhold").stdout.count("datacenter-gpu-manager") == 5
     assert unchanged(site.on_policy("apply"))
 
+    # Divided GPUs are told of by their instances.
+    site.say(more=', get("mig")(config="all-3g.40gb")')
+    site.on_policy("apply")
+    answer = node12.run(METRICS.format(9400)).stdout
+    assert len(re.findall(r'^DCGM_FI_DEV_GPU_TEMP\{.*GPU_I_PROFILE="3g.40gb"', answer, re.M)) == 16
+    assert unchanged(site.on_policy("apply"))
+    site.say(more=', get("mig")()')
+    site.on_policy("apply")
+    assert "GPU_I_ID" not in node12.run(METRICS.format(9400)).stdout
+    site.say()
+
     # A comment costs no restart; a field that is gone does, and so does a service that is stopped.
     pid = "systemctl show -p MainPID --value nvidia-dcgm-exporter"
     before = node12.run(pid).stdout

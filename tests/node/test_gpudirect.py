@@ -221,6 +221,13 @@ def test_an_ofed_is_brought_mended_and_taken_away(site: Site) -> None:
     site.said("apt-get -y -q --allow-change-held-packages remove doca-ofed")
     assert site.outcomes("drift", 2, **states) == {"ofed": "would change"}
     assert site.outcomes("apply", **states) == {"ofed": "changed"}
+    # Not the newest of the repository: all of it comes at that version, and stays.
+    older: dict[str, Any] = {"ofed": {"package": "doca-ofed", "version": "24.10.1.1.4-1"}}
+    assert site.outcomes("apply", **older) == {"ofed": "changed"}
+    assert {f"hi  {name} 24.10.1.1.4-1" for name in OFED.split()} <= set(
+        site.packages().splitlines()
+    )
+    assert site.outcomes("apply", **older) == {"ofed": "unchanged"}
     assert site.outcomes("remove", **states) == {"ofed": "changed"}
     assert site.packages() == before
 

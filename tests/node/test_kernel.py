@@ -1,11 +1,13 @@
 """Kernels on Debian 12 with real apt, dpkg, dkms and holds; modules, kernels and GPUs are simulated, and so is
 update-grub: nodes have no boot loader. It writes the menu that grub-mkconfig 2.06 writes (util/grub.d/00_header.in,
-10_linux.in: ids of entries, submenu, default), and a kernel's scripts call it as Debian's do.
+10_linux.in: ids of entries, submenu, default), and a kernel's scripts call it as Debian's do. What boots is
+simulated too: a unit reads that menu at boot, and from then on uname and the simulated modules say that kernel.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,31 @@ ks=$(for i in /boot/vmlinuz-*; do echo "${i#/boot/vmlinuz-}"; done | sort -rV); 
   echo '}'
 } >/boot/grub/grub.cfg
 """
+#: Takes the entry of the menu that GRUB would take; the first is the newest kernel.
+BOOT = r"""
+d=$(sed -n 's/^ *set default="\(.*\)"$/\1/p' /boot/grub/grub.cfg | tail -n 1); k=${d##*>gnulinux-}; k=${k%-advanced-*}
+[ -e "/boot/vmlinuz-$k" ] || k=$(sed -n 's,.*linux\t/boot/vmlinuz-\([^ ]*\).*,\1,p' /boot/grub/grub.cfg | head -n 1)
+echo "$k" >/run/booted
+"""
+UNAME = r"""#!/bin/sh
+case $* in -r) cat /run/booted;; *) exec /usr/bin/uname "$@";; esac
+"""
+BOOTS = f"""
+printf '%s' {shlex.quote(BOOT)} >/usr/local/sbin/boot-menu
+printf '%s' {shlex.quote(UNAME)} >/usr/local/bin/uname; chmod 0755 /usr/local/bin/uname
+cat >/etc/systemd/system/boot-menu.service <<'END'
+[Unit]
+DefaultDependencies=no
+Before=gpustate-lab-hardware.service sysinit.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /usr/local/sbin/boot-menu
+[Install]
+WantedBy=sysinit.target
+END
+systemctl enable -q boot-menu.service; sh /usr/local/sbin/boot-menu
+f=$(find /usr/lib -name labnode.py); sed -i 's,os.uname().release$,Path("/run/booted").read_text().strip(),' "$f"; grep -q /run/booted "$f"
+"""
 
 
 class Site:
@@ -85,7 +112,7 @@ class Site:
         return grub.next_release(self.said("cat /boot/grub/grub.cfg").splitlines())
 
     def without(self, kernel: str) -> None:
-        self.said(f"apt-get -q -y purge linux-image-{kernel} linux-headers-{kernel}; update-grub")
+        self.said(f"dpkg --purge linux-image-{kernel} linux-headers-{kernel} && update-grub")
 
 
 @pytest.fixture
@@ -111,3 +138,33 @@ def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site
     target = ("-i", site.lab.inventory, "-o", "json", "--yes")
     assert site.state(gpustate("remove", alone, *target, code=0)) == "changed"
     assert site.said(held) == "0"
+
+
+def test_a_kernel_is_booted_when_its_module_is_built_and_never_before(site: Site) -> None:
+    site.without(OTHER)
+    site.said(BOOTS)
+    site.node.fault(f"dkms-build:{OTHER}", on=True)
+    ran = site.apply(OTHER)
+    assert ran.code == 7, ran.out
+    assert site.state(ran) == "rolled back"
+    reason = ran.node("gpu1")["reason"]
+    assert f"DKMS build error for kernel {OTHER}" in reason
+    assert "error: too few arguments" in reason
+    assert ran.summary["reboots"] == "0"
+    assert site.boots() == RUNNING
+    assert OTHER not in site.said("ls /boot; dpkg-query -f '${Package} ${Status}' -W 'linux-*'")
+    site.node.reboot()
+    assert site.said("uname -r") == RUNNING
+    assert site.said(f"modinfo -k {RUNNING} -F version nvidia") == "580.65.06"
+    assert "580.65.06" in site.said("nvidia-smi")
+
+    site.node.fault(f"dkms-build:{OTHER}", on=False)
+    ran = site.apply(OTHER)
+    assert ran.code == 0, ran.out
+    assert (site.state(ran), ran.summary["reboots"]) == ("changed", "1")
+    assert site.said("uname -r") == site.boots() == OTHER
+    for kernel in (RUNNING, OTHER):
+        assert site.said(f"modinfo -k {kernel} -F version nvidia") == "580.65.06"
+        assert f"vmlinuz-{kernel}" in site.said("cat /boot/grub/grub.cfg")
+    assert "580.65.06" in site.said("nvidia-smi")
+    assert site.apply(OTHER).summary["changed"] == "0"

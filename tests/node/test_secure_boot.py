@@ -32,6 +32,15 @@ from gpustate.states.secure_boot import SecureBootKey
 
 policy = Policy(NouveauBlacklisted(), SecureBootKey(), DriverRepository(), DriverInstalled(branch=580))
 """
+KEY_ONLY = """
+from gpustate import Policy
+from gpustate.states.secure_boot import SecureBootKey
+
+policy = Policy(SecureBootKey(key="own"))
+"""
+WITH_GDRCOPY = POLICY.replace(
+    "policy = ", "from gpustate.states.gdrcopy import GdrCopy\n\npolicy = "
+).replace("branch=580)", "branch=580), GdrCopy()")
 BLOCKED = "blocked: needs a console"
 #: modules_install of the kernel's build tools; where DKMS of Debian looks for it.
 SIGN_FILE = "usr/lib/linux-kbuild-6.1/scripts/sign-file"
@@ -169,3 +178,19 @@ def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
     assert "secure-boot" not in site.said(
         "find /etc -name '*gpustate*'; ls /etc/dkms/framework.conf.d"
     )
+
+
+def test_one_apply_builds_and_signs_where_dkms_does_not_sign_by_itself(site: Site) -> None:
+    site.policy.write_text(KEY_ONLY)
+    assert standin.console(site.node, password(site.apply(code=9)))
+    serial = site.said(
+        "openssl x509 -inform DER -in /var/lib/gpustate/secure-boot/MOK.der -noout -serial"
+    )
+    site.policy.write_text(WITH_GDRCOPY)
+    done = site.apply(code=0)
+    assert site.outcomes(done)["secure-boot"] == "unchanged"
+    assert site.outcomes(done)["driver"] == site.outcomes(done)["gdrcopy"] == "changed"
+    for module in ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "gdrdrv"):
+        key = site.said(f"modinfo -F sig_key {module}").replace(":", "")
+        assert key.lstrip("0") == serial.partition("=")[2].lstrip("0"), module
+    assert site.apply(code=0).document["summary"].split()[2] == "changed=0"

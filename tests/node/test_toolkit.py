@@ -50,6 +50,10 @@ toolkit = (
 )
 policy = Policy(*{states})
 """
+HELD = """
+held = get("quarantine")(gpus=[{"gpu": "@GPU@", "reason": "RMA 4711", "until": "2099-01-01"}])
+policy = Policy(*driver, *toolkit, held)
+"""
 
 
 def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str) -> str:
@@ -141,3 +145,43 @@ def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
     gpustate("apply", lab, node13, tmp_path, "1.17.8")
     assert versions(node13) == dict.fromkeys(PACKAGES, "1.17.8-1")
     assert held(node13) == PACKAGES
+
+
+def test_a_gpu_in_quarantine_is_not_in_the_specification_until_its_end(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    def apply(more: str) -> str:
+        policy = tmp_path / "held.py"
+        policy.write_text(POLICY.format(version="1.18.2", states="driver, *toolkit") + more)
+        target = ["-i", lab.inventory, "-l", node13.name, "-o", "json", "--yes"]
+        ran = commands.gpustate("apply", policy, *target, code=0, timeout=500)
+        return str(ran.document["summary"])
+
+    def missing() -> set[str]:
+        return {f"nvidia.com/gpu={n}" for n in (*range(8), *uuids, "all")} - devices(node13)
+
+    apply("")
+    uuids = node13.run("nvidia-smi --query-gpu=uuid --format=csv,noheader").stdout.split()
+    gone = {"nvidia.com/gpu=3", f"nvidia.com/gpu={uuids[3]}"}
+    assert missing() == set()
+
+    assert " changed=1 " in apply(HELD.replace("@GPU@", uuids[3]))
+    assert missing() == gone
+    text = node13.run(["cat", SPEC]).stdout
+    assert "/dev/nvidia3" not in text
+    assert text.count("/dev/nvidia2") == 3, "index, UUID, all"
+    assert " changed=0 " in apply(HELD.replace("@GPU@", uuids[3]))
+    node13.run("systemctl restart nvidia-cdi-refresh.service")
+    assert missing() == gone
+    node13.reboot()
+    assert missing() == gone
+    assert " changed=0 " in apply(HELD.replace("@GPU@", uuids[3]))
+
+    # Its end passes: the next boot counts it again, and the next apply has nothing left to write but files of ours.
+    node13.run('sed -i \'s/"until": [0-9]*/"until": 1000/\' /var/lib/gpustate/quarantine.json')
+    node13.run("systemctl restart nvidia-cdi-refresh.service")
+    assert missing() == set()
+    apply("")
+    left = "ls -d /var/lib/gpustate/cdi /etc/systemd/system/nvidia-cdi-refresh.service.d"
+    assert node13.run(left, check=False).stdout == ""
+    assert " changed=0 " in apply("")

@@ -22,7 +22,7 @@ import yaml
 from commands import Ran, gpustate
 from packagefaults import DRIVER, FAULTS, REPAIRED, TOOLKIT, Fault, Target
 from packageserver import PackageServer
-from shares import share
+from shares import everything, share
 
 from gpustate.lab.api import Lab
 
@@ -197,7 +197,24 @@ def stand(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]
     server.close()
 
 
-CHOSEN = share("package faults", POINTS, most=8, kind=lambda point: FAULTS[point.fault].group)
+def chosen() -> list[Point]:
+    """Without ``--proof`` one of each group and a few; with it every fault, and every group on both images."""
+    if not everything():
+        return share("package faults", POINTS, most=8, kind=lambda point: FAULTS[point.fault].group)
+    groups = share(
+        "package faults, groups on images",
+        POINTS,
+        most=0,
+        kind=lambda point: (FAULTS[point.fault].group, point.image),
+        always=True,
+    )
+    faults = share(
+        "package faults, each", POINTS, most=0, kind=lambda point: point.fault, always=True
+    )
+    return [point for point in POINTS if point in groups or point in faults]
+
+
+CHOSEN = chosen()
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(point.fault for point in CHOSEN))

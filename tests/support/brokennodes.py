@@ -269,6 +269,11 @@ def without(package: str, unit: str | None = None) -> Change:
     return change
 
 
+def masked(name: str) -> Change:
+    """A service that nothing starts."""
+    return lambda world: world.unit(name, "inactive/dead/masked")
+
+
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
@@ -301,6 +306,10 @@ GPUS = (
              lambda w: w.packages.__setitem__(FABRIC, "580.95.05-1"),
              lambda w: w.unit(FABRIC, "failed/failed/enabled", "version mismatch: driver 580.65.06")),
              (f"{FABRIC} is 580.95.05", "version mismatch"), World.switches),
+    Scenario("fabric-manager-masked", (11,), both(World.switches, World.fabric_down, masked(FABRIC)),
+             ("nvidia-fabricmanager is masked", "in progress"), both(World.switches, masked(FABRIC))),
+    Scenario("nvlsm-masked", (12,), both(World.nvlink5, World.fabric_down, masked("nvlsm")), ("nvlsm is masked",),
+             both(World.nvlink5, masked("nvlsm"))),
     Scenario("fabric-manager-down", (11,), both(World.switches, World.fabric_down, lambda w: w.unit(FABRIC, "inactive/dead/disabled")),
              ("is inactive (disabled)",), both(World.switches, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
     Scenario("fabric-not-complete", (11, 40), both(World.switches, World.fabric_down), ("in progress",), World.switches),
@@ -363,7 +372,33 @@ def numbered(minor: int) -> Change:
     )
 
 
+TOOLKIT = "etc/nvidia-container-runtime/config.toml"
+KEPT = "var/lib/gpustate/originals/0123abcd"
+WHOLE = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: "1"\n- name: all\n'
+
+
+def kept(path: str, text: str | None = "version = 3\n") -> Change:
+    """gpustate has written a file, which was so before, or was not there."""
+
+    def change(world: World) -> None:
+        world.files[f"{KEPT}.path"] = f"/{path}"
+        if text is not None:
+            world.files[KEPT] = text
+
+    return change
+
+
+def specification(text: str, path: str = "var/run/cdi/nvidia.yaml") -> Change:
+    """The one CDI specification of the node."""
+    return both(lambda w: w.cdi.clear(), lambda w: w.specs.__setitem__(path, text))
+
+
 CONTAINERS = (
+    Scenario("toolkit-configuration-broken", (3,), both(file(TOOLKIT, "disable-require = false\nx = [\n"), kept(TOOLKIT)),
+             (f"/{TOOLKIT}:", "not valid TOML", f"as it was before gpustate: /{KEPT}"),
+             file(TOOLKIT, "disable-require = false\n[nvidia-container-runtime]\nmode = 'cdi'\n")),
+    Scenario("containerd-masked", (3,), masked("containerd"), ("containerd is masked", "is not running"),
+             both(masked("containerd"), lambda w: w.gone.add("containerd"))),
     Scenario("toolkit-missing", (16,), lambda w: w.gone.add("nvidia-ctk"), ("nvidia-ctk is not installed",),
              both(lambda w: w.gone.update({"nvidia-ctk", "nvidia-container-runtime", "containerd"}), lambda w: w.cdi.clear())),
     Scenario("toolkit-broken", (16,), programs(nvidia__ctk="!error while loading shared libraries: libnvidia-container.so.1\n"),
@@ -390,6 +425,9 @@ CONTAINERS = (
     Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
              ("cri-containerd-ab.scope", "Unknown Error"),
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
+    Scenario("cdi-not-a-file", (35,), both(lambda w: w.cdi.clear(), lambda w: w.folders.add("var/run/cdi/nvidia.yaml")),
+             ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
+    Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is no YAML",), specification(WHOLE)),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
     Scenario("cdi-names-missing-files", (35,), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "1", "7", "all"]),
              ("/dev/nvidia7",)),
@@ -503,8 +541,13 @@ CLUSTER = (
     Scenario("no-gpu-resource", (31, 40), both(status("capacity", gpu="0"), status("allocatable", gpu="0")), ("Kubernetes lists none",)),
     Scenario("labels-stale", (38,), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=8\n"),
              ("says 8", "sees 2"), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=2\n")),
+    Scenario("node-labels-stale", (38,), lambda w: kube_labels(w, {"gpu.count": "8"}), ("says 8", "sees 2"),
+             lambda w: kube_labels(w, {"gpu.count": "2"})),
     Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
              lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
+    Scenario("kubelet-masked", (7, 30), both(masked("kubelet"), condition("Unknown")), ("kubelet is masked", "not ready"), masked("kubelet")),
+    Scenario("slurmd-masked", (30,), both(lambda w: w.slurm("DOWN", "Not responding"), masked("slurmd")), ("slurmd is masked",),
+             lambda w: w.slurm("IDLE")),
     Scenario("cordoned", (21,), both(spec(unschedulable=True, taints=[{"key": "maintenance", "effect": "NoSchedule"}])),
              ("cordoned (maintenance:NoSchedule)",), spec(taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])),
     Scenario("slurm-misses-gpus", (38,), lambda w: w.slurm("IDLE+DRAIN", "gres/gpu count reported lower than configured (0 < 2)"),
@@ -514,6 +557,12 @@ CLUSTER = (
     Scenario("slurm-drained", (21,), lambda w: w.slurm("MIXED+DRAIN", "bad nic"), ("MIXED+DRAIN", "bad nic"), lambda w: w.slurm("MIXED")),
     Scenario("two-dcgm-host-engines", (32,), programs(ps="  7 /usr/bin/nv-hostengine -n\n  9 /usr/local/bin/nv-hostengine -n -p 5556\n"),
              ("2 DCGM host engines",), programs(ps="  7 /usr/bin/nv-hostengine -n\n")),
+    Scenario("exporter-stopped", (32,), both(lambda w: w.unit("nvidia-dcgm", "active/running/enabled"),
+             lambda w: w.unit("nvidia-dcgm-exporter", "inactive/dead/enabled")), ("nvidia-dcgm-exporter is enabled and does not run",),
+             both(lambda w: w.unit("nvidia-dcgm", "active/running/enabled"), lambda w: w.unit("nvidia-dcgm-exporter", "inactive/dead/disabled"))),
+    Scenario("dcgm-stopped", (32,), lambda w: w.unit("nvidia-dcgm", "inactive/dead/enabled"), ("nvidia-dcgm is enabled",), masked("nvidia-dcgm")),
+    Scenario("other-exporter-stopped", (32,), lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), ("dcgm-exporter is enabled",),
+             both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
     Scenario("exporter-failed", (32,), lambda w: w.unit(EXPORTER, "failed/failed/enabled", "error: counters.csv line 3: unknown field"),
              ("counters.csv line 3",), lambda w: w.unit(EXPORTER, "active/running/enabled")),
 )  # fmt: skip

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,6 @@ class Recording:
     """A run that was held again and again, and let go on to its end."""
 
     stops: list[Stop] = field(default_factory=list[Stop])
-    gaps: dict[int, float] = field(default_factory=dict[int, float])
     states: dict[str, str] = field(default_factory=dict[str, str])
     seconds: float = 0.0
     converged: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -73,12 +73,20 @@ class Bench:
 
     # --- the node ------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Make the disk that every point starts from: the image, foreign files, the wrapper."""
+    def prepare(self, spare_kernel: str) -> None:
+        """Make the disk that every point starts from: the image, foreign files, the wrapper.
+
+        Args:
+            spare_kernel: release of a kernel that is not to be there; empty: all stay.
+        """
         self.node.reset()
         self.node.kill()
         root = self.node.root
         self.node.prepare()
+        for path in root.glob(f"boot/*-{spare_kernel}") if spare_kernel else ():
+            path.unlink()
+        if spare_kernel:
+            shutil.rmtree(root / "lib/modules" / spare_kernel)
         for name, (text, mode) in {
             **FOREIGN,
             "etc/containerd/config.toml": (CONTAINERD, 0o640),
@@ -220,32 +228,27 @@ class Bench:
 
     # --- recording -----------------------------------------------------------------------
 
-    def record(self, ticks: Mapping[int, tuple[float, ...]], *, keep: bool) -> Recording:
-        """Hold a whole run at every call, and ``ticks`` seconds after some; copy the disk each time."""
+    def record(self, ticks: tuple[float, ...]) -> Recording:
+        """Hold a whole run at every call, and ``ticks`` seconds after each; copy the disk each time."""
         self.fresh()
         made = Recording()
         began = time.monotonic()
         with self.armed("every") as hold:
             run = self.apply("-o", "json")
-            last: tuple[int, float] | None = None
             while (at := self.held(hold, run)) is not None:
                 call, name, entry = at
-                if last is not None:
-                    made.gaps[last[0]] = time.monotonic() - last[1]
                 stop = self._stop(call, name, entry)
                 with self.frozen():
-                    self._take(made, stop, keep=keep)
+                    self._take(made, stop)
                 hold.go()
-                last = (call, time.monotonic())
-                self._tick(made, stop, ticks.get(call, ()), hold, keep=keep)
+                self._tick(made, stop, ticks, hold)
         if run.wait(60) != 0:
             raise Trouble(f"the recorded run ended with {run.code}:\n{run.said()}")
         made.seconds = time.monotonic() - began
         rows = json.loads(run.out.read_text())["nodes"]
         made.states = {row["state"]: row["outcome"] for row in rows[0]["states"]}
         self.reference = self.summary()
-        if keep:
-            self._look(made)
+        self._look(made)
         return made
 
     def _look(self, made: Recording) -> None:
@@ -264,9 +267,7 @@ class Bench:
         fields = self.node.run(stat).stdout.rpartition(")")[2].split()
         return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
 
-    def _tick(
-        self, made: Recording, stop: Stop, ticks: tuple[float, ...], hold: Hold, *, keep: bool
-    ) -> None:
+    def _tick(self, made: Recording, stop: Stop, ticks: tuple[float, ...], hold: Hold) -> None:
         """Stop by the clock, as long as the program has not come to its next call."""
         began = time.monotonic()
         stood = 0.0
@@ -276,7 +277,7 @@ class Bench:
             at = time.monotonic()
             with self.frozen():
                 inner = replace(self._stop(stop.call, self.runs()[-1].name, False), clock=tick)
-                self._take(made, inner, keep=keep)
+                self._take(made, inner)
             stood += time.monotonic() - at
 
     def _stop(self, call: int, name: str, entry: bool) -> Stop:
@@ -294,10 +295,7 @@ class Bench:
             step = " ".join(steps_of(folder)[last["i"] - 1])
         return Stop(call, stage, len(rows), str(last.get("e", "")) if entry else "", step)
 
-    def _take(self, made: Recording, stop: Stop, *, keep: bool) -> None:
-        if not keep:
-            made.stops.append(stop)
-            return
+    def _take(self, made: Recording, stop: Stop) -> None:
         stop = replace(stop, digest=self.digest())
         last = made.stops[-1] if made.stops else None
         if last is not None and not stop.kind and last.digest == stop.digest:

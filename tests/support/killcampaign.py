@@ -29,16 +29,12 @@ def _the_bench() -> Bench:
     return _bench
 
 
-def _prepare() -> None:
-    _the_bench().prepare()
+def _prepare(spare_kernel: str) -> None:
+    _the_bench().prepare(spare_kernel)
 
 
-def _measure() -> Recording:
-    return _the_bench().record({}, keep=False)
-
-
-def _record(ticks: dict[int, tuple[float, ...]]) -> Recording:
-    return _the_bench().record(ticks, keep=True)
+def _record(ticks: tuple[float, ...]) -> Recording:
+    return _the_bench().record(ticks)
 
 
 def _verdicts(recording: Recording) -> dict[str, str]:
@@ -82,16 +78,16 @@ class Campaign:
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)
 
-    def record(self, *, clock: bool) -> None:
+    def record(self, *, clock: bool, spare_kernel: str = "") -> None:
         """Record the run on each node; the points follow from it.
 
         Args:
-            clock: also stop between two calls that are long apart, for which the run is measured first.
+            clock: also stop between two calls that are long apart.
+            spare_kernel: release of a kernel that the nodes do without.
         """
-        for future in [worker.submit(_prepare) for worker in self._workers]:
+        for future in [worker.submit(_prepare, spare_kernel) for worker in self._workers]:
             future.result()
-        gaps = self._workers[0].submit(_measure).result().gaps if clock else {}
-        ticks = killpoints.ticks(gaps)
+        ticks = killpoints.TICKS if clock else ()
         recorded = [future.result() for future in [w.submit(_record, ticks) for w in self._workers]]
         names = [[stop.name for stop in made.stops if not stop.clock] for made in recorded]
         for other in names[1:]:

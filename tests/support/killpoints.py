@@ -30,9 +30,8 @@ from dataclasses import dataclass
 
 WHENS = ("before", "torn", "after")
 CONTROLLER, PROGRAM, SHELL, NODE = "controller", "program", "shell", "node"
-#: A gap between two calls that lasts so long is stopped by the clock, at most so often.
-_LONG_S = 0.15
-_MOST_TICKS = 8
+#: Seconds after a call at which the clock stops a program that has not come to its next one.
+TICKS = (0.2, 0.8, 2.0, 4.0, 8.0, 14.0, 22.0, 32.0)
 #: ``shell``: only the program's own process is killed; its step goes on without it.
 WHO = (CONTROLLER, PROGRAM, SHELL, NODE)
 
@@ -177,17 +176,6 @@ def thinned(all_places: Sequence[Place]) -> list[Place]:
 def with_entries(all_places: Sequence[Place]) -> list[Place]:
     """Those places that hold an entry of the journal."""
     return [p for p in all_places if any(point.stop.kind for point in p.points)]
-
-
-def ticks(gaps: dict[int, float]) -> dict[int, tuple[float, ...]]:
-    """When to stop by the clock in the gaps between two calls that last: early, and then again and again."""
-    found: dict[int, tuple[float, ...]] = {}
-    for call, lasts in gaps.items():
-        if lasts >= _LONG_S:
-            step = max(0.4, lasts / _MOST_TICKS)
-            times = [0.1 + step * turn for turn in range(_MOST_TICKS)]
-            found[call] = tuple(round(at, 2) for at in times if at < 0.9 * lasts)
-    return found
 
 
 def cut(journal: bytes, when: str) -> bytes:

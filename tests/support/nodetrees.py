@@ -73,6 +73,7 @@ _SET = (
 )
 
 _STAT = """for last; do :; done
+case $* in *device_mode*) exec @STAT@ "$@" ;; esac
 case $last in @TREE@/dev/*) cat @TREE@/answers/devices ;; *) exec @STAT@ "$@" ;; esac
 """
 _SYSTEMCTL = """for last; do :; done
@@ -175,6 +176,9 @@ class World:
     )
     off_the_bus: set[str] = field(default_factory=set)  # addresses that answer with ones
     links: dict[str, str] = field(default_factory=dict)  # symbolic links, both ends below the tree
+    folders: set[str] = field(default_factory=set)  # empty ones; where a file belongs, say
+    modes: dict[str, int] = field(default_factory=dict)  # path to its permissions
+    unmet: set[str] = field(default_factory=set)  # units whose condition is not met
     exposed: tuple[str, int] | None = (
         None  # a container that systemd gives no GPU, and since when it runs
     )
@@ -295,6 +299,10 @@ class Tree(Node):
         for path, target in world.links.items():
             (self.top / path).parent.mkdir(parents=True, exist_ok=True)
             (self.top / path).symlink_to(self.top / target)
+        for path in world.folders:
+            (self.top / path).mkdir(parents=True)
+        for path, mode in world.modes.items():
+            (self.top / path).chmod(mode)
         if world.proven is not None or world.wanted is not None:
             self._proof(world.proven or ())
 
@@ -434,6 +442,7 @@ class Tree(Node):
             kind = "character special file" if major else "regular file"
             lines += f"node={path}|{kind}|{major:x}|{minor:x}\n"
             self.put(path[1:], "")
+            (self.top / path[1:]).chmod(0o666)
         self.put("answers/devices", lines)
 
     def _services(self) -> None:
@@ -444,8 +453,10 @@ class Tree(Node):
             is_active, sub, enabled = state.split("/")
             active += f"{name}\n" if is_active == "active" else ""
             # The order in which systemctl prints them: that of its own interfaces, not that of the question.
-            text += f"Result=success\nId={name}.service\nLoadState=loaded\nActiveState={is_active}\nSubState={sub}\n"
-            text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n\n"
+            load = "masked" if enabled.startswith("masked") else "loaded"
+            text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
+            text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"
+            text += f"ConditionResult={'no' if name in world.unmet else 'yes'}\nConditionTimestampMonotonic=1\n\n"
         text += (
             "Id=nvlsm.service\nLoadState=not-found\nActiveState=inactive\nSubState=dead\n"
             if "nvlsm" not in world.units
@@ -488,6 +499,8 @@ class Tree(Node):
         )
         if "containerd" not in world.programs:
             self.prints("containerd", dump)
+        for folder in ("etc/cdi", "var/run/cdi"):
+            (self.top / folder).mkdir(mode=0o755, parents=True)
         for path, names in world.cdi.items():
             devices = "".join(
                 f'- containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia{name.partition(":")[0] if name != "all" else 0}\n  name: "{name}"\n'

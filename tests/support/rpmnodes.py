@@ -44,13 +44,13 @@ class Repository:
     key: str  # armored
     home: Path  # of gpg
 
-    def fill(self, packages: Iterable[Rpm], scratch: Path) -> None:
-        """Build packages into it, write its repodata and sign that."""
+    def fill(self, packages: Iterable[Rpm], scratch: Path, *, modules: str = "") -> None:
+        """Build packages into it, write its repodata, with module streams or without, and sign that."""
         build(packages, self.folder, scratch)
-        self.index()
+        self.index(modules=modules)
 
-    def index(self) -> None:
-        index(self.folder)
+    def index(self, *, modules: str = "") -> None:
+        index(self.folder, modules=modules)
         data = self.folder / "repodata/repomd.xml"
         data.with_suffix(".xml.asc").unlink(missing_ok=True)
         self._gpg("--armor", "--detach-sign", str(data))

@@ -9,7 +9,7 @@ Sources:
     internal/pkg/rendermetrics/render_metrics.go; NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h.
 """
 
-from gpustate.text.dcgm.counters import Counter, as_text, read
+from gpustate.text.dcgm.counters import Counter, as_text, look, read
 from gpustate.text.dcgm.exposition import Sample, parse
 from gpustate.text.dcgm.fields import Field, find
 from gpustate.text.dcgm.proof import Missing, missing, summed_up
@@ -23,6 +23,7 @@ __all__ = [
     "Unfit",
     "as_text",
     "find",
+    "look",
     "missing",
     "parse",
     "read",

@@ -42,28 +42,45 @@ def read(text: str, place: str) -> tuple[Counter, ...]:
 
     Raises:
         UsageError: a line that would keep the exporter from starting, or a field that is there
-            twice, with its line.
+            twice, with its line; the first of them.
     """
+    found, wrong = look(text, place)
+    if wrong:
+        raise wrong[0]
+    return found
+
+
+def look(text: str, place: str) -> tuple[tuple[Counter, ...], tuple[UsageError, ...]]:
+    """Read a counters file as far as it can be, with everything that is wrong in it, line by line."""
     found: dict[str, Counter] = {}
+    wrong: list[UsageError] = []
     for number, whole in enumerate(text.split("\n"), 1):
         line = whole.removesuffix("\r")
         if not line.strip() or line.startswith("#"):
             continue
-        counter = _counter(line, f"{place}:{number}", number)
+        try:
+            counter = _counter(line, f"{place}:{number}", number)
+        except UsageError as error:
+            wrong.append(error)
+            continue
         first = found.setdefault(counter.field.name, counter)
         if first is not counter:
-            raise UsageError(
-                f"{counter.field.name} is there a second time, first in line {first.line}",
-                place=f"{place}:{number}",
-                fix="leave one of the two out: Prometheus refuses a metric that comes twice",
+            wrong.append(
+                UsageError(
+                    f"{counter.field.name} is there a second time, first in line {first.line}",
+                    place=f"{place}:{number}",
+                    fix="leave one of the two out: Prometheus refuses a metric that comes twice",
+                )
             )
-    if not found:
-        raise UsageError(
-            "asks for no field",
-            place=place,
-            fix="write lines such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature",
+    if not found and not wrong:
+        wrong.append(
+            UsageError(
+                "asks for no field",
+                place=place,
+                fix="write lines such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature",
+            )
         )
-    return tuple(found.values())
+    return tuple(found.values()), tuple(wrong)
 
 
 def as_text(counters: Iterable[Counter], head: str = "") -> str:

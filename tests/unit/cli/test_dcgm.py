@@ -118,9 +118,36 @@ def test_a_node_is_told_what_its_exporter_lacks_and_what_its_gpu_cannot_report()
     assert len(_list(found["cannot_report"])) == 2
 
 
-def test_an_exporter_that_does_not_answer_or_talks_nonsense_is_an_error() -> None:
-    assert "does not answer" in str(look(NVML, (7, ""))["error"])
-    assert f"{URL}:1: " in str(look(NVML, (0, "<html>"))["error"])
+def test_an_exporter_that_does_not_answer_or_talks_nonsense_proves_nothing() -> None:
+    assert "does not answer" in str(look(NVML, (7, ""))["no_answer"])
+    assert f"{URL}:1: " in str(look(NVML, (0, "<html>"))["no_answer"])
+
+
+def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path) -> None:
+    (project / "bad.csv").write_text(
+        "DCGM_FI_DEV_GPU_TMP, gauge, x\nDCGM_FI_DEV_GPU_TEMP, gauge\n"
+        "DCGM_FI_DEV_GPU_TEMP, gauge, a\nDCGM_FI_DEV_GPU_TEMP, gauge, b\n"
+    )
+    done = gpustate("dcgm", "check", "bad.csv")
+    assert done.status == 1
+    assert [line.split(" ")[1] for line in done.err.splitlines()] == [
+        *("bad.csv:1:", "bad.csv:2:", "bad.csv:4:"),
+    ]
+    done = gpustate("dcgm", "check", "bad.csv", "-o", "json")
+    assert (done.status, done.err) == (1, "")
+    assert [one["place"] for one in json.loads(done.out)["wrong"]] == [
+        *("bad.csv:1", "bad.csv:2", "bad.csv:4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x; rm -rf /", "localhost:9400", "http://", "http://[/m", ""]
+)
+def test_what_no_exporter_is_asked_by_is_refused(gpustate: Cli, url: str) -> None:
+    done = gpustate("dcgm", "check", "-i", "a,b", "--scrape", url)
+    assert done.status == 1
+    assert "is no address of an exporter" in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_a_node_without_a_driver_is_an_error() -> None:

@@ -104,6 +104,8 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
         (("--gpu", "1"), "give --reason and --for"),
         (("--gpu", "1", "-m", "x"), "give --reason and --for"),
         (("-m", "x"), "name it with --gpu"),
+        (("--end", "--gpu", "4", "--for", "1d"), "--end ends a quarantine now"),
+        (("--end", "-m", "x"), "--end ends a quarantine now"),
         (("--gpu", "1", "-m", "x", "--for", "soon"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "0d"), "write 30m, 8h or 7d"),
         (("--gpu", "1", "-m", "x", "--for", "400d"), "up to a year"),

@@ -68,6 +68,13 @@ def test_an_exported_layout_needs_no_change(gpustate: Cli, project: Path, layout
         (["plan", "builtin", "all-1g.5gb", "--gpu", "H200"], 5, "1g.5gb is no profile of this GPU"),
         (["plan", "builtin", "all-disabled", "--current", "x.json"], 1, "x.json: "),
         (["export"], 1, "say what: -i INVENTORY, --current"),
+        (["export", "--builtin", "--current", "x"], 1, "--current and --builtin contradict each"),
+        (
+            ["plan", "builtin", "all-balanced", "--gpu", "H200", "--current", "y"],
+            1,
+            "--gpu and --current contradict each other; give one of them",
+        ),
+        (["plan", ".", "x", "--gpu", "H200"], 1, "name the mig-parted file inside it"),
         (["show", "--gpu", "T4"], 1, "is no GPU with MIG"),
     ],
 )

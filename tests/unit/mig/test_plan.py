@@ -166,6 +166,14 @@ def test_an_earlier_name_of_a_profile_is_the_same_profile() -> None:
     assert not made
 
 
+def test_a_number_that_no_gpu_has_is_noted() -> None:
+    made = one(H100, {}, indices=(0, 5, 9))
+    assert made.notes == ("mig.yaml:7: no GPU 5, 9 of devices is here: there are GPUs 0 to 0",)
+    assert "note: mig.yaml:7: no GPU 5, 9" in document.as_text(made)
+    assert one(H100, {}, indices=(0,)).notes == ()
+    assert "notes" not in document.as_data(one(H100, {}))
+
+
 def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they_are() -> None:
     assert "says nothing of it" in one(H100, {}, indices=(5,)).gpus[0].notes[0]
     assert "cannot do MIG" in one(T4, {"1g.5gb": 1}, now=None).gpus[0].notes[0]

@@ -124,7 +124,10 @@ def test_a_gpu_is_found_by_any_of_its_names(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("H100", "could be 'H100 80GB HBM3', 'H100 NVL', 'H100 96GB'; say which"),
+        (
+            "H100",
+            "could be 'H100 80GB HBM3', 'H100 NVL', 'H100 96GB', which have other profiles; say which, ",
+        ),
         ("L40S", "is no GPU with MIG that is in the tables"),
         ("B2000", "did you mean 'B200'"),
         ("", "is no GPU with MIG"),

@@ -9,10 +9,12 @@ import pytest
 
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import NVML_FACTS
+from gpustate.states.cdi import leave_out
 from gpustate.states.validator import PROGRAM
 
-SHIPPED = [ShippedFile(file, package, file) for package, file in PROGRAM]
-OURS = {package + "." + file.removesuffix(".py") for package, file in PROGRAM}
+FILES = sorted({*PROGRAM, *leave_out.MODULES})
+SHIPPED = [ShippedFile(file, package, file) for package, file in FILES]
+OURS = {package + "." + file.removesuffix(".py") for package, file in FILES}
 
 
 def test_the_probe_and_the_validator_ship_the_same_nvml_program() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -90,6 +91,44 @@ def test_a_symbolic_link_is_refused_not_followed(place: Place, tmp_path: Path) -
     assert (tmp_path / "link").is_symlink()
 
 
+def test_folders_that_were_made_for_a_file_go_with_it(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    path = tmp_path / "theirs" / "made" / "too" / "a.conf"
+    place.run(one(ops.PutText(str(path), "a")))
+    journal = place.run(one(ops.RemoveFile(str(path))))
+    assert statuses(journal) == [0]
+    assert os.listdir(tmp_path / "theirs") == []
+    assert (place.state / "folders").read_text() == ""
+
+
+def test_a_folder_that_a_package_made_for_a_file_that_was_noted_goes_with_it(
+    place: Place, tmp_path: Path
+) -> None:
+    path = tmp_path / "made" / "config.toml"
+    place.run(one(ops.Run(f"keep {path}", "note that it is not there")))
+    path.parent.mkdir()
+    path.write_text("of a package's script")
+    place.run(one(ops.PutText(str(path), "ours"), ops.RestoreOriginal(str(path))))
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_others_use_or_that_a_package_owns_stays(
+    place: Place, tmp_path: Path
+) -> None:
+    path = tmp_path / "made" / "too" / "a.conf"
+    place.run(one(ops.PutText(str(path), "a")))
+    (tmp_path / "made" / "theirs").touch()
+    place.run(one(ops.RestoreOriginal(str(path))))
+    assert os.listdir(tmp_path / "made") == ["theirs"]
+    owns = ops.Run("packaged() { :; }; left_folders " + str(path), "ask as if a package owned it")
+    (tmp_path / "made" / "theirs").unlink()
+    place.run(one(owns))
+    assert (tmp_path / "made").is_dir()
+    # A kill between the file and its folder: the next removal finds the folder.
+    place.run(one(ops.RemoveFile(str(tmp_path / "made" / "b"))))
+    assert not (tmp_path / "made").exists()
+
+
 def test_content_with_quotes_and_no_final_newline_arrives_byte_for_byte(
     place: Place, tmp_path: Path
 ) -> None:
@@ -137,6 +176,16 @@ def test_roll_back_puts_files_back_as_they_were_before_this_run(
     assert old.read_text() == "before"
     assert not new.exists()
     assert {"e": "effect", "i": 3, "did": "rolled-back"} in journal
+
+
+def test_keeping_a_files_bytes_leaves_the_variables_of_a_step_alone(
+    place: Place, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("before")
+    text = f'k=kernel; s=submenu; keep {path}; [ "$k $s" = "kernel submenu" ]; effect same'
+    assert statuses(place.run(one(ops.Run(text, "keep")))) == [0]
+    assert place.run(one(ops.RestoreOriginal(str(path))))
 
 
 def test_a_failed_step_skips_the_rest_of_its_state_and_the_states_that_need_it(
@@ -224,3 +273,42 @@ def test_a_program_waits_for_a_step_that_outlived_its_own_program(
     assert not marks.exists()
     place.run(one(ops.Run(f"echo second >>{marks}", "next")))
     assert marks.read_text().split() == ["first", "second"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files get another owner, which takes root")
+def test_a_file_with_a_mode_of_ours_becomes_ours_again(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    path.write_text("a")
+    os.chown(path, 1, 1)
+    path.chmod(0)
+    place.run(one(ops.PutText(str(path), "a", mode=0o644)))
+    stat = path.stat()
+    assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (0, 0, 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system is mounted, which takes root")
+@pytest.mark.parametrize(
+    ("option", "why"), [("ro", "Read-only file system"), ("size=64k,nr_inodes=1", "No space left")]
+)
+def test_why_a_file_cannot_be_written_is_told_as_it_is(
+    place: Place, tmp_path: Path, option: str, why: str
+) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", option, "none", str(folder)], check=True)
+    try:
+        journal = place.run(one(ops.PutText(str(folder / "a.conf"), "a", mode=0o644)))
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert statuses(journal) == [1]
+    said = base64.b64decode(str(journal[-2]["out"])).decode()
+    assert f"{folder}/a.conf cannot be written: {folder}: {why}" in said
+    assert "no room" not in said
+
+
+def test_a_link_is_taken_away_and_kept_as_a_link(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "a.service"
+    path.symlink_to("/dev/null")
+    journal = place.run(one(ops.RemoveFile(str(path))), one(ops.RestoreOriginal(str(path))))
+    assert statuses(journal) == [0, 0]
+    assert os.readlink(path) == "/dev/null"

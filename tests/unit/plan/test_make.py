@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 from filestates import FileState, Seen, file_state
 
-from gpustate import Disruption, Node, Plan, where
+from gpustate import Disruption, Node, Plan, Step, ops, where
 from gpustate.model.change import Change
 from gpustate.model.facts import NodeFacts, NodeView, PciGpu
 from gpustate.model.outcome import Outcome, StateResult
@@ -192,3 +193,57 @@ def test_planning_asks_the_node_nothing() -> None:
             raise AssertionError("probed")
 
     assert outcomes(make.make([Deaf()], look(a="x"))) == {"a": "unchanged"}
+
+
+class Starts(FileState):
+    """Writes a file and starts a unit."""
+
+    name: ClassVar[str] = "starts"
+    step: ops.Run | ops.RestartUnit | ops.DisableUnit = ops.RestartUnit("a.service")
+    first: ops.Run | None = None
+
+    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+        if self.first is not None:
+            yield self.first
+        yield self.step
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ops.RestartUnit("a.service"),
+        ops.Run("true; systemctl --no-reload enable --now a.service\neffect x", "start it"),
+        ops.Run("systemctl add-wants multi-user.target a.service || :", "at boot"),
+    ],
+)
+def test_a_state_that_would_start_a_masked_unit_is_refused_with_the_way_out(
+    step: ops.Run | ops.RestartUnit,
+) -> None:
+    there = look(starts="y")
+    there.masked = frozenset(("a.service", "b.service"))
+    result = make.make([Starts(step=step)], there)["starts"]
+    assert result.outcome is Outcome.REFUSED
+    assert result.reason == (
+        "a.service is masked; systemctl unmask a.service, or leave the state out"
+    )
+
+
+def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
+    there = look(starts="y", a="x")
+    there.masked = frozenset(("a.service",))
+    free = (
+        Starts(step=ops.DisableUnit("a.service")),
+        Starts(ensure="absent"),
+        Starts(step=ops.RestartUnit("c.service")),
+        Starts(first=ops.Run("systemctl --no-reload unmask a.service", "unmask")),
+    )
+    for state in free:
+        assert outcomes(make.make([state], there)) == {"starts": "would change"}
+    assert outcomes(make.make([Starts(text="y")], there)) == {"starts": "unchanged"}
+
+
+def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> None:
+    there = look(errors={"a": "/x is a folder", "b": "torn"})
+    there.refused = {"a"}
+    results = make.make([one("a"), one("b")], there)
+    assert outcomes(results) == {"a": "refused", "b": "failed"}

@@ -324,7 +324,11 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
     [
         ({"set_typed": "driver.brnch=5"}, "--set driver.brnch=5: ", "did you mean 'branch'"),
         ({"set_typed": "drivr.branch=570"}, "--set drivr.branch=570: ", "no state 'drivr'"),
-        ({"set_typed": "driver.branch=x"}, "--set driver.branch=x: ", "valid integer"),
+        (
+            {"set_typed": "driver.branch=x"},
+            "--set driver.branch=x: ",
+            "wanted a whole number (given: 'x')",
+        ),
         ({"set_typed": "driver.version=580"}, "--set driver.version=580: ", "use --set-string"),
         (
             {"set_typed": "driver.branch.x=1"},
@@ -373,6 +377,33 @@ def test_a_mistake_in_a_change_names_the_change(
     said_now = message("own.yaml", **given)
     assert said_now.startswith(start), said_now
     assert said in said_now
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("device-plugin-config.config.version=v2", "v2"),
+        ("dcgm-exporter.listen=:99999", "99999"),
+        ("driver.version=570.1.1", "570"),
+    ],
+)
+def test_a_change_is_to_blame_for_what_only_it_makes_wrong(change: str, said: str) -> None:
+    Path("whole.yml").write_text(
+        "format: gpustate.policy/1\nstates:\n  driver: {branch: 580}\n  dcgm:\n  dcgm-exporter:\n"
+        "  device-plugin-config:\n    config:\n      version: v1\n",
+        encoding="utf-8",
+    )
+    told = message("whole.yml", set_typed=change)
+    assert told.startswith(f"--set {change}: "), told
+    assert said in told.removeprefix(f"--set {change}: ")
+
+
+def test_a_mistake_that_was_there_before_a_change_keeps_its_line() -> None:
+    Path("whole.yml").write_text(
+        "format: gpustate.policy/1\nstates:\n  driver:\n    branch: 580\n    version: 570.1.1\n",
+        encoding="utf-8",
+    )
+    assert message("whole.yml", set_typed="driver.hold=false").startswith("whole.yml:")
 
 
 def test_an_operator_file_is_changed_by_its_own_names() -> None:

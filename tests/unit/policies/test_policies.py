@@ -63,7 +63,7 @@ def test_python_without_its_ending_is_recognised(tmp_path: Path) -> None:
         (
             GOOD.replace("only=", "reboot_timeout_s='9', only="),
             4,
-            "reboot_timeout_s: input should be",
+            "reboot_timeout_s: wanted a whole number",
         ),
         (GOOD.replace('where.group("gpu")', '"groop(1)"'), 4, "has no meaning at 'groop'"),
         (GOOD + "policy = Policy(*policy.states, *policy.states)\n", 5, "'nouveau' is there twice"),

@@ -101,11 +101,11 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
         (STATES + "  drivr: {}\n", 3, "states: there is no state 'drivr'; did you mean driver"),
         (STATES + "  driver: 580\n", 3, "states.driver is a number, wanted a mapping"),
         (STATES + "  driver:\n    hold: true\n    brnch: 5\n", 5, "no parameter 'brnch'; did you"),
-        (STATES + "  driver:\n    branch: 5\n", 4, "states.driver: branch: input should be"),
+        (STATES + "  driver:\n    branch: 5\n", 4, "states.driver: branch: wanted 400 or more"),
         (
             STATES + "  driver:\n    version: 580.10\n",
             4,
-            "valid string (given: 580.1); put it in quotes",
+            "version: wanted text (given: 580.1); put it in quotes",
         ),
         (
             STATES + "  driver:\n    hold: 'yes'\n",
@@ -137,7 +137,7 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
         (
             STATES + "  driver: {}\nnodes:\n  a:\n    driver:\n      branch: x\n",
             7,
-            "nodes.a: driver: branch: input should be a valid integer (given: 'x')",
+            "nodes.a: driver: branch: wanted a whole number (given: 'x')",
         ),
         (STATES + "  driver: {}\nnodes:\n  a:\n    driver: 7\n", 6, "nodes.a: driver: must map"),
         (STATES + "  driver: {}\nnodes:\n  a:\n    allow: {r: 1}\n", 6, "allow: r: wants a reason"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Shell
 from gpustate.model.file_asks import FileStats, FileText, FileTexts
 from gpustate.model.gpu_facts import GpuFacts
@@ -81,7 +81,7 @@ def test_files_that_several_states_read_come_back_each_to_whom_asked(tmp_path) -
     made = batch.make_batch(NODE, asks, NONCE)
     assert len(made.asks) == 1
     found = dict(zip(wanted, zip(asks, answered(made), strict=True), strict=True))
-    with pytest.raises(ProbeError, match="folder is no file that can be read"):
+    with pytest.raises(RefusedError, match="folder is a folder, and a file belongs there; move it"):
         found["folder"][0].parse(found.pop("folder")[1])
     assert {name: ask.parse(answer) for name, (ask, answer) in found.items()} == {
         name: wanted[name] for name in found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +15,10 @@ from filestates import here
 
 from gpustate import ops
 from gpustate.errors import StepFailed
+from gpustate.remote import nodeprogram
 from gpustate.remote.session import Session
+
+EMPTY = gzip.compress(b"")
 
 
 def lock(run: str) -> dict[str, Any]:
@@ -71,3 +77,56 @@ def test_what_an_attempt_that_died_left_is_cleared_away(tmp_path: Path) -> None:
     (left / "program").write_text("half")
     start(tmp_path, "r")
     assert not left.exists()
+
+
+def test_two_runs_at_once_are_told_the_lock_and_never_a_full_disk(tmp_path: Path) -> None:
+    """The one that is faster clears away what the other has written so far."""
+    script = nodeprogram.start_script(
+        "late-1",
+        here(tmp_path / "state"),
+        "n-1",
+        len(EMPTY),
+        lock("late"),
+        take_over=None,
+        after=None,
+    )
+    runs = tmp_path / "state/runs"
+    cleared = f"rm -rf {runs}/late-1.1.new"
+    for place in ("rm -f $W/room", "L=$W/lock;"):
+        assert place in script
+        faster = script.replace(place, f"{cleared}; {taken(tmp_path)}; {place}", 1)
+        told = subprocess.run(["sh", "-c", faster], input=EMPTY, capture_output=True, check=False)
+        assert b"refused lock held" in told.stdout, told.stdout
+        assert b"disk" not in told.stdout
+        shutil.rmtree(tmp_path / "state/lock")
+
+
+def test_an_attempt_that_was_cleared_away_by_a_run_that_is_over_was_overtaken(
+    tmp_path: Path,
+) -> None:
+    script = nodeprogram.start_script(
+        "late-1",
+        here(tmp_path / "state"),
+        "n-1",
+        len(EMPTY),
+        lock("late"),
+        take_over=None,
+        after=None,
+    )
+    runs = tmp_path / "state/runs"
+    over = f"rm -rf {runs}/late-1.1.new; mkdir {runs}/first-1; rm -f $W/room"
+    told = subprocess.run(
+        ["sh", "-c", script.replace("rm -f $W/room", over, 1)],
+        input=EMPTY,
+        capture_output=True,
+        check=False,
+    )
+    assert b"refused overtaken first-1" in told.stdout, told.stdout
+
+
+def taken(folder: Path) -> str:
+    """Sh: somebody else has the lock."""
+    at = folder / "state/lock"
+    return (
+        f"mkdir {at}; echo other >{at}/run; echo '{{}}' >{at}/info; echo 99999999999 >{at}/expires"
+    )

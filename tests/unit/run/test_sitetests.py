@@ -38,6 +38,9 @@ def test_is_left_out(host):
 def test_breaks(host):
     host.check_output("exit 9")
 
+def test_does_not_hold(host):
+    assert not host.file("/etc").is_directory
+
 def test_without_a_host():
     assert True
 """
@@ -50,6 +53,11 @@ def test_takes_too_long(host):
 def test_goes_on_afterwards(host):
     assert host.backend.get_hostname() == "gpu2"
 """
+
+
+def line(text: str) -> int:
+    """Where something stands in the tests of every node."""
+    return ON_EVERY_NODE[: ON_EVERY_NODE.index(text)].count("\n") + 1
 
 
 def run(
@@ -71,8 +79,15 @@ def test_each_test_runs_on_each_node_and_is_told_with_its_reason(tmp_path: Path)
         assert outcomes["test_is_left_out", node] == "skipped"
         assert outcomes["test_breaks", node] == "failed"
     assert outcomes["test_without_a_host", ""] == "passed"
-    assert len(found) == 11
-    assert "seen" in found["test_fails[x]", "gpu1"].evidence
+    assert len(found) == 13
+    said = found["test_fails[x]", "gpu1"].evidence
+    assert said.startswith(
+        f"test_site.py:{line('echo seen')}: AssertionError: assert 'seen' == "
+    ), said
+    said = found["test_breaks", "gpu1"].evidence
+    assert said.startswith(f"test_site.py:{line('exit 9')}: "), said
+    said = found["test_does_not_hold", "gpu1"].evidence
+    assert "assert not True where True = " in said
     assert found["test_is_left_out", "gpu1"].evidence.endswith("not here")
     assert "\n" not in found["test_breaks", "gpu1"].evidence
     assert {one.outcome for one in found.values() if one.bad} == {"failed"}

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import pytest
 from filestates import First, Runner, Second, Seen, Third, here, request
 
-from gpustate import Disruption, Plan, Policy, State
+from gpustate import Disruption, Node, Plan, Policy, State
+from gpustate.model.change import Change
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import NodeStatus, Outcome
+from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.plan import document
-from gpustate.run import fleet
+from gpustate.run import fleet, settle
 from gpustate.run.events import Event
 
 
@@ -168,6 +169,69 @@ def test_a_lock_of_somebody_else_keeps_the_node_untouched(run: Runner, tmp_path:
     assert result.exit_code == 8
     assert "held by ann@desk (locked: burn-in)" in result.nodes[0].reason
     assert not (tmp_path / "a").exists()
+
+
+def held(folder: Path, run: str = "other") -> None:
+    """Somebody's lock, as a run leaves it from one stage to the next."""
+    folder.mkdir(parents=True)
+    info = {"run": run, "holder": "ann@desk", "reason": "apply", "since": 1}
+    (folder / "info").write_text(json.dumps({**info, "expires": int(time.time()) + 99}))
+    (folder / "run").write_text(run)
+    (folder / "expires").write_text(str(int(time.time()) + 99))
+
+
+class Choosy(First):
+    """Refuses a node on which somebody is at work, whatever it looks like."""
+
+    def refuse(self, seen: Seen) -> str | None:
+        return "something else listens on port 5555"
+
+
+class LockedWhileLooking(Choosy):
+    """Somebody takes the lock, and begins, after the ledger was read."""
+
+    folder: str = ""
+
+    def probe(self, node: Node) -> Seen:
+        node.shell(
+            f"mkdir -p {self.folder}/runs; mv {self.folder}/later {self.folder}/lock; "
+            f"mkdir {self.folder}/runs/theirs-1; :"
+        )
+        return super().probe(node)
+
+
+def test_a_node_that_is_held_is_told_as_locked_before_it_is_judged(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/lock")
+    result = run(Choosy(path=str(tmp_path / "a")))
+    assert result.exit_code == 8
+    assert "held by ann@desk (apply)" in result.nodes[0].reason
+
+
+def test_a_run_that_began_during_the_look_is_told_instead_of_a_refusal(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/later", "theirs")
+    state = LockedWhileLooking(path=str(tmp_path / "a"), folder=str(tmp_path / "state"))
+    result = run(state)
+    assert result.exit_code == 8
+    assert "run theirs-1 began while this one looked: held by ann@desk" in result.nodes[0].reason
+
+
+def test_a_plan_of_a_node_that_is_held_says_that_it_may_be_half_done(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/lock")
+    result = run(First(path=str(tmp_path / "a")), apply=False)
+    assert "held by ann@desk (apply)" in result.nodes[0].notes[0]
+    assert "half done" in result.nodes[0].notes[0]
+
+
+def test_a_refusal_stays_one_where_nobody_is_at_work(run: Runner, tmp_path: Path) -> None:
+    result = run(Choosy(path=str(tmp_path / "a")))
+    assert result.exit_code == 5
+    assert "listens on port 5555" in result.nodes[0].reason
 
 
 def test_an_expired_lock_holds_nobody_and_none_is_left_behind(run: Runner, tmp_path: Path) -> None:
@@ -338,3 +402,34 @@ def test_what_comes_after_something_not_known_yet_waits_for_its_stage(
     )
     assert set(outcomes(result).values()) == {Outcome.CHANGED}
     assert result.nodes[0].execs == 5
+
+
+def test_the_last_line_counts_nodes_as_the_plan_does() -> None:
+    pending = StateResult("a", Outcome.PENDING)
+    done = StateResult("a", Outcome.CHANGED)
+    result = fleet.FleetResult(
+        "r",
+        [
+            NodeResult("one", NodeStatus.REFUSED, states=[pending]),
+            NodeResult("two", NodeStatus.OK, states=[pending]),
+            NodeResult("three", NodeStatus.FAILED, states=[pending]),
+        ],
+    )
+    assert " changed=1 unchanged=0 failed=1 " in result.summary()
+    proofs = fleet.FleetResult("r", [NodeResult("one", states=[done])], applied=True)
+    assert " changed=1 unchanged=0 " in proofs.summary()
+    proofs.proved = True
+    assert " changed=0 unchanged=1 " in proofs.summary()
+
+
+def test_what_its_own_steps_did_not_settle_is_shown_where_it_differs() -> None:
+    same = "nvidia.com/gpu.machine=a\n" * 20
+    change = Change("text", same + "count=8\n", same + "count=7\n", path="/etc/x")
+    told = settle.differences((change,))
+    assert "count=8" in told
+    assert "count=7" in told
+    assert len(told) < 400
+    assert "look what else writes /etc/x" in settle.next_move((change,))
+    assert "count" not in settle.differences((replace(change, secret=True),))
+    many = [Change(f"f{n}", n, n + 1) for n in range(6)]
+    assert settle.differences(many).endswith("f3 is 3, should be 4; and 2 more")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gpustate import Disruption, NodeFacts, ops
-from gpustate.states.cdi import (
+from gpustate.states.cdi import CdiSpecification, leave_out
+from gpustate.states.cdi.observed import (
     ENV_PATH,
     OUR_UNIT,
     OUR_UNIT_PATH,
     SPEC_PATH,
     TOOLKIT_UNITS,
-    CdiSpecification,
 )
 from gpustate.testing import FakeNode, converge
+from gpustate.text import quarantine
 
 VERSION = "580.65.06"
 PROC_VERSION = (
@@ -44,6 +46,7 @@ class Node(FakeNode):
         version: str = VERSION,
         systemd: bool = True,
         ctk: bool = True,
+        blocked: str = "",
         env: str | None = None,
     ) -> None:
         files = {} if env is None else {ENV_PATH: env}
@@ -57,7 +60,7 @@ class Node(FakeNode):
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
         )
-        self.version, self.ctk = version, ctk
+        self.version, self.ctk, self.blocked = version, ctk, blocked
         self.toolkit_units = dict(toolkit_units or {})
 
     def answer(self) -> str:
@@ -69,6 +72,7 @@ class Node(FakeNode):
             for unit, state in units.items()
         ]
         rows += ["ctk=1"] if self.ctk else []
+        rows += [f"blocked={self.blocked}"] if self.blocked else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
         for path, text in sorted(self.files.items()):
             if "/cdi/" in path:
@@ -169,6 +173,10 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
     [
         (new_toolkit(ctk=False), "nvidia-ctk is not installed"),
         (new_toolkit(version=""), "no GPU to describe"),
+        (
+            new_toolkit(blocked=f"{SPEC_PATH} is a folder"),
+            f"{SPEC_PATH} is a folder, and the specification belongs there: move it away",
+        ),
         (Node(toolkit_units={TOOLKIT_UNITS[0]: "masked"}), "systemctl unmask"),
         (
             new_toolkit(env="NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"),
@@ -227,3 +235,110 @@ def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
     for part in node.shells:
         node.shells[part] = (0, rows)
     assert CdiSpecification().probe(node).refresh == ()
+
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+OTHER = UUID.replace("0001", "0002")
+
+
+class Pair(Node):
+    """A node of two GPUs, one of which can be in quarantine."""
+
+    def __init__(self, *entries: quarantine.Entry, now: int = 10, python: bool = True) -> None:
+        super().__init__(toolkit_units=dict.fromkeys(TOOLKIT_UNITS, "disabled"))
+        self.entries, self.now, self.python = entries, now, python
+        self.answers["AskQuarantine"] = lambda _: self.out
+        self.runs |= {
+            "with nvidia-ctk": lambda _: self.write(),
+            "if it is empty": lambda _: None,
+            f"remove {leave_out.FOLDER}": lambda _: self.forget_program(),
+        }
+
+    @property
+    def out(self) -> quarantine.Quarantine:
+        return quarantine.Quarantine(self.entries, self.now)
+
+    def answer(self) -> str:
+        rows = (
+            super()
+            .answer()
+            .replace("gpu=0 GPU-a\n", f"gpu=0 {UUID} 0000:07:00.0\ngpu=1 {OTHER} 0000:0f:00.0\n")
+        )
+        return ("python=1\n" if self.python else "") + "proc=/proc\nnode=/dev/nvidia1 c3 1\n" + rows
+
+    def forget_program(self) -> None:
+        for path in leave_out.program():
+            self.files.pop(path, None)
+
+    def write(self) -> None:
+        devices = [
+            {"name": uuid, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{minor}"}]}}
+            for minor, uuid in enumerate((UUID, OTHER))
+            if not self.out.holds(uuid, "")
+        ]
+        common = {"mounts": [{"hostPath": f"/usr/lib/libcuda.so.{VERSION}"}]}
+        self.files.pop(SPEC_PATH, None)
+        if devices:
+            spec = {"kind": "nvidia.com/gpu", "devices": devices, "containerEdits": common}
+            self.files[SPEC_PATH] = json.dumps(spec)
+
+
+def entry(uuid: str = UUID, until: int = 20) -> quarantine.Entry:
+    return quarantine.Entry(uuid, "", "RMA", until, 1, "me")
+
+
+DROPIN = leave_out.dropin_path(TOOLKIT_UNITS[0])
+
+
+def test_a_gpu_in_quarantine_leaves_the_specification_and_comes_back_at_the_end() -> None:
+    node = Pair()
+    list(converge(CdiSpecification(), node))
+    assert UUID in node.files[SPEC_PATH]
+    node.entries = (entry(),)
+    plan, after = converge(CdiSpecification(), node)
+    assert plan.fields == {"stale", "dropins", "program"}
+    assert "in quarantine" in plan.changes[0].before[0]
+    assert not after
+    assert UUID not in node.files[SPEC_PATH]
+    assert "cdi_without.py" in node.files[DROPIN]
+    assert set(leave_out.program()) <= set(node.files)
+    node.now = 20
+    plan, after = converge(CdiSpecification(), node)
+    assert plan.fields == {"stale", "dropins", "program"}
+    assert not after
+    assert UUID in node.files[SPEC_PATH]
+    assert DROPIN not in node.files
+
+
+def test_a_program_that_somebody_changed_is_put_right() -> None:
+    node = Pair(entry())
+    list(converge(CdiSpecification(), node))
+    node.files[next(iter(leave_out.program()))] += "# mine"
+    plan, after = converge(CdiSpecification(), node)
+    assert plan.fields == {"program"}
+    assert not after
+
+
+def test_removal_takes_the_program_and_the_word_to_the_unit_along() -> None:
+    node = Pair(entry())
+    list(converge(CdiSpecification(), node))
+    *_, last = converge(CdiSpecification(ensure="absent"), node)
+    assert not last
+    assert not {SPEC_PATH, DROPIN, *leave_out.program()} & set(node.files)
+
+
+def test_there_is_no_specification_while_every_gpu_is_in_quarantine() -> None:
+    node = Pair()
+    list(converge(CdiSpecification(), node))
+    node.entries = (entry(), entry(OTHER))
+    plan, after = converge(CdiSpecification(), node)
+    assert "present" in plan.fields
+    assert not after
+    assert SPEC_PATH not in node.files
+
+
+def test_without_a_whole_python_the_node_is_left_alone_while_a_gpu_is_to_be_left_out() -> None:
+    node, state = Pair(entry(), python=False), CdiSpecification()
+    assert "install python3" in (state.refuse(state.probe(node)) or "")
+    node.now = 30
+    assert state.refuse(state.probe(node)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -194,6 +195,18 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     assert reason in refused
     assert "\n" not in refused
     assert state.verify(seen), "a look that cannot be judged is no success"
+
+
+def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
+    node = node_with(files={ROOT: "version = \n"})
+    state = ContainerdHandler()
+    assert "kept" not in (state.refuse(state.probe(node)) or "")
+    node.originals[ROOT] = DEBIAN
+    name = hashlib.sha256(ROOT.encode()).hexdigest()[:24]
+    refused = state.refuse(state.probe(node)) or ""
+    assert refused.endswith(f"it is kept: /var/lib/gpustate/originals/{name})")
+    node.originals[ROOT] = None
+    assert f"before gpustate there was no {ROOT}" in (state.refuse(state.probe(node)) or "")
 
 
 def test_files_that_containerd_does_not_follow_are_no_success() -> None:

@@ -587,6 +587,22 @@ def test_secure_boot_without_an_enrolled_key_is_refused_until_it_is() -> None:
     assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
 
 
+def test_what_is_built_under_secure_boot_is_signed_before_it_is_loaded() -> None:
+    node, state = World(gpu()), DriverInstalled()
+
+    def labels() -> list[str]:
+        seen = state.probe(node)
+        return [step.label for step in state.apply(seen, state.plan(seen))]
+
+    assert not [label for label in labels() if label.startswith("sign ")]
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
+    did = labels()
+    signed = [i for i, label in enumerate(did) if label.startswith("sign the nvidia modules")]
+    built = [i for i, label in enumerate(did) if label.startswith("build the nvidia module for")]
+    assert signed == [i + 1 for i in built]
+    assert signed[0] < did.index(next(label for label in did if label.startswith("load ")))
+
+
 def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_plan_says_why() -> (
     None
 ):
@@ -617,7 +633,7 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     [
         (Live(installer=True), {}, "nvidia-uninstall"),
         (Live(operator=True), {}, "driver.enabled=false"),
-        (Live(), {"os_id": "rhel", "package_manager": "dnf"}, "Debian and Ubuntu only"),
+        (Live(), {"os_id": "arch", "package_manager": "pacman"}, "are called on arch"),
     ],
 )
 def test_a_driver_of_somebody_else_is_left_alone(

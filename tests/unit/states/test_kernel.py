@@ -10,7 +10,7 @@ import pytest
 from gpustate import Disruption, NodeFacts, PolicyError
 from gpustate.model.kernels import Kernel
 from gpustate.model.policy import build
-from gpustate.ops import AptInstall, Reboot
+from gpustate.ops import Reboot
 from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelKept
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -45,6 +45,7 @@ class World(FakeNode):
             runs={
                 f"make GRUB boot {OLD}": lambda _: self.files.update({PIN_PATH: pin(OLD)}),
                 f"make GRUB boot {NEW}": lambda _: self.boots(NEW),
+                "install linux-image": lambda _: None,
                 "build the nvidia module": lambda _: self.build(NEW),
                 "write GRUB's menu anew": lambda _: None,
             },
@@ -63,7 +64,8 @@ class World(FakeNode):
 
     def carry_out(self, step: Any) -> None:
         super().carry_out(step)
-        if isinstance(step, AptInstall):
+        if step.label.startswith("install linux-image"):
+            self.installed |= {f"linux-image-{NEW}": "1", f"linux-headers-{NEW}": "1"}
             self.kernels.setdefault(NEW, Kernel(NEW, "/boot/y", bootable=True))
         if isinstance(step, Reboot):
             (chosen,) = (k for k, v in self.kernels.items() if v.boots_next)

@@ -219,7 +219,7 @@ def test_a_saved_plan_needs_the_file_no_more_and_another_file_is_read_anew(tmp_p
     ("values", "said"),
     [
         ({"config": "all-1g.11gb"}, "did you mean"),
-        ({"config": 3}, "valid string"),
+        ({"config": 3}, "wanted text"),
         ({"file": "/nonexistent/mig.yaml"}, "/nonexistent/mig.yaml: no such file"),
         ({"clients": ["kubelet.service"]}, "the kubelet is never stopped"),
         ({"clients": ["rm -rf /"]}, "clients"),

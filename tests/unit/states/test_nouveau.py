@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,3 +221,34 @@ def test_our_own_file_keeps_every_module_out_even_when_asked_for_by_name() -> No
     config = modprobe.parse(nouveau.CONF_TEXT)
     assert set(nouveau.MODULES) == config.blacklist
     assert all(config.blocks(name) for name in nouveau.MODULES)
+
+
+def test_what_earlier_steps_built_with_our_files_is_built_anew_once_they_are_gone(
+    tmp_path: Path,
+) -> None:
+    """The driver's packages go first, and dpkg's trigger builds images for them."""
+    node = Node(World())
+    list(converge(NouveauBlacklisted(), node))
+    absent = NouveauBlacklisted(ensure="absent")
+    seen = replace(absent.probe(node), ours_in_initramfs=())
+    last = list(absent.apply(seen, absent.plan(seen)))[-1]
+    assert isinstance(last, ops.Run)
+    boot, programs = tmp_path / "boot", tmp_path / "bin"
+    boot.mkdir()
+    programs.mkdir()
+    old, new = (boot / f"initrd.img-{kernel}" for kernel in KERNELS[:2])
+    for image in (old, new):
+        image.write_text("etc/modprobe.d/gpustate-nouveau.conf\n")
+    (tmp_path / "library").touch()
+    os.utime(old, (1, 1))
+    os.utime(tmp_path / "library", (2, 2))
+    (programs / "lsinitramfs").write_text('#!/bin/sh\ncat "$1"\n')
+    (programs / "update-initramfs").write_text(f"#!/bin/sh\necho $3 >>{tmp_path}/built\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    script = f"set -e; effect() {{ :; }}; R={tmp_path}; " + last.script().replace(
+        "/boot/", f"{boot}/"
+    )
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", script], check=True, env=environment, timeout=20)
+    assert (tmp_path / "built").read_text().split() == [KERNELS[1]]

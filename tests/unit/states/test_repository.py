@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpustate import NodeFacts, PolicyError, ops
+from gpustate.model.file_asks import FileStat, FileStats
 from gpustate.model.policy import build, parameters
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 from gpustate.testing import FakeNode, check_contract, converge
@@ -230,7 +232,7 @@ def test_a_node_it_does_not_fit_is_refused(facts: dict[str, Any], says: str) -> 
         ({**MIRROR, "suite": "stable"}, "wants components"),
         ({**MIRROR, "components": ["main"]}, "has no components"),
         ({**MIRROR, "url": "mirror.example.com"}, "http, https or file"),
-        ({**MIRROR, "pin_priority": 0}, "greater than or equal"),
+        ({**MIRROR, "pin_priority": 0}, "wanted 1 or more"),
     ],
 )
 def test_wrong_parameters_are_refused_before_any_node_is_reached(
@@ -281,3 +283,27 @@ def test_the_version_a_node_names_is_no_part_of_a_script() -> None:
 def test_what_would_be_another_line_of_a_source_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
         build(DriverRepository, given)
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "step"),
+    [
+        (DriverRepository(**MIRROR), {"key_text", "fingerprints"}, "write "),
+        (DriverRepository(fingerprint=ONE), {"fingerprints"}, "fetch the repository key"),
+    ],
+)
+def test_a_key_that_apt_cannot_read_is_brought_anew(
+    state: DriverRepository, fields: set[str], step: str
+) -> None:
+    fake = node()
+    list(converge(state, fake))
+    there = FileStat("file", 0o000, 1, 1, len(KEY))
+    ask = FileStats((state.key_path,))
+    fake.answers[ask] = {state.key_path: there}
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    assert plan.fields == fields
+    (only,) = state.apply(seen, plan)
+    assert only.label.startswith(step)
+    fake.answers[ask] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
+    assert not state.plan(state.probe(fake))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpustate import NodeFacts, ops
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
-from gpustate.states.cuda_toolkit import CudaToolkits
+from gpustate.states.cuda_toolkit import QUERY, CudaToolkits
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
 from gpustate.testing import FakeNode, converge
-from gpustate.text import rpmrepos
+from gpustate.text import alternatives, rpmrepos
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
 SYSTEMS = [
@@ -127,10 +129,36 @@ def test_repositories_of_a_file_are_read_as_dnf_reads_them(text: str, uris: list
     assert [one.uri for one in rpmrepos.parse_repos({"/etc/yum.repos.d/x.repo": text})] == uris
 
 
-def test_cuda_toolkits_on_such_a_node_are_refused_and_not_half_done() -> None:
-    node = FakeNode(facts=facts("rocky", "9.6", "dnf"), shell={"update-alternatives": (0, "")})
-    state = CudaToolkits(versions=("12.9",))
-    why = state.refuse(state.probe(node))
-    assert why is not None
-    assert "this node has dnf" in why
-    assert CudaToolkits().refuse(CudaToolkits().probe(node)) is None
+@pytest.mark.parametrize("manager", ["dnf", "zypper"])
+def test_cuda_toolkits_come_with_the_nodes_own_manager(manager: str) -> None:
+    offers = {"cuda-toolkit-13-0": [("13.0.2-1", "x")]}
+    node = FakeNode(
+        facts=facts("rocky", "9.6", manager), candidates=offers, shell={"cuda_query": (0, "")}
+    )
+    state = CudaToolkits(versions=("13.0",))
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    texts = [step.script() for step in state.apply(seen, state.plan(seen))]
+    sign = "-" if manager == "dnf" else "="
+    assert any(f"WANT=cuda-toolkit-13-0{sign}13.0.2-1;" in text for text in texts)
+    assert not any("apt_" in text for text in texts)
+
+
+def test_the_alternatives_of_rhel_are_read_from_their_file(tmp_path: Path) -> None:
+    (tmp_path / "cuda").write_text(
+        "manual\n/usr/local/cuda\n\n/usr/local/cuda-12.9\n129\n/usr/local/cuda-13.0\n130\n"
+    )
+    (tmp_path / "link").symlink_to("/usr/local/cuda-12.9")
+    text = QUERY.replace("/var/lib/alternatives/cuda", str(tmp_path / "cuda"))
+    text = text.replace("/etc/alternatives/cuda", str(tmp_path / "link"))
+    # RHEL's update-alternatives does not know --query.
+    (tmp_path / "update-alternatives").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "update-alternatives").chmod(0o755)
+    script = f"PATH={tmp_path}:$PATH\n{text}cuda_query"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert alternatives.parse_query(said) == alternatives.Group(
+        "/usr/local/cuda",
+        auto=False,
+        value="/usr/local/cuda-12.9",
+        choices=("/usr/local/cuda-12.9", "/usr/local/cuda-13.0"),
+    )

@@ -12,10 +12,10 @@ from gpustate import NodeFacts
 from gpustate.model.asks import Answer
 from gpustate.model.kernels import Kernel
 from gpustate.model.outcome import Outcome, StateResult
+from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.plan import make
 from gpustate.states.secure_boot import SecureBootKey
 from gpustate.states.secure_boot.observed import (
-    CERTIFICATE_PATH,
     CONF_PATH,
     AskFirmware,
     Firmware,

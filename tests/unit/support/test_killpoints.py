@@ -87,15 +87,6 @@ def test_a_long_step_is_killed_at_two_moments_and_its_shell_at_one() -> None:
     }
 
 
-def test_a_long_gap_is_stopped_early_and_a_few_times_and_a_short_one_never() -> None:
-    ticks = killpoints.ticks({1: 0.05, 2: 0.3, 3: 60.0})
-    assert set(ticks) == {2, 3}
-    assert ticks[2] == (0.1,)
-    assert ticks[3][0] == 0.1
-    assert len(ticks[3]) == 8
-    assert ticks[3][-1] < 60
-
-
 def test_a_journal_is_cut_to_what_a_kill_leaves() -> None:
     journal = b'{"e":"start"}\n{"e":"intent","i":1}\n'
     assert killpoints.cut(journal, "after") == journal

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpustate.text import drivernames, driverset
+from gpustate.text import drivernames, driverschemes, driverset
 from gpustate.text.driverset import OPEN, PROPRIETARY
 
 MEMBERS = {
@@ -108,7 +108,12 @@ def target(
     available: Mapping[str, tuple[str, ...]],
 ) -> driverset.Target:
     return driverset.target(
-        driverset.SCHEMES[0], version, kind, full=False, installed=installed, available=available
+        driverschemes.SCHEMES[0],
+        version,
+        kind,
+        full=False,
+        installed=installed,
+        available=available,
     )
 
 
@@ -152,7 +157,7 @@ def test_tools_of_the_archive_keep_their_own_version() -> None:
     available = {**offered(names, "535.309.01-1"), "nvidia-modprobe": ("535.161.07-1",)}
     installed = {"nvidia-modprobe": "535.161.07-1"}
     chosen = driverset.target(
-        driverset.SCHEMES[1],
+        driverschemes.SCHEMES[1],
         "535.309.01",
         PROPRIETARY,
         full=False,

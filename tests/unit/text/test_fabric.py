@@ -183,3 +183,25 @@ def test_an_image_gets_what_its_gpus_may_need(
 )
 def test_what_is_no_version_has_no_branch(text: str | None, number: int) -> None:
     assert fabric.branch(text) == number
+
+
+@pytest.mark.parametrize(
+    ("stem", "driver", "name"),
+    [
+        ("nvidia-fabricmanager", "580.126.09", "nvidia-fabricmanager"),
+        ("nvidia-fabricmanager", "570.211.01", "nvidia-fabric-manager"),
+        ("nvidia-imex", "580.126.09", "nvidia-imex"),
+        ("nvidia-imex", "570.211.01", "nvidia-imex-570"),
+    ],
+)
+def test_fabric_packages_are_found_under_their_rpm_names(stem: str, driver: str, name: str) -> None:
+    """Names and releases as in the package lists of Amazon Linux 2023's release notes."""
+    offered = (
+        ("nvidia-fabric-manager", "570.211.01-1"),
+        ("nvidia-fabricmanager", "580.126.09-1"),
+        ("nvidia-imex", "580.126.09-1"),
+        ("nvidia-imex-570", "570.211.01-1"),
+    )
+    known = [row for row in offered if row[0] in fabric.names(stem)]
+    packages = {"nvidia-driver-cuda": f"3:{driver}-1.amzn2023"}
+    assert fabric.fitting(stem, driver, known, packages) == (name, f"{driver}-1")

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustate.text.words import json_text, kind_of, named, printable, printable_lines, shown
+from gpustate.text.words import (
+    json_text,
+    kind_of,
+    named,
+    printable,
+    printable_lines,
+    shown,
+    told_apart,
+)
 
 ACTED_ON = (
     "\x1b[2J",
@@ -56,3 +64,17 @@ def test_a_number_of_thousands_of_digits_is_shown_as_that() -> None:
 )  # fmt: skip
 def test_kinds_are_named_as_yaml_has_them(value: object, name: str) -> None:
     assert kind_of(value) == name
+
+
+@given(st.text(max_size=400), st.text(max_size=200), st.text(max_size=200))
+def test_two_texts_that_differ_are_cut_to_where_they_do(same: str, one: str, other: str) -> None:
+    if one == other:
+        return
+    first, second = told_apart(same + one, same + other)
+    assert first != second
+    assert max(len(first), len(second)) <= 160 + len("...")
+
+
+def test_short_texts_are_told_whole() -> None:
+    assert told_apart("8", "7") == ("8", "7")
+    assert told_apart("a" * 300, "a" * 300 + "b")[1].endswith("ab")

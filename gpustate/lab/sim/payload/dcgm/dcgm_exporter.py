@@ -4,11 +4,12 @@
 As the real one it does not start with a field it does not know or without the host engine it is told
 to use, leaves out what a GPU does not have, has no line for a GPU that is lost, and writes each line
 once for every job that the mapping folder names. What the stub NVML does not have (clocks, energy,
-profiling) is made up. GPUs that are divided with MIG are told of as a whole.
+profiling) is made up. A GPU that is divided with MIG is told of by its instances, those that were there when
+the exporter started.
 
 Sources:
     NVIDIA/dcgm-exporter (d5e5f51): internal/pkg/rendermetrics/render_metrics.go,
-    internal/pkg/transformation/hpc.go; flags of its README.
+    internal/pkg/transformation/hpc.go, internal/pkg/deviceinfo (entities are read once); flags of its README.
 """
 
 from __future__ import annotations
@@ -76,6 +77,21 @@ class Gpu:
             "hostname": socket.gethostname(),
         }
 
+    def instances(self) -> list[dict[str, str]]:
+        """Labels of the instances with a MIG device; empty where the GPU is not divided."""
+        ask, library = self.nvml.numbers, self.nvml.library
+        found: dict[str, dict[str, str]] = {}
+        for index in range((ask("nvmlDeviceGetMaxMigDeviceCount", self.handle) or [0])[0]):
+            device = ctypes.c_void_p()
+            if library.nvmlDeviceGetMigDeviceHandleByIndex(
+                self.handle, index, ctypes.byref(device)
+            ):
+                continue
+            number = str(ask("nvmlDeviceGetGpuInstanceId", device)[0])
+            profile = self.nvml.text("nvmlDeviceGetName", device).rpartition(" MIG ")[2]
+            found[number] = {"GPU_I_PROFILE": profile, "GPU_I_ID": number}
+        return [*found.values()]
+
     def value(self, name: str) -> float | None:
         """The number of a field; ``None``: this GPU has none."""
         ask = self.nvml.numbers
@@ -135,9 +151,18 @@ def jobs(folder: str | None, gpu: int) -> list[str]:
     return path.read_text().split() if path and path.is_file() else []
 
 
-def page(nvml: Nvml, counters: list[tuple[str, str, str]], folder: str | None) -> str:
+Divided = dict[int, list[dict[str, str]]]
+
+
+def gpus_of(nvml: Nvml) -> list[Gpu]:
     handles = [(index, nvml.handle(index)) for index in range(nvml.count())]
-    gpus = [Gpu(nvml, index, handle) for index, handle in handles if handle is not None]
+    return [Gpu(nvml, index, handle) for index, handle in handles if handle is not None]
+
+
+def page(
+    nvml: Nvml, counters: list[tuple[str, str, str]], folder: str | None, divided: Divided
+) -> str:
+    gpus = gpus_of(nvml)
     driver = ctypes.create_string_buffer(96)
     nvml.library.nvmlSystemGetDriverVersion(driver, 96)
     labels = {one.index: one.labels() for one in gpus}
@@ -152,10 +177,12 @@ def page(nvml: Nvml, counters: list[tuple[str, str, str]], folder: str | None) -
         lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
         for gpu in gpus:
             value = gpu.value(name)
-            for job in jobs(folder, gpu.index) or [""]:
-                texts = {**labels[gpu.index], **({"hpc_job": job} if job else {})}
-                inside = ",".join(f'{key}="{text}"' for key, text in texts.items())
-                if value is not None:
+            if value is None:
+                continue
+            for part in divided.get(gpu.index) or [{}]:
+                for job in jobs(folder, gpu.index) or [""]:
+                    texts = {**labels[gpu.index], **part, **({"hpc_job": job} if job else {})}
+                    inside = ",".join(f'{key}="{text}"' for key, text in texts.items())
                     lines.append(f"{name}{{{inside}}} {value:g}")
     return "\n".join(lines) + "\n"
 
@@ -180,11 +207,16 @@ def main() -> int:
             )
             return 1
     nvml = Nvml()
+    divided = {one.index: one.instances() for one in gpus_of(nvml)}
 
     class Answering(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path == "/metrics"
-            body = page(nvml, counters, options.hpc_job_mapping_dir) if found else "not found\n"
+            body = (
+                page(nvml, counters, options.hpc_job_mapping_dir, divided)
+                if found
+                else "not found\n"
+            )
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()

@@ -276,7 +276,7 @@ def device_names(path: str) -> list[str]:
     """Return the fully-qualified device names of one specification file."""
     with open(path, encoding="utf-8") as handle:
         text = handle.read()
-    if path.endswith(".json"):
+    if text.startswith("{"):  # JSON, which is YAML too, whatever the file is called
         data = json.loads(text)
         return [f"{data['kind']}={device['name']}" for device in data["devices"]]
     kind = re.search(r"^kind:\s*(\S+)", text, re.MULTILINE)

@@ -10,6 +10,9 @@ ones this state brings a unit of its own. Hand-written guides put the file into 
 survives a reboot and is wrong afterwards: such a copy is removed when nvidia-ctk made it and it
 defines the same devices; anything else in /etc/cdi is left alone.
 
+While a GPU is in quarantine, the specification has the others only: what nvidia-ctk writes is cut down by a
+program of ours, here and at boot (:mod:`gpustate.nodeside.cdi_without`).
+
 Surprising: nvidia-cdi-refresh.path fires when a driver package is installed, while the old module
 is still loaded, and nothing fires when the new one is loaded; nor does it fire on MIG changes.
 
@@ -20,20 +23,23 @@ Sources:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
-from gpustate import Disruption, Node, Plan, ProbeError, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.quarantine import AskQuarantine
+from gpustate.states.cdi import leave_out, observed
+from gpustate.states.cdi.observed import (
+    ENV_PATH,
+    OUR_UNIT,
+    OUR_UNIT_PATH,
+    SPEC_PATH,
+    TOOLKIT_UNITS,
+    Observed,
+)
 from gpustate.text import cdi
-from gpustate.text.numbers import hexadecimal, whole
 
-SPEC_PATH = "/var/run/cdi/nvidia.yaml"
-ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
-OUR_UNIT = "gpustate-cdi-refresh.service"
-OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 OUR_UNIT_TEXT = f"""# Written by gpustate (state cdi); changes are undone by the next apply.
 [Unit]
 Description=Write the CDI specification of the NVIDIA GPUs
@@ -56,66 +62,6 @@ RestartSec=5
 WantedBy=multi-user.target
 """
 
-# The specification, what it names and does not exist, and what is there instead. One stat and one
-# grep, whatever the number of GPUs; the rest are builtins.
-_SCRIPT = rf"""
-for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
-  for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
-    [ -e "$d/$u" ] || continue
-    echo "unit=$u $(systemctl is-enabled "$u" 2>/dev/null)"; break
-  done
-done
-[ -x /usr/bin/nvidia-ctk ] && echo ctk=1
-for g in "$PROC"/driver/nvidia/gpus/*/information; do
-  [ -r "$g" ] || continue
-  m=; i=; while IFS=':' read -r k v; do
-    case $k in 'Device Minor'*) m=${{v##*[!0-9]}} ;; 'GPU UUID'*) i=${{v##*[!A-Za-z0-9?-]}} ;; esac
-  done <"$g"
-  echo "gpu=$m $i"
-done
-for g in "$PROC"/driver/nvidia/capabilities/gpu*/mig; do
-  [ -d "$g" ] || continue
-  n=${{g%/mig}}; n=${{n##*/gpu}}; echo "mig=$n"
-  for c in "$g"/gi*/ci*/access; do
-    [ -r "$c" ] || continue
-    for a in "${{c%/ci*}}/access" "$c"; do
-      while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "mig=$n $v"; done <"$a"
-    done
-  done
-done
-set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/dri/*; do [ -c "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
-set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
-  [ -f "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] && exit 0
-l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
-grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; echo "/${{p%% }}"; done | sort -u |
-  while IFS= read -r p; do [ -e "$p" ] || echo "missing=$p"; done
-for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What is said about the GPUs, where, and who says it again after a boot."""
-
-    stale: tuple[str, ...] = ()  # in which ways the specification is wrong
-    present: bool = False
-    leftovers: tuple[str, ...] = ()  # generated copies elsewhere with devices of the same names
-    refresh: tuple[str, ...] = ()  # units that write it at boot and are enabled
-    unit_text: str | None = None  # our own unit
-    toolkit_units: tuple[str, ...] = ()  # those of the toolkit that exist
-    masked: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()  # files with devices of the same names that somebody wrote
-    redirected: str = ""  # the toolkit's refresh is told to do something else
-    driver_version: str = ""  # loaded; empty when none is
-    gpus: int = 0
-    ctk: bool = False
-    nodeless: tuple[
-        str, ...
-    ] = ()  # device nodes missing of GPUs that were open since the driver was loaded
-    image: bool = False  # a root to be baked: only the next boot counts
-
 
 class CdiSpecification(State[Observed]):
     """The CDI specification agrees with the driver and the GPUs, and is written at every boot.
@@ -131,47 +77,67 @@ class CdiSpecification(State[Observed]):
     name: ClassVar[str] = "cdi"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig")
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
-        env, unit_text = node.read_text(ENV_PATH), node.read_text(OUR_UNIT_PATH)
-        keys, specs = _split(node.shell(_SCRIPT).stdout)
+        env, unit_text = node.read_text(ENV_PATH), node.own_text(OUR_UNIT_PATH)
+        keys, specs = observed.split(node.shell(observed.SCRIPT).stdout)
         rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
         units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
-        world = _world(version, keys)
-        stale, present, leftovers, foreign = _judged(specs, world)
+        world = observed.world(version, keys, node.ask(AskQuarantine()))
+        paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
+        dropins = {path: node.read_text(path) for path in paths}
+        program = {path: node.read_text(path) for path in leave_out.program()}
+        stale, present, leftovers, foreign = observed.judged(specs, world)
         return Observed(
             stale=stale if facts.systemd else (),
             present=present,
             leftovers=leftovers,
             refresh=tuple(unit for unit, state in units.items() if state.startswith("enabled")),
             unit_text=unit_text,
+            dropins={path: text for path, text in dropins.items() if text is not None},
+            program=leave_out.how(program),
             toolkit_units=tuple(unit for unit in TOOLKIT_UNITS if unit in units),
             masked=tuple(unit for unit, state in units.items() if state.startswith("masked")),
             foreign=foreign,
-            redirected=_redirected(env or ""),
+            redirected=observed.redirected(env or ""),
             driver_version=version,
             gpus=len(world.gpus),
+            held=tuple(gpu.uuid or f"/dev/nvidia{gpu.minor}" for gpu in world.gpus if gpu.held),
+            python="python" in keys,
+            proc=keys.get("proc", ["/proc"])[0],
             ctk="ctk" in keys,
             nodeless=tuple(
                 f"/dev/nvidia{gpu.minor}"
                 for gpu in world.gpus
                 if gpu.uuid and f"/dev/nvidia{gpu.minor}" not in world.nodes
             ),
+            blocked=keys.get("blocked", [""])[0],
             image=not facts.systemd,
         )
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
-            return replace(seen, stale=(), present=False, refresh=(), unit_text=None)
+            return replace(
+                seen,
+                stale=(),
+                present=False,
+                refresh=(),
+                unit_text=None,
+                dropins={},
+                program=leave_out.NONE,
+            )
         ours = not seen.toolkit_units
+        unit = OUR_UNIT if ours else TOOLKIT_UNITS[0]
         return replace(
             seen,
             stale=(),
-            present=seen.present or not seen.image,
+            present=(seen.present or not seen.image) and not (0 < seen.gpus == len(seen.held)),
+            dropins=leave_out.dropins(unit, seen.proc) if seen.held else {},
+            program=leave_out.OURS if seen.held else leave_out.NONE,
             leftovers=(),
             refresh=(OUR_UNIT,) if ours else seen.toolkit_units,
             unit_text=OUR_UNIT_TEXT if ours else None,
@@ -185,6 +151,8 @@ class CdiSpecification(State[Observed]):
         if seen.masked:
             unit = seen.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
+        if seen.blocked:
+            return f"{seen.blocked}, and the specification belongs there: move it away"
         if seen.redirected:
             return (
                 f"{ENV_PATH} sets {seen.redirected}: the specification would be wrong after a boot; "
@@ -194,6 +162,11 @@ class CdiSpecification(State[Observed]):
             return (
                 f"{', '.join(seen.foreign)} defines GPUs of the same names and was not written by nvidia-ctk "
                 "alone: remove it, or rename its devices"
+            )
+        if seen.held and not seen.python:
+            return (
+                f"{', '.join(seen.held)} is in quarantine, and what leaves it out of the specification runs in "
+                "python3, which is missing here or incomplete (python3-minimal): install python3"
             )
         if not seen.image and not (seen.driver_version and seen.gpus):
             return (
@@ -218,6 +191,9 @@ class CdiSpecification(State[Observed]):
                 "present": "on tmpfs: written anew at every boot",
                 "leftovers": "left by nvidia-ctk in a second place, never refreshed",
                 "refresh": "writes the specification at boot",
+                "dropins": f"{', '.join(seen.held)} is in quarantine"
+                if seen.held
+                else "no GPU is in quarantine any more",
             },
             paths={"unit_text": OUR_UNIT_PATH},
         )
@@ -229,12 +205,15 @@ class CdiSpecification(State[Observed]):
                 yield ops.RemoveFile(path)
                 yield ops.ForgetOriginal(path)
         yield from self._units(seen, after, plan)
+        if plan.fields & {"dropins", "program"}:
+            yield from leave_out.steps(seen, after)
         if self.absent:
             if "present" in plan.fields or "stale" in plan.fields:
                 yield ops.RemoveFile(SPEC_PATH)
                 yield ops.ForgetOriginal(SPEC_PATH)
         elif plan.fields & {"stale", "present"}:
-            yield ops.Run(_GENERATE, f"write {SPEC_PATH} with nvidia-ctk", 180)
+            text = leave_out.write(seen.proc) if seen.held else _GENERATE
+            yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
         if not self.absent:
@@ -274,83 +253,4 @@ mv -fT "$t/nvidia.yaml" {SPEC_PATH}
 effect generated
 """
 
-
-def _split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Rows of ``key=value``, and behind them whole specifications by path."""
-    keys: dict[str, list[str]] = {}
-    specs: dict[str, str] = {}
-    rest = text.encode("utf-8", "surrogatepass")
-    while rest:
-        row, _, rest = rest.partition(b"\n")
-        key, _, value = row.decode("utf-8", "replace").partition("=")
-        if key != "spec":
-            keys.setdefault(key, []).append(value.strip())
-            continue
-        path, _, size = value.rpartition(" ")
-        if whole(size) is None:
-            raise ProbeError(f"the listing of CDI specifications is torn at {value!r}")
-        length = min(whole(size) or 0, 400_000)
-        specs[path] = rest[:length].decode("utf-8", "replace")
-        rest = rest[length + 1 :]
-    return keys, specs
-
-
-def _world(version: str, keys: dict[str, list[str]]) -> cdi.World:
-    caps: dict[int, set[int]] = {}
-    for row in keys.get("mig", []):
-        gpu, _, cap = row.partition(" ")
-        minor, number = whole(gpu), whole(cap)
-        if minor is not None:
-            caps.setdefault(minor, set()).update([] if number is None else [number])
-    gpus = (row.partition(" ") for row in keys.get("gpu", []))
-    nodes = (
-        (row[0], hexadecimal(row[1]), hexadecimal(row[2]))
-        for row in map(str.split, keys.get("node", []))
-        if len(row) == 3
-    )
-    return cdi.World(
-        driver_version=version,
-        gpus=tuple(
-            cdi.Gpu(whole(minor) or 0, "" if "?" in uuid else uuid)
-            for minor, _, uuid in gpus
-            if whole(minor) is not None
-        ),
-        mig_caps={gpu: frozenset(minors) for gpu, minors in caps.items()},
-        nodes={path: (a, b) for path, a, b in nodes if a is not None and b is not None},
-        missing=frozenset(keys.get("missing", [])),
-    )
-
-
-def _judged(
-    specs: dict[str, str], world: cdi.World
-) -> tuple[tuple[str, ...], bool, tuple[str, ...], tuple[str, ...]]:
-    """Ways in which ours is stale, whether it is there, generated copies, and others' files."""
-    stale: tuple[str, ...] = ()
-    leftovers: list[str] = []
-    foreign: list[str] = []
-    names: set[str] = set(cdi.expected_names(world))
-    for path, text in sorted(specs.items(), key=lambda item: item[0] != SPEC_PATH):
-        try:
-            spec = cdi.parse(text, place=path)
-        except ProbeError as error:
-            if path == SPEC_PATH:
-                stale = (error.message,)
-            continue
-        if path == SPEC_PATH:
-            stale = cdi.judge(spec, world)
-            names.update(spec.devices)
-        elif spec.kind == cdi.KIND and names & set(spec.devices):
-            (leftovers if spec.generated else foreign).append(path)
-    return stale, SPEC_PATH in specs, tuple(leftovers), tuple(foreign)
-
-
-def _redirected(env: str) -> str:
-    """The first setting that makes the toolkit's refresh write elsewhere or look elsewhere."""
-    for line in env.splitlines():
-        name, _, value = line.strip().partition("=")
-        value = re.sub(r"^(['\"])(.*)\1$", r"\2", value.strip())
-        right = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": ("", SPEC_PATH, "/run/cdi/nvidia.yaml")}
-        root = dict.fromkeys(("NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT"), ("", "/"))
-        if value not in {**right, **root}.get(name.strip(), (value,)):
-            return f"{name.strip()}={value}"
-    return ""
+__all__ = ["CdiSpecification", "Observed"]

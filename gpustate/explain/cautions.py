@@ -1,0 +1,69 @@
+"""What does not break a node and will hurt somebody on it: told beside the chain, never as a cause.
+
+A look as root finds every device and every specification; users, and containers whose root is nobody on the
+host, may find none. The driver gives its device nodes the mode it was loaded with, so a site's own mode is
+no fault, and one that was changed behind its back is.
+
+Sources:
+    NVIDIA driver README, chapter on device nodes: NVreg_DeviceFileMode (0666), NVreg_ModifyDeviceFiles, shown
+    in /proc/driver/nvidia/params; podman and the CDI specification: rootless runtimes read the same folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpustate.explain import damaged
+from gpustate.explain.causes import View
+
+_DEFAULT_MODE = 0o666
+_FOR_USERS = 0o006
+
+
+def of(view: View) -> tuple[str, ...]:
+    """Every warning, one line each, with what helps."""
+    return (*_devices(view), *_specifications(view), *_left_out(view))
+
+
+def _modes(view: View, key: str) -> Iterator[tuple[str, int]]:
+    for path, text in view.clues.fields(key, 2):
+        if text and len(text) < 6 and set(text) <= set("01234567"):
+            yield path, int(text, 8)
+
+
+def _devices(view: View) -> Iterator[str]:
+    told = dict(view.clues.fields("params", 2))
+    given = told.get("DeviceFileMode", "").strip()
+    wanted = int(given) if given.isdecimal() and len(given) < 6 else _DEFAULT_MODE
+    by_site = told.get("ModifyDeviceFiles", "").strip() == "0"
+    wrong: dict[int, list[str]] = {}
+    for path, mode in _modes(view, "device_mode"):
+        if by_site:  # then somebody else gives the modes; nobody's is still a fault
+            bad = mode & _FOR_USERS != _FOR_USERS and mode & 0o060 != 0o060
+        else:
+            bad = mode & wanted & 0o777 != wanted & 0o777
+        if bad:
+            wrong.setdefault(mode, []).append(path)
+    for mode, paths in wrong.items():
+        right = wanted & 0o777
+        yield (
+            f"{', '.join(paths)} {'has' if len(paths) == 1 else 'have'} mode {mode:04o}, not {right:04o}: root "
+            f"opens it all the same, users and rootless containers do not; chmod {right:04o} {' '.join(paths)}"
+        )
+
+
+def _specifications(view: View) -> Iterator[str]:
+    for path, mode in _modes(view, "cdi_mode"):
+        folder = path.rpartition("/")[2] == "cdi"
+        needed = 0o005 if folder else 0o004
+        if mode & needed != needed:
+            what = "sees no CDI specification in it" if folder else "cannot read it"
+            yield (
+                f"{path} has mode {mode:04o}: who is not root (rootless podman) {what}; "
+                f"chmod {'0755' if folder else '0644'} {path}"
+            )
+
+
+def _left_out(view: View) -> Iterator[str]:
+    for why in damaged.broken_specifications(view).values():
+        yield f"{why}; runtimes leave it out: remove it"

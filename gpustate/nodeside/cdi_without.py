@@ -1,0 +1,124 @@
+"""Write the CDI specification of this node's GPUs, without those in quarantine.
+
+    python3 -I -S -B cdi_without.py STATE_FOLDER PROC_ROOT
+
+Run by an apply, and by the unit that writes the specification at boot while a GPU is in quarantine. What
+nvidia-ctk says is cut down, not replaced: devices that have the GPU's device node go, its MIG devices with
+it, and ``all`` loses what no other device has. Where no GPU is left there is no specification.
+
+nvidia-ctk 1.19 takes a list of the GPUs to write (``--device-id``), earlier ones none; and a list at boot
+would know nothing of ends. So the time decides, whenever this runs.
+
+The text is JSON, which every reader of CDI specifications takes for YAML.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit: CHANGELOG.md (1.19.0-rc.1, ``--device-id``), deployments/systemd
+    (nvidia-cdi-refresh.service), cmd/nvidia-ctk/cdi/generate (the device ``all``).
+    cncf-tags/container-device-interface: pkg/cdi/spec.go (one YAML reader for both forms); SPEC.md 0.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# On a node there is no installed gpustate: this file's own tree is it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gpustate.text import quarantine
+
+SPEC = Path("/var/run/cdi/nvidia.yaml")
+
+
+def held_nodes(proc: Path, held: quarantine.Quarantine) -> set[str]:
+    """Device nodes of the GPUs in quarantine, as the loaded driver lists them."""
+    nodes: set[str] = set()
+    for one in sorted(proc.glob("driver/nvidia/gpus/*/information")):
+        cells = (row.partition(":") for row in one.read_text("utf-8", "replace").splitlines())
+        rows = {key.strip(): value.strip() for key, _, value in cells}
+        uuid, minor = rows.get("GPU UUID", ""), rows.get("Device Minor", "")
+        if minor.isdecimal() and held.holds(uuid, one.parent.name.lower()):
+            nodes.add(f"/dev/nvidia{minor}")
+    return nodes
+
+
+def _edits(device: dict[str, Any]) -> dict[str, Any]:
+    found = device.get("containerEdits")
+    return found if isinstance(found, dict) else {}
+
+
+def _nodes(device: dict[str, Any]) -> set[str]:
+    rows = _edits(device).get("deviceNodes") or []
+    return {str(node.get("hostPath") or node.get("path")) for node in rows}
+
+
+def cut(spec: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    """The specification without the devices that have one of these device nodes."""
+    single = [one for one in spec["devices"] if one["name"] != "all"]
+    gone = [one for one in single if _nodes(one) & held]
+    left = [one for one in single if one not in gone]
+    devices = list(left)
+    for merged in (one for one in spec["devices"] if one["name"] == "all"):
+        edits = {
+            key: [
+                row
+                for row in rows
+                if any(row in (_edits(one).get(key) or []) for one in left)
+                or not any(row in (_edits(one).get(key) or []) for one in gone)
+            ]
+            if isinstance(rows, list)
+            else rows
+            for key, rows in _edits(merged).items()
+        }
+        if left:
+            devices.append({**merged, "containerEdits": edits})
+    return {**spec, "devices": devices}
+
+
+def _ask(*words: str) -> None:
+    """Do what only helps; what comes of it shows in the specification."""
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
+def main(state: Path, proc: Path) -> int:
+    """Write it, or remove it; exit code 0, or that of nvidia-ctk."""
+    if shutil.which("nvidia-smi"):
+        _ask("nvidia-smi", "-L")
+    _ask(
+        *("nvidia-ctk", "system", "create-device-nodes", "--control-devices"),
+        "--load-kernel-modules",
+    )
+    SPEC.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        text = (state / quarantine.FILE).read_text("utf-8")
+    except FileNotFoundError:
+        text = ""
+    held = quarantine.read(text, int(time.time()))
+    # A file in the folder itself would be read by runtimes before it is complete.
+    with tempfile.TemporaryDirectory(prefix="gpustate-cdi.", dir="/run") as folder:
+        fresh = Path(folder, "nvidia.json")
+        done = subprocess.run(
+            ["nvidia-ctk", "cdi", "generate", "--format=json", f"--output={fresh}"], check=False
+        )
+        if done.returncode:
+            return done.returncode
+        spec = cut(json.loads(fresh.read_text("utf-8")), held_nodes(proc, held))
+        if not spec["devices"]:
+            SPEC.unlink(missing_ok=True)
+            print(f"no GPU is left to describe: {SPEC} is gone")
+            return 0
+        fresh.write_text(json.dumps(spec, indent=2) + "\n", "utf-8")
+        fresh.chmod(0o644)
+        os.replace(fresh, SPEC)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,170 @@
+"""What a node says about its CDI specification, and the fragment that asks for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gpustate import ProbeError
+from gpustate.text import cdi
+from gpustate.text.numbers import hexadecimal, whole
+from gpustate.text.quarantine import Quarantine
+
+SPEC_PATH = "/var/run/cdi/nvidia.yaml"
+ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
+OUR_UNIT = "gpustate-cdi-refresh.service"
+OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
+
+# The specification, what it names and does not exist, and what is there instead. One stat and one
+# grep, whatever the number of GPUs; the rest are builtins.
+SCRIPT = rf"""
+for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
+  for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
+    [ -e "$d/$u" ] || continue
+    echo "unit=$u $(systemctl is-enabled "$u" 2>/dev/null)"; break
+  done
+done
+[ -x /usr/bin/nvidia-ctk ] && echo ctk=1
+[ ! -e /var/run/cdi ] || [ -d /var/run/cdi ] || echo blocked=/var/run/cdi is no folder
+[ -L {SPEC_PATH} ] || [ ! -d {SPEC_PATH} ] || echo blocked={SPEC_PATH} is a folder
+echo "proc=$PROC"
+[ -s "$G/quarantine.json" ] && python3 -I -S -c 'import json, subprocess, tempfile' 2>/dev/null && echo python=1
+for g in "$PROC"/driver/nvidia/gpus/*/information; do
+  [ -r "$g" ] || continue
+  m=; i=; while IFS=':' read -r k v; do
+    case $k in 'Device Minor'*) m=${{v##*[!0-9]}} ;; 'GPU UUID'*) i=${{v##*[!A-Za-z0-9?-]}} ;; esac
+  done <"$g"
+  p=${{g%/information}}; echo "gpu=$m $i ${{p##*/}}"
+done
+for g in "$PROC"/driver/nvidia/capabilities/gpu*/mig; do
+  [ -d "$g" ] || continue
+  n=${{g%/mig}}; n=${{n##*/gpu}}; echo "mig=$n"
+  for c in "$g"/gi*/ci*/access; do
+    [ -r "$c" ] || continue
+    for a in "${{c%/ci*}}/access" "$c"; do
+      while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "mig=$n $v"; done <"$a"
+    done
+  done
+done
+set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/dri/*; do [ -c "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
+set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -f "$f" ] && set -- "$@" "$f"; done
+[ $# = 0 ] && exit 0
+l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
+grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; echo "/${{p%% }}"; done | sort -u |
+  while IFS= read -r p; do [ -e "$p" ] || echo "missing=$p"; done
+for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is said about the GPUs, where, and who says it again after a boot."""
+
+    stale: tuple[str, ...] = ()  # in which ways the specification is wrong
+    present: bool = False
+    leftovers: tuple[str, ...] = ()  # generated copies elsewhere with devices of the same names
+    refresh: tuple[str, ...] = ()  # units that write it at boot and are enabled
+    unit_text: str | None = None  # our own unit
+    dropins: dict[str, str] = field(default_factory=dict[str, str])  # by path: units leave GPUs out
+    program: str = "none"  # what they run; see leave_out
+    toolkit_units: tuple[str, ...] = ()  # those of the toolkit that exist
+    masked: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()  # files with devices of the same names that somebody wrote
+    redirected: str = ""  # the toolkit's refresh is told to do something else
+    driver_version: str = ""  # loaded; empty when none is
+    gpus: int = 0
+    held: tuple[str, ...] = ()  # of these, in quarantine
+    python: bool = False
+    proc: str = "/proc"
+    ctk: bool = False
+    #: Device nodes missing of GPUs that were open since the driver was loaded.
+    nodeless: tuple[str, ...] = ()
+    blocked: str = ""  # what stands where the specification belongs, in words
+    image: bool = False  # a root to be baked: only the next boot counts
+
+
+def split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Rows of ``key=value``, and behind them whole specifications by path."""
+    keys: dict[str, list[str]] = {}
+    specs: dict[str, str] = {}
+    rest = text.encode("utf-8", "surrogatepass")
+    while rest:
+        row, _, rest = rest.partition(b"\n")
+        key, _, value = row.decode("utf-8", "replace").partition("=")
+        if key != "spec":
+            keys.setdefault(key, []).append(value.strip())
+            continue
+        path, _, size = value.rpartition(" ")
+        if whole(size) is None:
+            raise ProbeError(f"the listing of CDI specifications is torn at {value!r}")
+        length = min(whole(size) or 0, 400_000)
+        specs[path] = rest[:length].decode("utf-8", "replace")
+        rest = rest[length + 1 :]
+    return keys, specs
+
+
+def world(version: str, keys: dict[str, list[str]], held: Quarantine) -> cdi.World:
+    """The node that a specification is compared with."""
+    caps: dict[int, set[int]] = {}
+    for row in keys.get("mig", []):
+        gpu, _, cap = row.partition(" ")
+        minor, number = whole(gpu), whole(cap)
+        if minor is not None:
+            caps.setdefault(minor, set()).update([] if number is None else [number])
+    gpus: list[cdi.Gpu] = []
+    for row in keys.get("gpu", []):
+        first, uuid, address = (*row.split(" "), "", "")[:3]
+        minor = whole(first)
+        if minor is not None:
+            uuid = "" if "?" in uuid else uuid
+            gpus.append(cdi.Gpu(minor, uuid, held.holds(uuid, address.lower())))
+    nodes = (
+        (row[0], hexadecimal(row[1]), hexadecimal(row[2]))
+        for row in map(str.split, keys.get("node", []))
+        if len(row) == 3
+    )
+    return cdi.World(
+        driver_version=version,
+        gpus=tuple(gpus),
+        mig_caps={gpu: frozenset(minors) for gpu, minors in caps.items()},
+        nodes={path: (a, b) for path, a, b in nodes if a is not None and b is not None},
+        missing=frozenset(keys.get("missing", [])),
+    )
+
+
+def judged(
+    specs: dict[str, str], world: cdi.World
+) -> tuple[tuple[str, ...], bool, tuple[str, ...], tuple[str, ...]]:
+    """Ways in which ours is stale, whether it is there, generated copies, and others' files."""
+    stale: tuple[str, ...] = ()
+    leftovers: list[str] = []
+    foreign: list[str] = []
+    names: set[str] = set(cdi.expected_names(world))
+    for path, text in sorted(specs.items(), key=lambda item: item[0] != SPEC_PATH):
+        try:
+            spec = cdi.parse(text, place=path)
+        except ProbeError as error:
+            if path == SPEC_PATH:
+                stale = (error.message,)
+            continue
+        if path == SPEC_PATH:
+            stale = cdi.judge(spec, world)
+            names.update(spec.devices)
+        elif spec.kind == cdi.KIND and names & set(spec.devices):
+            (leftovers if spec.generated else foreign).append(path)
+    return stale, SPEC_PATH in specs, tuple(leftovers), tuple(foreign)
+
+
+def redirected(env: str) -> str:
+    """The first setting that makes the toolkit's refresh write elsewhere or look elsewhere."""
+    for line in env.splitlines():
+        name, _, value = line.strip().partition("=")
+        value = re.sub(r"^(['\"])(.*)\1$", r"\2", value.strip())
+        right = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": ("", SPEC_PATH, "/run/cdi/nvidia.yaml")}
+        root = dict.fromkeys(("NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT"), ("", "/"))
+        if value not in {**right, **root}.get(name.strip(), (value,)):
+            return f"{name.strip()}={value}"
+    return ""

@@ -1,0 +1,60 @@
+"""For which kernels modules can be built on a node, with which packages of headers, and where built ones are to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpustate.states.driver.observed import Observed
+from gpustate.text import driverset, kernelnames
+from gpustate.text.driverschemes import BUILT_MODULES, streams
+from gpustate.text.rpm import is_rpm
+
+
+def headers_of(seen: Observed, kernel: str) -> tuple[str, str] | None:
+    """The package that brings the headers of a kernel, and its version; ``None`` where none is offered."""
+    if is_rpm(seen.manager):
+        return kernelnames.headers(seen.manager, kernel, seen.offers)
+    name = f"linux-headers-{kernel}"
+    return (name, "") if seen.offers.get(name) else None
+
+
+def headers_name(seen: Observed, kernel: str) -> str:
+    """What such a package is called, for messages."""
+    if not is_rpm(seen.manager):
+        return f"linux-headers-{kernel}"
+    name = kernelnames.header_names(seen.manager, kernel)[0]
+    return f"{name}-{kernelnames.parts(seen.manager, kernel)['e']}"
+
+
+def can_build(seen: Observed, kernel: str, *, install: bool) -> bool:
+    """Headers are there, or may be installed and are offered."""
+    return seen.headers[kernel] or (install and headers_of(seen, kernel) is not None)
+
+
+def header_packages(seen: Observed, kernels: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Packages with headers, and what keeps those of the kernel that boots next beside it."""
+    found: dict[str, str] = {}
+    for kernel in kernels:
+        package = headers_of(seen, kernel)
+        if package is None:
+            continue
+        found[package[0]] = package[1]
+        if kernel == seen.default_kernel and package[1] in seen.offers.get(kernelnames.MATCHED, ()):
+            found[kernelnames.MATCHED] = package[1]
+    return tuple(found.items())
+
+
+def builds_with_dkms(seen: Observed) -> bool:
+    """The installed driver has its modules from DKMS: it stays so unless the policy says otherwise."""
+    names = [name for name, v in seen.packages.items() if driverset.is_member(name, v)]
+    whole = driverset.complete_set(seen.os_id, seen.packages) is not None
+    return whole and not any(map(BUILT_MODULES.match, names))
+
+
+def stream(seen: Observed, target: driverset.Target) -> str | None:
+    """The module stream that has the target, where there are streams; else what it is."""
+    branch = driverset.branch_of(target.version)
+    fitting = streams(branch, target.module_type, prebuilt=not target.builds)
+    if not seen.streams or seen.stream in fitting:
+        return seen.stream
+    return next((one for one in fitting if one in seen.streams), seen.stream)

@@ -1,0 +1,124 @@
+"""The steps that bring the driver's packages, with apt, dnf or zypper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpustate import Step, ops
+from gpustate.states.driver import files, repairs, rpmscripts, scripts
+from gpustate.states.driver.observed import Observed
+from gpustate.text.rpm import is_rpm
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is installed, and what has to happen around it.
+
+    Args:
+        seen, wanted: the observation, and what it should be.
+        fields: fields that change.
+        headers: packages with kernel headers that are missing, with their versions.
+        hold: the set is held afterwards.
+        reloads: the loaded modules are replaced, so that services have to be stopped.
+        dkms: modules are built on the node.
+    """
+
+    seen: Observed
+    wanted: Observed
+    fields: frozenset[str]
+    headers: tuple[tuple[str, str], ...]
+    hold: bool
+    reloads: bool
+    dkms: bool
+
+    @property
+    def installs(self) -> bool:
+        # What the installer leaves behind may be what the packages had put there.
+        return bool(self.fields & {"packages", "installer"}) or (
+            "library" in self.fields and not repairs.explain(self.seen.library, self.seen.damaged)
+        )
+
+    @property
+    def again(self) -> bool:
+        # The packages may be right and only a file of theirs be wrong.
+        return "packages" not in self.fields
+
+    @property
+    def remove(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.seen.packages) - set(self.wanted.packages)))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return tuple(path for field, path in files.PATHS.items() if field in self.fields)
+
+    def steps(self) -> Iterator[Step]:
+        """From the files that decide what is pulled in, to what is held."""
+        early = files.EARLY & self.fields
+        # Pin and stream decide what the packages pull in; other files wait until all is downloaded.
+        yield from files.write(self.wanted, early)
+        rest = self.fields & files.PATHS.keys() - early
+        yield from self._rpm(rest) if is_rpm(self.seen.manager) else self._apt(rest)
+        if "damaged" in self.fields:
+            yield repairs.files(self.seen.damaged)
+
+    def _apt(self, rest: frozenset[str]) -> Iterator[Step]:
+        if self.installs:
+            also = tuple(name for name, _ in self.headers)
+            yield scripts.fetch(self.wanted.packages, self.remove, also, self.written)
+        if self.headers:
+            yield ops.AptInstall(self.headers, roll_back=self.written)
+        yield from files.write(self.wanted, rest)
+        if self.installs:
+            yield from self._before()
+            yield scripts.install(
+                self.wanted.packages,
+                self.remove,
+                again=self.again,
+                built=self.seen.built,
+                roll_back=self.written,
+            )
+        elif "broken" in self.fields:
+            yield scripts.settle()
+        if self.fields & {"held", "packages", "library"} and self.hold:
+            yield scripts.hold_all()
+
+    def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
+        manager, packages = self.seen.manager, dict(self.wanted.packages)
+        if "broken" in self.fields:
+            yield rpmscripts.settle(manager, self.seen.broken, packages)
+        if self.headers and self.installs and not self.again:
+            packages |= dict(self.headers)
+        elif self.headers:
+            yield ops.install(manager, self.headers, roll_back=self.written)
+        if self.installs:
+            yield rpmscripts.fetch(
+                manager,
+                packages,
+                self.remove,
+                again=self.again,
+                hold=self.hold,
+                roll_back=self.written,
+            )
+        yield from files.write(self.wanted, rest)
+        if self.installs:
+            yield from self._before()
+            first = (self.seen.default_kernel, self.seen.running)
+            yield rpmscripts.install(
+                manager,
+                packages,
+                self.remove,
+                again=self.again,
+                built=self.seen.built,
+                wanted={k: want for k, want in self.wanted.built.items() if want and k in first},
+                dkms=self.dkms,
+                roll_back=self.written,
+            )
+        if self.fields & {"held", "packages", "library"} and self.hold:
+            yield rpmscripts.hold_all(manager, self.remove)
+
+    def _before(self) -> Iterator[Step]:
+        if self.reloads:
+            yield scripts.note_services()
+        if "installer" in self.fields:
+            yield scripts.uninstall()

@@ -1,0 +1,124 @@
+"""Asks dnf or zypper about the driver: what is installed, held and offered, and which module stream is enabled.
+
+dnf and zypper take a second for an answer, so it is kept as long as their files say the same. Nothing is fetched.
+
+Surprising: on RHEL 8 and 9 and Amazon Linux 2023 dnf hides every driver that is not of the enabled module stream.
+What the repository has at all is asked for (``module_hotfixes``), and the stream that fits is enabled with
+the set. A transaction that was killed leaves a package in two versions, both of which rpm takes for installed.
+
+Sources:
+    dnf(8), modularity, and the file it keeps of an enabled stream (/etc/dnf/modules.d/NAME.module); dnf.conf(5);
+    zypper(8), search. NVIDIA driver installation guide r615: streams of the module nvidia-driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpustate.model.asks import RPM_FILES
+from gpustate.text import driverset, kernelnames, rpm
+from gpustate.text.dpkg import Candidate, Package
+
+STREAM_PATH = "/etc/dnf/modules.d/nvidia-driver.module"
+MODULE = "nvidia-driver"
+#: What the answer of a node with rpm begins with.
+MARK = "=rpm "
+_INSTALLED = ("*nvidia*", "cuda-drivers*", "libnvsdm*", "nv-prefer-signed*")
+#: Precompiled modules, whose names carry a version and a kernel: patterns of dnf's.
+_BUILT = ("kmod-nvidia-[0-9]*", "kmod-nvidia-open-[0-9]*", "kmod-64k-nvidia-open-[0-9]*")
+#: Packages beside the driver's own that move with it where they are installed.
+_BESIDE = (
+    "nvidia-fabricmanager",
+    "nvidia-fabric-manager",
+    "nvidia-imex",
+    "libnvidia-nscq",
+    "libnvsdm",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rpm:
+    """What a node with rpm says of its driver's packages.
+
+    Args:
+        packages: those that belong to the driver, or may.
+        offers: versions that repositories have, the newest first, by name.
+        stream: enabled stream of the module ``nvidia-driver``.
+        streams: all of them; none where the repository has no modules.
+        twice: packages that are installed in two versions.
+    """
+
+    packages: Mapping[str, Package]
+    offers: Mapping[str, tuple[Candidate, ...]]
+    stream: str | None
+    streams: tuple[str, ...]
+    twice: tuple[str, ...]
+
+
+def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
+    """A fragment that prints nothing on a node with apt.
+
+    Args:
+        names: packages to ask for.
+        flavoured: names with ``{f}`` for the flavour of each kernel, on SUSE.
+    """
+    dnf = " ".join(map(shlex.quote, (*names, *_BESIDE, *_BUILT, *kernelnames.DNF_HEADERS)))
+    zypper = " ".join(map(shlex.quote, (*names, *_BESIDE)))
+    more = " ".join(name.replace("{f}", "$f") for name in ("kernel-{f}-devel", *flavoured))
+    # The same question has the same place: another policy asks for other names.
+    kept = hashlib.sha256(f"{dnf}{zypper}{more}".encode()).hexdigest()[:16]
+    installed = " ".join(map(shlex.quote, _INSTALLED))
+    return (
+        f"{rpm.FAMILY}\n"
+        'case $pm in dnf|zypper) ;; *) pm= ;; esac; if [ -n "$pm" ]; then\n'
+        f"echo {MARK}$pm; m=$(rpm -qa --qf '{rpm.QUERY_FORMAT}' {installed} 2>/dev/null); echo \"$m\"; echo =locks\n"
+        "case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null\n"
+        f"echo; echo =stream; sed -n 's/^stream *= *//p' {STREAM_PATH} 2>/dev/null; echo =offers\n"
+        "i=$(echo \"$m\" | sed -n 's/|.*//p' | sort -u | tr '\\n' ' '); r=/boot/vmlinuz-$(uname -r)\n"
+        '[ -z "${GPUSTATE_IMAGE-}" ] || r=\n'
+        'f=; for k in /boot/vmlinuz-* $r; do [ "${k%\\*}" = "$k" ] && f="$f ${k##*-}"; done\n'
+        f"k=$( {{ echo \"$i $f\"; stat -c '%n %s %Y %i' {RPM_FILES}; }} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
+        f"c=$G/cache/driver-{kept}\n"
+        'if [ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ]; then tail -n +2 "$c"; else o=; s=0; case $pm in\n'
+        'dnf) q="timeout -k 2 60 dnf -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f\n'
+        "  o=$($q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' "
+        f"{dnf} $i 2>/dev/null) || s=1\n"
+        f'  t=$($q module list {MODULE} 2>/dev/null | awk \'$1 == "{MODULE}" {{ print "=stream " $2 }}\'); set +f; o="$o\n$t" ;;\n'
+        f"*) n=\"{zypper}\"; for f in $(echo $f | tr ' ' '\\n' | sort -u); do n=\"$n {more}\"; done\n"
+        "  o=$(timeout -k 2 60 zypper -x -n --no-refresh search -s -t package --match-exact $n $i 2>/dev/null)\n"
+        # 104: none of the names is known.
+        "  case $? in 0|104) ;; *) s=1 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
+        "printf '%s\\n' \"$o\"\n"
+        '[ $s != 0 ] || [ ! -d "${c%/*/*}" ] || { mkdir -p "${c%/*}" && printf \'%s\\n\' "$k" "$o" >"$c.$$" && mv -f "$c.$$" "$c"; }\n'
+        "fi; else\n"
+    )
+
+
+def parse(text: str) -> Rpm:
+    """Read the answer; it begins with :data:`MARK`."""
+    head, _, rest = text.partition("\n")
+    manager = head.removeprefix(MARK)
+    rows, _, rest = rest.partition("=locks\n")
+    locks, _, rest = rest.partition("=stream\n")
+    stream, _, rest = rest.partition("=offers\n")
+    there = rpm.parse_query(rows)
+    if manager == "dnf":
+        held = rpm.held_by_dnf(rpm.versionlocks(locks), there)
+    else:
+        held = rpm.held_by_zypper(locks, there)
+    offers = rpm.parse_repoquery(rest) if manager == "dnf" else rpm.parse_search(rest)
+    versions: dict[str, set[str]] = {}
+    for line in rows.splitlines():
+        name, _, more = line.partition("|")
+        versions.setdefault(name, set()).add(more)
+    twice = tuple(sorted(n for n, found in versions.items() if len(found) > 1 and _moves(n, there)))
+    streams = re.findall(r"^=stream (\S+)$", rest, re.MULTILINE)
+    return Rpm(rpm.parse_query(rows, held), offers, stream.strip() or None, tuple(streams), twice)
+
+
+def _moves(name: str, there: Mapping[str, Package]) -> bool:
+    return name in there and driverset.is_member(name, there[name].version)

@@ -1,0 +1,140 @@
+"""What the driver's steps run on a node with dnf or zypper, as sh; the others are in :mod:`.scripts`.
+
+NVIDIA's rpm packages build the module in their ``%post``, and end well whatever came of that. So the build is
+looked at before the transaction counts: where the kernel that runs, or the one that boots next, has no module
+of the new version, all packages go back to what was there.
+
+Sources:
+    NVIDIA/yum-packaging-dkms-nvidia, dkms-open-nvidia.spec: ``%post`` and ``%preun``. rpm(8).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from gpustate import Step, ops
+from gpustate.ops.rpm import word
+from gpustate.states.driver import scripts
+from gpustate.text import driverset
+
+_FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}|\n"
+#: Names of the driver's among the locked ones: a part that is missing may be locked at its version still.
+_LOCKED = (
+    "{ sed -n 's/^\\([^!#].*\\)-[^-]*-[^-]*$/\\1/p' \"$(rpm_locklist)\"; "
+    "sed -n 's/^solvable_name:[ \t]*//p' /etc/zypp/locks; } 2>/dev/null "
+    "| grep -E '^(lib)?(nvidia|nvsdm|cuda-drivers)|-nvidia' | grep -v container | sort -u"
+)
+Packages = Mapping[str, str]
+
+
+def _open(manager: str, install: Packages, remove: tuple[str, ...], *, again: bool) -> str:
+    words = " ".join(word(manager, name, version) for name, version in install.items())
+    exact = " ".join(f"{name}={version}" for name, version in install.items())
+    return (
+        f"PM={manager}; WANT={shlex.quote(words)}; NAMES={shlex.quote(exact)}; "
+        f"GO={shlex.quote(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
+        f"rpm_open {shlex.join(install)} {shlex.join(remove)} $({_LOCKED})\n"
+    )
+
+
+def fetch(
+    manager: str,
+    install: Packages,
+    remove: tuple[str, ...],
+    *,
+    again: bool,
+    hold: bool,
+    roll_back: tuple[str, ...],
+) -> Step:
+    """Have everything on the node before anything changes; stop when somebody else's would go.
+
+    Args:
+        manager: dnf or zypper.
+        install: name to version.
+        remove: packages that leave in the same transaction.
+        again: put the files back even where the version is right.
+        hold: they are to be held, which dnf must be able to.
+        roll_back: files that are put back as they were before this run when it cannot be had.
+    """
+    can_hold = "rpm_can_hold && " if hold else ""
+    return ops.Run(
+        _open(manager, install, remove, again=again)
+        + f"{{ {can_hold}rpm_fetch; }} || {{ roll_back {shlex.join(roll_back)}; exit 1; }}\neffect fetched",
+        f"download the driver's {len(install)} packages and what they need",
+        timeout=3600,
+    )
+
+
+def install(
+    manager: str,
+    install: Packages,
+    remove: tuple[str, ...],
+    *,
+    again: bool,
+    built: Mapping[str, str | None],
+    wanted: Mapping[str, str],
+    dkms: bool,
+    roll_back: tuple[str, ...],
+) -> Step:
+    """The whole set in one transaction, with its modules, or what was there before.
+
+    Args:
+        manager: dnf or zypper.
+        install: name to version.
+        remove: packages that leave in the same transaction.
+        again: put the files back even where the version is right.
+        built: kernel to the module it has now; built anew where the packages are put back.
+        wanted: kernel to the module it must have afterwards.
+        dkms: modules are built on the node; else the packages bring them.
+        roll_back: files that go back with the packages.
+    """
+    make = scripts.BUILD if dkms else scripts.LOOK
+    checks = "".join(
+        f"( k={shlex.quote(kernel)}; v={shlex.quote(want.partition(' ')[0])}; want={shlex.quote(want)}\n"
+        f"{make}) || bad=1\n"
+        for kernel, want in wanted.items()
+    )
+    return ops.Run(
+        scripts.PRELUDE
+        + _open(manager, install, remove, again=again)
+        + f"if rpm_swap; then\nbad=\n{checks}"
+        '[ -n "$bad" ] || exit 0\nrpm_wait && rpm_back >"$R/back.log" 2>&1 || :\n'
+        'if rpm_list | cmp -s - "$R/before"; then ROLLED=1; echo "All packages are installed as they were before."\n'
+        'else echo "Not all packages could be put back as they were:"; tail -c 700 "$R/back.log"; fi\nfi\n'
+        '[ -n "$ROLLED" ] || exit 1\n'
+        f"set +e\n{scripts.rebuild(built)}{scripts.start_services()}roll_back {shlex.join(roll_back)}\nexit 1",
+        f"install the driver's {len(install)} packages",
+        timeout=3600,
+    )
+
+
+def hold_all(manager: str, gone: tuple[str, ...]) -> Step:
+    """Hold every installed package that belongs to the driver, as rpm knows them now; forget those that left."""
+    release = f"rpm_hold release {shlex.join(gone)}\n" if gone else ""
+    return ops.Run(
+        f"PM={manager}; rpm_can_hold || exit 1\n"
+        f"set -- $(rpm -qa --qf '{_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1 | sort -u)\n"
+        f'[ $# = 0 ] || rpm_hold hold "$@"\n{release}effect held',
+        "hold the driver's packages",
+        timeout=600,
+    )
+
+
+def settle(manager: str, names: tuple[str, ...], wanted: Packages) -> Step:
+    """Of packages that a killed transaction left in two versions, keep the one that is wanted, or the newest."""
+    keep = "".join(
+        f"one {shlex.quote(name)} {shlex.quote(wanted.get(name, '').rpartition(':')[2])}\n"
+        for name in names
+    )
+    return ops.Run(
+        f"PM={manager}; rpm_wait || exit 1\n"
+        "one() { # name, version to keep\n"
+        '  l=$(rpm -q --qf "%{VERSION}-%{RELEASE}\\n" "$1" | sort -V)\n'
+        '  w=$2; printf "%s\\n" "$l" | grep -qxF -- "$w" || w=$(printf "%s\\n" "$l" | tail -n 1)\n'
+        '  for v in $l; do [ "$v" = "$w" ] || rpm -e --nodeps "$1-$v"; done\n'
+        "}\n"
+        f"{keep}effect configured",
+        "finish the interrupted package installation",
+        timeout=3600,
+    )

@@ -1,0 +1,290 @@
+"""The driver on nodes with dnf and with zypper: installed, moved, damaged, mended, taken away; never a mixed set.
+
+Real: systemd, sshd, dnf with versionlock and module streams, zypper, rpm, DKMS, which compiles for two kernels.
+Simulated: the distribution (Rocky 9, SLES 15) on a Debian root, its kernel, the GPUs, and what is in NVIDIA's packages,
+which have the names, versions and relations of theirs. Looked at with rpm, dnf, zypper and modinfo, not
+with the probes.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rpmnodes
+from labnodes import LabFactory
+from rpmdriver import KERNELS, DriverRpms, stream
+from rpmnodes import Repository, become, gpustate
+from rpmworld import Rpm, documents
+from shares import share
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+pytestmark = pytest.mark.node
+
+#: What these tests prove of states, how and on what: docs/states.md is made from it.
+PROVES = {
+    "driver": ("simulated node", "rhel", "suse"),
+    "cuda-toolkit": ("simulated node", "rhel", "suse"),
+}
+OLD, NEW, BROKEN = "580.65.06", "580.178.04", "595.91.07"
+BODY = """
+policy = Policy(
+    get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY, signed="metadata"),
+    {},
+)
+"""
+DRIVER, TOOLKITS = 'get("driver")({})', 'get("cuda-toolkit")(versions=("12.9", "13.0"))'
+BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch")]
+DKMS = {
+    "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
+    "sles": ("nvidia-open-driver-G06", "nvidia-driver-G06"),
+}
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory: pytest.TempPathFactory) -> DriverRpms:
+    return DriverRpms(tmp_path_factory.mktemp("drivers"), BROKEN)
+
+
+@pytest.fixture(scope="module")
+def repositories(
+    rpms: DriverRpms, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Repository]:
+    """One for each distribution, made when it is asked for."""
+    return _Repositories(rpms, tmp_path_factory)
+
+
+class _Repositories(dict[str, Repository]):
+    def __init__(self, rpms: DriverRpms, factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._rpms, self._factory = rpms, factory
+
+    def __missing__(self, distribution: str) -> Repository:
+        folder = self._factory.mktemp(distribution)
+        made = rpmnodes.repository(folder / "world")
+        make = self._rpms.rhel if distribution == "rocky" else self._rpms.suse
+        sets = {version: make(version) for version in (OLD, NEW, BROKEN)}
+        kernels = (KERNELS[distribution][0], platform.release())
+        build = self._rpms.precompiled if distribution == "rocky" else self._rpms.signed
+        ready = [build(NEW, kernel) for kernel in kernels]
+        rows = [*BASE, *self._rpms.kernel(distribution), *ready, *self._rpms.cuda()]
+        modules = documents(_streams(sets, ready)) if distribution == "rocky" else ""
+        rows += [one for some in sets.values() for one in some]
+        made.fill(rows, folder / "build", modules=modules)
+        self[distribution] = made
+        return made
+
+
+def _streams(sets: dict[str, list[Rpm]], ready: list[Rpm]) -> list[dict[str, Any]]:
+    """Streams as NVIDIA's repository for RHEL 9 has them."""
+    r580 = [*sets[OLD], *sets[NEW]]
+    return [
+        stream("580-open", r580),
+        stream("580-dkms", r580),
+        stream("580", [*sets[NEW], *ready]),
+        stream("595-open", sets[BROKEN]),
+        stream("open-dkms", [*r580, *sets[BROKEN]]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def rpm_lab(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabSpec(nodes=1, images=("debian12-rpm",), gpus=("2xH100",)))
+
+
+class Trial:
+    """One node that has become one of a distribution, with two kernels, of which one lacks headers."""
+
+    def __init__(self, lab: Lab, packages: Repository, folder: Path, distribution: str) -> None:
+        self.lab, self.packages, self.folder = lab, packages, folder
+        self.node: Node = lab.nodes[0]
+        self.distribution, self.dnf = distribution, distribution == "rocky"
+        become(self.node, distribution, packages)
+        kernel = "kernel-core" if self.dnf else "kernel-default"
+        (image,) = packages.folder.glob(f"{kernel}-[0-9]*.rpm")
+        (dkms,) = packages.folder.glob("dkms-[0-9]*.rpm")
+        names = f"/srv/nvidia/{image.name} /srv/nvidia/{dkms.name}"
+        self.node.run(f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature {names}")
+        self.kernels = {KERNELS[distribution][0], self.said("uname -r")}
+
+    def said(self, command: str) -> str:
+        return self.node.run(command, timeout_s=120, check=False).stdout.strip()
+
+    def run(
+        self, verb: str, parameters: str, status: int = 0, *, state: str = DRIVER
+    ) -> dict[str, Any]:
+        body = BODY.replace("{}", state.replace("{}", parameters))
+        return gpustate(verb, self.lab, self.node, self.folder, self.packages, body, status=status)
+
+    def summary(self, verb: str, parameters: str = "", status: int = 0, **more: str) -> str:
+        return str(self.run(verb, parameters, status, **more)["summary"])
+
+    def driver(self) -> dict[str, str]:
+        """Driver version of every installed package of the driver."""
+        rows = self.said("rpm -qa --qf '%{NAME} %{VERSION}\\n' '*nvidia*' 'cuda-drivers*'")
+        pairs = (row.split() for row in rows.splitlines())
+        return {name: version.partition("_k")[0] for name, version in pairs}
+
+    def held(self) -> set[str]:
+        """Names that the package manager itself says are locked."""
+        if self.dnf:
+            rows = self.said("dnf -q versionlock list").split()
+            return {row.rsplit("-", 2)[0] for row in rows}
+        rows = self.said("zypper -n locks").splitlines()
+        return {row.split("|")[1].strip() for row in rows if "| package" in row}
+
+    def stream(self) -> str:
+        """The stream that dnf itself says is enabled."""
+        rows = self.said("dnf -C -q module list --enabled nvidia-driver 2>/dev/null").splitlines()
+        return next((row.split()[1] for row in rows if row.startswith("nvidia-driver ")), "")
+
+    def modules(self) -> dict[str, str]:
+        """Version and license of the module of each kernel that can boot, as modinfo has it."""
+        return {
+            kernel: self.said(
+                f"modinfo -k {kernel} -F version nvidia; modinfo -k {kernel} -F license nvidia"
+            ).replace("\n", " ")
+            for kernel in self.kernels
+        }
+
+    def is_whole(self, version: str, dkms: str | None, kind: str = "Dual MIT/GPL") -> None:
+        """One matched set, held, with a module for every kernel, loaded, and used."""
+        there = self.driver()
+        assert set(there.values()) == {version}, there
+        assert set(DKMS[self.distribution]) & set(there) == ({dkms} if dkms else set())
+        assert set(there) <= self.held()
+        assert self.modules() == dict.fromkeys(self.kernels, f"{version} {kind}")
+        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+        assert set(self.said(query).splitlines()) == {version}
+
+    def upgrade(self) -> None:
+        """What an administrator, or a timer, does."""
+        words = "dnf -y upgrade" if self.dnf else "zypper -n update"
+        self.said(words)
+
+
+BOTH = ("rocky", "sles")
+
+
+@pytest.fixture
+def trial(
+    request: pytest.FixtureRequest,
+    rpm_lab: Lab,
+    repositories: dict[str, Repository],
+    tmp_path: Path,
+) -> Trial:
+    return Trial(rpm_lab, repositories[request.param], tmp_path, request.param)
+
+
+@pytest.mark.parametrize(
+    "trial", share("driver: distributions with rpm", BOTH, most=1), indirect=True
+)
+def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: Trial) -> None:
+    before = trial.said(
+        "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
+    )
+    opened, closed = DKMS[trial.distribution]
+    new = f"version='{NEW}', precompiled=False"
+    assert "changed=1" in trial.summary("apply", new)
+    trial.is_whole(NEW, opened)
+    assert "changed=0" in trial.summary("apply", new)
+    assert trial.stream() == ("580-open" if trial.dnf else "")
+
+    trial.upgrade()
+    trial.is_whole(NEW, opened)
+
+    trial.said("rpm -e --nodeps libnvidia-ml")
+    trial.run("drift", new, status=2)
+    assert "changed=1" in trial.summary("apply", new)
+    trial.is_whole(NEW, opened)
+
+    assert "changed=1" in trial.summary("apply", f"version='{OLD}', module_type='proprietary'")
+    trial.is_whole(OLD, closed, "NVIDIA")
+    assert trial.stream() == ("580-dkms" if trial.dnf else "")
+
+    trial.run("remove", f"version='{OLD}'")
+    assert not trial.stream()
+    assert trial.driver() == {}
+    assert trial.held() == set()
+    assert set(trial.modules().values()) == {""}
+    after = trial.said(
+        "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
+    )
+    # Kernel headers stay: other modules are built with them.
+    assert {row for row in after.splitlines() if "kernel" not in row} == {
+        row for row in before.splitlines() if "kernel" not in row
+    }
+
+
+@pytest.mark.parametrize(
+    "trial", share("cuda-toolkit: distributions with rpm", BOTH, most=1), indirect=True
+)
+def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> None:
+    left = "rpm -qa | grep -v gpg-pubkey | sort; find /usr/local/cuda* ! -type d"
+    before = trial.said(left)
+    assert "changed=1" in trial.summary("apply", state=TOOLKITS)
+    for version in ("12.9", "13.0"):
+        assert f"V{version}" in trial.said(f"/usr/local/cuda-{version}/bin/nvcc --version")
+    assert trial.driver() == {}
+    assert trial.said("readlink -f /usr/local/cuda") == "/usr/local/cuda-13.0"
+    assert "changed=0" in trial.summary("apply", state=TOOLKITS)
+
+    trial.said("rm /usr/local/cuda-12.9/bin/nvcc; rpm -e --nodeps cuda-nvcc-13-0")
+    trial.run("drift", "", 2, state=TOOLKITS)
+    assert "changed=1" in trial.summary("apply", state=TOOLKITS)
+    for version in ("12.9", "13.0"):
+        assert f"V{version}" in trial.said(f"/usr/local/cuda-{version}/bin/nvcc --version")
+
+    trial.run("remove", "", state=TOOLKITS)
+    assert trial.said(left) == before
+
+
+def built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
+    kind = "module_type='proprietary'" if trial.dnf else "module_type='open'"
+    text, other = ("NVIDIA", DKMS["rocky"][1]) if trial.dnf else ("Dual MIT/GPL", DKMS["sles"][0])
+    assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}")
+    trial.is_whole(NEW, None, text)
+    assert trial.stream() == ("580" if trial.dnf else "")
+    assert "changed=0" in trial.summary("apply", f"version='{NEW}', {kind}")
+    # Nothing was compiled here.
+    assert trial.said("ls /var/lib/dkms") == ""
+    assert "changed=0" in trial.summary("apply", f"branch=580, {kind}")
+
+    assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}, precompiled=False")
+    trial.is_whole(NEW, other, text)
+
+
+def modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
+    trial.run("apply", f"version='{OLD}'")
+    done = trial.run("apply", f"version='{BROKEN}'", status=7)
+    assert "rolled_back=1" in done["summary"]
+    assert "of_node" in str(done["nodes"])
+    assert "#error" in trial.said("cat /var/lib/gpustate/runs/*/make.log.*")
+    trial.is_whole(OLD, DKMS[trial.distribution][0])
+    assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+
+
+#: Twice the time of the others, so one of them is the share of a quick run.
+LONG = {
+    "built-modules": built_modules_are_taken_where_every_kernel_has_them_and_can_be_left,
+    "broken-modules": modules_that_do_not_compile_bring_the_whole_set_back,
+}
+
+
+@pytest.mark.parametrize(
+    ("trial", "what"),
+    share(
+        "driver: built and broken modules with rpm",
+        [(one, what) for one in BOTH for what in LONG],
+        most=1,
+    ),
+    indirect=["trial"],
+)
+def test_modules_of_the_repository_and_modules_that_do_not_compile(trial: Trial, what: str) -> None:
+    LONG[what](trial)

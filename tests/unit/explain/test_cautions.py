@@ -1,0 +1,127 @@
+"""What breaks no link is told as a warning, and a healthy twin is told nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from brokennodes import WHOLE, file
+from nodetrees import Tree, World
+
+from gpustate.cli.explain import verdict
+from gpustate.explain import walk
+
+Change = Callable[[World], object]
+PARAMS = "proc/driver/nvidia/params"
+SPEC = "var/run/cdi/nvidia.yaml"
+
+
+def diagnosis(folder: Path, *changes: Change) -> walk.Diagnosis:
+    world = World()
+    for change in changes:
+        change(world)
+    return walk.diagnose(Tree(world, folder / "node").view())
+
+
+def mode(path: str, value: int) -> Change:
+    return lambda world: world.modes.__setitem__(path, value)
+
+
+def params(file_mode: int, modify: int = 1) -> Change:
+    return file(PARAMS, f"ModifyDeviceFiles: {modify}\nDeviceFileMode: {file_mode}\nRegistry: ''\n")
+
+
+WARNED = (
+    ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
+    (
+        (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
+        "/dev/nvidia0, /dev/nvidia1 have mode 0600, not 0666",
+    ),
+    ((mode("dev/nvidia0", 0o600), params(0o660)), "not 0660"),
+    ((mode("dev/nvidia0", 0o400), params(0o666, modify=0)), "/dev/nvidia0 has mode 0400"),
+    ((mode("var/run/cdi", 0o700),), "/var/run/cdi has mode 0700"),
+    ((mode(SPEC, 0o600),), f"/{SPEC} has mode 0600"),
+    (
+        (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
+        "/etc/cdi/nvidia.yaml is no YAML",
+    ),
+)
+TWINS = (
+    (mode("dev/nvidia0", 0o660), params(0o660)),
+    (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
+    (params(0o666),),
+    (file(PARAMS, "DeviceFileMode: banana\n"),),
+    (lambda w: w.specs.__setitem__("etc/cdi/vendor.yaml", "kind: other.com/nic\n{"),),
+    (mode("etc/cdi", 0o755), mode(SPEC, 0o644)),
+)
+
+
+@pytest.mark.parametrize(("changes", "words"), WARNED, ids=[words for _, words in WARNED])
+def test_what_only_users_suffer_from_is_a_warning(
+    changes: tuple[Change, ...], words: str, tmp_path: Path
+) -> None:
+    found = diagnosis(tmp_path, *changes)
+    assert found.broken is None, found.broken
+    assert len(found.warnings) == 1
+    assert words in found.warnings[0]
+
+
+@pytest.mark.parametrize("changes", TWINS)
+def test_a_sites_own_modes_and_files_are_no_warning(
+    changes: tuple[Change, ...], tmp_path: Path
+) -> None:
+    found = diagnosis(tmp_path, *changes)
+    assert (found.broken, found.warnings) == (None, ())
+
+
+def test_a_node_whose_cuda_nobody_proved_is_not_called_whole(tmp_path: Path) -> None:
+    unproven = diagnosis(tmp_path / "a")
+    assert verdict(unproven)[0] == "no broken link found; CUDA is not proven"
+    assert verdict(diagnosis(tmp_path / "b", World.prove))[0] == "every link holds"
+    gone = diagnosis(tmp_path / "c", lambda w: w.cdi.clear())
+    assert verdict(gone)[0] == "broken: cdi (cdi-missing)"
+
+
+def test_a_specification_that_is_torn_behind_its_kind_is_broken(tmp_path: Path) -> None:
+    def torn(world: World) -> None:
+        world.cdi.clear()
+        world.specs[SPEC] = WHOLE + "  - {\n"
+
+    found = diagnosis(tmp_path, torn)
+    assert found.name == "cdi-broken"
+
+
+def test_a_damaged_containerd_configuration_is_told_with_what_is_kept_of_it(tmp_path: Path) -> None:
+    kept = "var/lib/gpustate/originals"
+    failed = {"containerd": "!containerd: failed to load TOML: (7, 3): expected ]\n"}
+
+    def damaged(world: World) -> None:
+        world.programs |= failed
+        world.files |= {
+            f"{kept}/aaaa.path": "/etc/containerd/config.toml",
+            f"{kept}/aaaa": "version = 3\n",
+            f"{kept}/bbbb.path": "/etc/containerd/conf.d/99-nvidia.toml",
+        }
+
+    found = diagnosis(tmp_path / "a", damaged)
+    assert found.name == "containerd-configuration-broken"
+    assert found.broken is not None
+    told = f"; /etc/containerd/config.toml as it was before gpustate: /{kept}/aaaa"
+    assert found.broken.evidence.endswith(told)
+
+    failed["containerd"] = "!containerd: /etc/containerd/conf.d/99-nvidia.toml: expected ]\n"
+    other = diagnosis(tmp_path / "b", damaged)
+    assert other.broken is not None
+    assert (
+        "before gpustate there was no /etc/containerd/conf.d/99-nvidia.toml"
+        in other.broken.evidence
+    )
+    assert "aaaa" not in other.broken.evidence
+
+
+def test_a_toolkit_configuration_that_is_a_folder_is_told(tmp_path: Path) -> None:
+    found = diagnosis(tmp_path, lambda w: w.folders.add("etc/nvidia-container-runtime/config.toml"))
+    assert found.name == "toolkit-configuration-broken"
+    assert found.broken is not None
+    assert "is a directory" in found.broken.evidence

@@ -1,0 +1,140 @@
+"""Components beside the driver on nodes with dnf and zypper: names, what is refused, and steps of the node's family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpustate import NodeFacts, State, ops
+from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.model.kmod import Kmod
+from gpustate.model.rdma import Rdma
+from gpustate.states.gdrcopy import GdrCopy
+from gpustate.states.gds import GpuDirectStorage
+from gpustate.states.mps import MpsRunning
+from gpustate.states.ofed import OfedRuns
+from gpustate.states.peermem import GpuDirectRdma
+from gpustate.states.persistenced import UNIT, PersistenceMode
+from gpustate.testing import FakeNode
+
+KERNEL = "5.14.0-503.el9.x86_64"
+ANSWERS = {"AskKmod": Kmod(built={KERNEL: None}, running=KERNEL), "AskRdma": Rdma()}
+MANAGERS = pytest.mark.parametrize("manager", ["dnf", "zypper"])
+
+
+def facts(manager: str) -> NodeFacts:
+    os_id = {"dnf": "rocky", "zypper": "sles"}.get(manager, "debian")
+    return NodeFacts(os_id=os_id, package_manager=manager, kernel=KERNEL, systemd=True)
+
+
+def node(manager: str, **more: Any) -> FakeNode:
+    settings: dict[str, Any] = {
+        "facts": facts(manager),
+        "answers": ANSWERS,
+        "shell": {"": (0, "")},
+    }
+    return FakeNode(**{**settings, **more})
+
+
+def steps(state: State[Any], fake: FakeNode) -> str:
+    """What is run on the node."""
+    seen = state.probe(fake)
+    assert state.refuse(seen) is None
+    found = list(state.apply(seen, state.plan(seen)))
+    assert not [one for one in found if isinstance(one, ops.AptInstall | ops.AptRemove)]
+    return "\n".join(one.script() for one in found)
+
+
+@MANAGERS
+def test_gdrcopy_has_the_names_of_its_spec_file(manager: str) -> None:
+    offers = {
+        "gdrcopy-kmod": [("2.6-1.el9dkms", "x"), ("2.5-1dkms.el9", "x")],
+        "gdrcopy": [("2.6-1.el9", "x"), ("2.5-1.el9", "x")],
+        "gdrdrv-dkms": [("2.7-1", "somebody's")],
+    }
+    told = steps(GdrCopy(version="2.5"), node(manager, candidates=offers))
+    sign = "-" if manager == "dnf" else "="
+    assert f"WANT='gdrcopy-kmod{sign}2.5-1dkms.el9 gdrcopy{sign}2.5-1.el9'" in told
+    assert "apt" not in told
+    why = GdrCopy(version="2.7").refuse(GdrCopy(version="2.7").probe(node(manager)))
+    assert why is not None
+    assert "no repository offers gdrcopy-kmod and gdrcopy of GDRCopy 2.7" in why
+    assert "build-rpm-packages.sh" in why
+
+
+def test_debians_metapackage_is_not_taken_for_rpms_library() -> None:
+    fake = node("apt", packages={"gdrcopy": "2.6-1"})
+    assert GdrCopy().probe(fake).packages == {}
+
+
+@pytest.mark.parametrize(("manager", "mode"), [("dnf", "666"), ("zypper", "660")])
+def test_the_device_is_left_to_the_group_video_where_suse_gives_it_to_it(
+    manager: str, mode: str
+) -> None:
+    offers = {name: [("2.6-1", "x")] for name in ("gdrcopy-kmod", "gdrcopy")}
+    fake = node(
+        manager,
+        candidates=offers,
+        shell={"echo open": (0, "open"), "stat -c %a /dev/gdrdrv": (0, "660\n")},
+    )
+    state = GdrCopy()
+    assert state.desired(state.probe(fake)).device == mode
+
+
+@MANAGERS
+def test_gds_and_ofed_come_with_what_they_need_and_go(manager: str) -> None:
+    offers = {
+        "nvidia-fs-dkms": [("2.26.6-1", "x")],
+        "doca-ofed": [("25.04.0.6.0-1", "x")],
+        "mlnx-ofa_kernel-dkms": [("25.10-OFED.25.10.1.7.1.1.el10", "x")],
+    }
+    fake = node(manager, candidates=offers)
+    for state, name in (
+        (GpuDirectStorage(), "nvidia-fs-dkms"),
+        (OfedRuns(package="doca-ofed"), "doca-ofed"),
+        (OfedRuns(package="mlnx-ofa_kernel-dkms"), "mlnx-ofa_kernel-dkms"),
+    ):
+        told = steps(state, fake)
+        assert f"PM={manager}; WANT={name}" in told.replace("'", "")
+        assert "rpm_swap" in told
+    fake.files["/var/lib/gpustate/brought/ofed"] = "doca-ofed\n"
+    told = steps(OfedRuns(package="doca-ofed", ensure="absent"), fake)
+    assert 'rpm_remove "$@"' in told
+
+
+@MANAGERS
+def test_the_headers_that_are_missing_have_the_distributions_name(manager: str) -> None:
+    seen = replace(
+        GpuDirectRdma().probe(node(manager)),
+        driver="580.65.06 open",
+        kernel=KERNEL,
+        nics=("0000:05:00.0",),
+        ofed="25.04",
+        symbol="0x1",
+        headers=False,
+    )
+    why = GpuDirectRdma(method="peermem").refuse(seen)
+    assert why is not None
+    wanted = {"dnf": f"kernel-devel-{KERNEL}", "zypper": f"the kernel-default-devel of {KERNEL}"}
+    assert f"install {wanted[manager]}" in why
+
+
+@MANAGERS
+def test_mps_without_its_program_names_the_package_of_the_driver(manager: str) -> None:
+    gpus = (Gpu(0, "GPU-1", "0000:01:00.0", 0, "NVIDIA L40S"),)
+    nvml = NvmlFacts(source="nvml", driver_loaded=True, driver_version="580.65.06", gpus=gpus)
+    why = MpsRunning().refuse(MpsRunning().probe(node(manager, answers={"GpuFacts": nvml})))
+    assert why is not None
+    assert "no repository" not in why
+    assert "RPM: nvidia-driver-cuda, SUSE: nvidia-compute-utils-G06" in why
+
+
+def test_a_unit_below_usr_lib_alone_is_seen_as_on_sles_15() -> None:
+    text = "[Service]\nExecStart=/usr/bin/nvidia-persistenced\n\n[Install]\nWantedBy=multi-user.target\n"
+    path = f"/usr/lib/systemd/system/{UNIT}"
+    fake = node("zypper", files={path: text}, units={UNIT: "inactive"})
+    seen = PersistenceMode().probe(fake)
+    assert seen.unit_text == text
+    assert PersistenceMode().refuse(seen) is None
