@@ -65,7 +65,7 @@ _SCRIPT = (
     _TORN
     + KEPT
     + r"""
-[ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/$(uname -r)" ] && echo modules=1
+[ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
 echo "now=$(date +%s)"
 printf 'written=%s\n' $(stat -c %Y /var/lib/dpkg/status /etc/os-release 2>/dev/null)
 for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do

@@ -1,6 +1,6 @@
 """What several fragments want to know of a node, found out once, ahead of all of them.
 
-A fragment writes :func:`shown` or :data:`APT_KEY` where it would call a program: both are a variable with
+A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program: both are a variable with
 that call as its default. Where fragments leave together the variable is set by what :func:`prelude` puts
 before them; everywhere else, in a step or alone, the default does the same.
 
@@ -29,6 +29,7 @@ _APT_FILES = (
     "/var/lib/dpkg/status /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
 )
 _APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
+_RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
 #: sh: what apt's answers depend on, for ``kept``: in double quotes.
 APT_KEY = f"${{APT_KEY-{_APT}}}"
 
@@ -75,6 +76,8 @@ def prelude(fragments: str) -> str:
             show=_SHOW,
             variables=" ".join(units.values()),
         )
+    if fragments.count(_RELEASE) > 1:
+        found += "KERNEL_RELEASE=$(uname -r)\n"
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
     return found

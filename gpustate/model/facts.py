@@ -143,7 +143,7 @@ printf 'os_id=%s\nos_version=%s\nos_codename=%s\nos_like=%s\n' "${ID-}" "${VERSI
 printf 'machine=%s\n' "$(uname -m)"
 if [ -n "${GPUSTATE_IMAGE-}" ]; then printf 'image=1\nimage_gpus=%s\n' "${GPUSTATE_IMAGE_GPUS-}"
 else
-  read -r k </proc/sys/kernel/osrelease; printf 'kernel=%s\n' "$k"
+  printf 'kernel=%s\n' "${KERNEL_RELEASE-$(uname -r)}"
   b=; read -r b </proc/sys/kernel/random/boot_id && printf 'boot_id=%s\n' "$b"
   if [ -e "$G/firstboot/program" ]; then
     b=pending; [ -e "$G/firstboot/result" ] && read -r b <"$G/firstboot/result"; printf 'first_boot=%s\n' "$b"

@@ -88,7 +88,7 @@ half() { # kernel module
 _SCRIPT = (
     DKMS_HALF
     + r"""
-run=; [ -n "${GPUSTATE_IMAGE-}" ] || read -r run </proc/sys/kernel/osrelease; dir=/var/lib/gpustate/cache
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"; dir=/var/lib/gpustate/cache
 about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*|sig_key:*) printf '%s\n' "$l";; esac; done; }
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1

@@ -23,7 +23,7 @@ versions() { # module
   command -v modprobe >/dev/null || return 1
   modprobe --dump-modversions "$1" 2>/dev/null | grep -wE '@SYMBOLS@' | while read -r l; do printf 'symbol=%s\n' "$l"; done
 }
-run=; [ -n "${GPUSTATE_IMAGE-}" ] || read -r run </proc/sys/kernel/osrelease
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
 if [ -n "$run" ] && [ -d "$SYS/module/@UNDER@" ]; then
   v=; s=; { read -r v <"$SYS/module/@UNDER@/version"; } 2>/dev/null; { read -r s <"$SYS/module/@UNDER@/srcversion"; } 2>/dev/null
   printf 'loaded=%s|%s\n' "$v" "$s"

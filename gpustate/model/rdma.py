@@ -20,7 +20,7 @@ for d in "$SYS"/bus/pci/devices/*; do
   v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
   case $v$c in 0x15b30x02*) echo "nic=${d##*/}";; esac
 done
-k=; [ -n "${GPUSTATE_IMAGE-}" ] || read -r k </proc/sys/kernel/osrelease
+k=; [ -n "${GPUSTATE_IMAGE-}" ] || k="${KERNEL_RELEASE-$(uname -r)}"
 if [ -n "$k" ]; then
   m=$(uname -m)
   for n in mlx_compat mlx5_core ib_core; do

@@ -114,7 +114,7 @@ for a in $(chosen); do
     case $c in 0x0604*|0x0600*) ;; *) printf 'member=%s|%s|%s\n' "${g##*/}" "${m##*/}" "$(driver_of "$B/devices/${m##*/}")";; esac
   done
 done
-read -r k </proc/sys/kernel/osrelease; grep -qE '/vfio[-_]pci\.ko' "/lib/modules/$k/modules.dep" "/lib/modules/$k/modules.builtin" 2>/dev/null && echo module=1
+k="${KERNEL_RELEASE-$(uname -r)}"; grep -qE '/vfio[-_]pci\.ko' "/lib/modules/$k/modules.dep" "/lib/modules/$k/modules.builtin" 2>/dev/null && echo module=1
 [ -n "$(find /proc/[0-9]*/fd -lname '/dev/vfio/[0-9]*' -print -quit 2>/dev/null)" ] && echo used=1
 :"""
     )

@@ -115,7 +115,7 @@ class AskApt(Ask[Apt]):
             f"m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null | grep -E '{driverset.MEMBER_ERE}')\n"
             's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
-            '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-$(uname -r)"\n'
+            '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-${KERNEL_RELEASE-$(uname -r)}"\n'
             "for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n"
             f'  [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k";{more} done\n'
             'printf "%s\\n=offers\\n" "$m"\n'
