@@ -186,7 +186,12 @@ def possible(state: AnyState, seen: Any) -> Any:
         )
     if state.name == "container-toolkit":
         installed = {name for name, version in seen.versions.items() if version}
-        return replace(seen, held=tuple(name for name in seen.held if name in installed))
+        rows = tuple(f"{name}: /usr/bin/{name} is missing" for name in sorted(installed))
+        return replace(
+            seen,
+            held=tuple(name for name in seen.held if name in installed),
+            damaged=rows if seen.damaged else (),
+        )
     if state.name == "nouveau" and seen.hook_text is None:
         return replace(seen, hook_executable=False)
     if state.name == "persistenced" and not seen.has_gpus:
