@@ -13,6 +13,7 @@ use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import hashlib
 import shlex
 from abc import ABC, abstractmethod
@@ -52,6 +53,11 @@ class ShippedFile:
         return _shipped(self.package, self.resource)
 
     @property
+    def packed(self) -> bytes:
+        """The content as it travels: gzip."""
+        return _packed(self.package, self.resource)
+
+    @property
     def digest(self) -> str:
         """Hash of the content: 16 hexadecimal digits."""
         return _digest(self.package, self.resource)
@@ -73,6 +79,11 @@ def _shipped(package: str, resource: str | None) -> bytes:
     if spec is None or spec.origin is None:
         raise ProbeError(f"the Python module {package} is not installed here")
     return Path(spec.origin).read_bytes()
+
+
+@cache
+def _packed(package: str, resource: str | None) -> bytes:
+    return gzip.compress(_shipped(package, resource), 6, mtime=0)
 
 
 @cache

@@ -45,7 +45,7 @@ class Batch:
     nonce: str
     asks: tuple[Ask[Any], ...]
     numbers: tuple[int, ...]
-    shipped: dict[str, tuple[ShippedFile, bytes]]
+    shipped: dict[str, ShippedFile]
 
     @property
     def packed(self) -> bytes:
@@ -81,23 +81,22 @@ def make_batch(
     node: InventoryNode, asks: Sequence[Ask[Any]], nonce: str, *, before: str = ""
 ) -> Batch:
     """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
-    shipped: dict[str, tuple[ShippedFile, bytes]] = {}
+    shipped: dict[str, ShippedFile] = {}
     asks, numbers = _joined(asks)
     for ask in asks:
         for file in getattr(ask, "ships", ()):
-            if file.digest not in shipped:
-                shipped[file.digest] = (file, gzip.compress(file.load(), 6, mtime=0))
+            shipped[file.digest] = file
     parts = [prologue(node)]
     if before:
         parts.append(f"{{ {before}\n}} >/dev/null </dev/null\n")
     parts.append(f"printf '\\n%s begin\\n' {nonce}\n")
-    for digest, (file, packed) in shipped.items():
+    for digest, file in shipped.items():
         target = f'"$SHIPPED/{digest}/{file.name}"'
         parts.append(
             f"if [ ! -s {target} ]; then printf '%s need {digest}\\n' {nonce}; "
             f'if mkdir -p -m 0700 "$G" && mkdir -p -m 0755 "$SHIPPED/{digest}" && t=$(mktemp "$SHIPPED/{digest}/.new.XXXXXX"); then '
-            f'head -c {len(packed)} | gzip -dc >"$t" && sync "$t" && chmod 0644 "$t" && mv -fT "$t" {target} || rm -f "$t"; '
-            f"else head -c {len(packed)} >/dev/null; fi; fi\n"
+            f'head -c {len(file.packed)} | gzip -dc >"$t" && sync "$t" && chmod 0644 "$t" && mv -fT "$t" {target} || rm -f "$t"; '
+            f"else head -c {len(file.packed)} >/dev/null; fi; fi\n"
         )
     parts.append(f"printf '%s answer\\n' {nonce}\n{{\n")
     scripts = [ask.script() for ask in asks]
@@ -126,12 +125,10 @@ def _joined(asks: Sequence[Ask[Any]]) -> tuple[Sequence[Ask[Any]], tuple[int, ..
     sent: dict[int, Ask[Any]] = {}
     stands = {place: places[-1] for places in kinds.values() for place in places}
     for place, ask in enumerate(asks):
-        others = [asks[one] for one in kinds.get(type(ask), ()) if one != place]
-        if isinstance(ask, SharedAsk) and others:
-            if stands[place] == place:
-                sent[place] = ask.joined(others)
-        else:
-            sent[place] = ask
+        if stands.get(place, place) != place:
+            continue
+        others = [asks[one] for one in kinds.get(type(ask), ())[:-1]]
+        sent[place] = ask.joined(others) if isinstance(ask, SharedAsk) and others else ask
     order = {place: number for number, place in enumerate(sent)}
     return tuple(sent.values()), tuple(order[stands.get(n, n)] for n in range(len(asks)))
 

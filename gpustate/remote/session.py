@@ -212,7 +212,7 @@ class Session:
                     raise ProbeError("the probe ended in the middle of its answer; was it killed?")
                 reader.feed(data)
                 while reader.needed:
-                    channel.write(made.shipped[reader.needed.pop(0)][1], deadline)
+                    channel.write(made.shipped[reader.needed.pop(0)].packed, deadline)
             channel.close_stdin()
         finally:
             channel.close()
