@@ -229,6 +229,12 @@ def _uvm_node(view: View) -> str:
     return view.broken if view.broken == "/dev/nvidia-uvm is missing" and not tools else ""
 
 
+def _capability(view: View) -> str:
+    """Only nodes of MIG devices are in the way: the whole GPUs have theirs."""
+    found = [one for one in view.broken.split(", ") if "/dev/nvidia" in one]
+    return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
+
+
 def _numbers(view: View) -> str:
     return view.broken if "should be" in view.broken else ""
 
@@ -346,6 +352,7 @@ CAUSES = (
           "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
     Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
     Cause("uvm-node-not-made", "device-nodes", _uvm_node, "nvidia-modprobe -c=0 -u, or the first CUDA program, makes it"),
+    Cause("mig-capability-without-node", "device-nodes", _capability, remedies.CAPABILITY_NODES, state="driver"),
     Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",

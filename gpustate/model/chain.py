@@ -162,15 +162,18 @@ def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
         expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
     else:
         wrong.append("the module nvidia-uvm is not loaded")
-    for path, numbers in sorted(expected.items()):
-        node = nodes.get(path)
+    names = {path: f" ({name})" for path, _, name in seen.capabilities}
+    major = majors.get("nvidia-caps", -1)
+    expected |= {path: (major, minor) for path, minor, _ in seen.capabilities}
+    for path, numbers in sorted(expected.items(), key=lambda one: ("-caps/" in one[0], one[0])):
+        node, whose = nodes.get(path), names.get(path, "")
         if node is None:
-            wrong.append(f"{path} is missing")
+            wrong.append(f"{path} is missing{whose}")
         elif not node.character:
-            wrong.append(f"{path} is no device")
+            wrong.append(f"{path} is no device{whose}")
         elif (node.major, node.minor) != numbers:
             wrong.append(
-                f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}"
+                f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}{whose}"
             )
     if wrong:
         return Check("device-nodes", FAILED, _some(wrong), remedies.DEVICE_NODES)

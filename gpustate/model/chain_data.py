@@ -165,6 +165,7 @@ class Seen:
     packages: tuple[tuple[str, str], ...] = ()  # name, upstream version
     majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
     nodes: tuple[tuple[str, DeviceNode], ...] = ()
+    capabilities: tuple[tuple[str, int, str], ...] = ()  # node, minor, name: gpu0/mig/gi1/ci0
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     ctk: Program | None = None
     runtime_binary: Program | None = None

@@ -26,6 +26,7 @@ NO_LIBCUDA = (
 TORN = "install its package again at the same version: gpustate apply with the state driver"
 NOT_IN_NVML = "read dmesg for NVRM and Xid lines of these addresses; reset or reboot brings a GPU back that fell off the bus"
 DEVICE_NODES = "nvidia-modprobe -c=MINOR -u makes them; those that are gone or wrong: gpustate apply with the state driver"
+CAPABILITY_NODES = "nvidia-modprobe -f FILE makes one, of its file below /proc/driver/nvidia/capabilities; gpustate apply with the state driver or mig makes all"
 NO_TOOLKIT = "install it: gpustate apply with the state container-toolkit"
 TOOLKIT_BROKEN = (
     "put the toolkit's packages at one version: gpustate apply with the state container-toolkit"

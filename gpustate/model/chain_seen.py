@@ -17,6 +17,7 @@ import hashlib
 import re
 
 from gpustate.model import chain_data as chain
+from gpustate.model import device_nodes
 from gpustate.text import quarantine, xids
 from gpustate.text.nvml_report import NvmlFacts
 
@@ -80,11 +81,14 @@ if command -v dpkg-query >/dev/null; then
 elif command -v rpm >/dev/null; then
   rpm -qa --qf 'package=%{NAME}|%{VERSION}|ii \n' 'nvidia-driver-cuda*' kmod-nvidia-open-dkms kmod-nvidia-latest-dkms
 fi
-while read -r a n; do
+c=; while read -r a n; do
   [ "$a $n" = "Block devices:" ] && break
   case $n in nvidia*) printf 'major=%s|%s\n' "$n" "$a";; esac
+  [ "$n" != nvidia-caps ] || c=$a
 done <"$PROC/devices"
-set --; for f in /dev/nvidia*; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+"""
+    + device_nodes.CAPS
+    + r"""set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
 [ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
 version() { # key program
   p=$(command -v "$2") || return 0
@@ -206,8 +210,11 @@ class _Lines:
         rows = [value.split("|", fields - 1) for name, value in self.pairs if name == key]
         return [row for row in rows if len(row) == fields]
 
+    def values(self, key: str) -> list[str]:
+        return [value for name, value in self.pairs if name == key]
+
     def one(self, key: str) -> str:
-        return next((value for name, value in self.pairs if name == key), "")
+        return next(iter(self.values(key)), "")
 
     def program(self, key: str) -> chain.Program | None:
         rows = self.all(key, 3)
@@ -276,15 +283,20 @@ def parse(
             )
             for path, kind, major, minor in lines.all("node", 4)
         ),
+        capabilities=tuple(
+            (row[0], _number(row[1].rpartition(":")[2]), row[4])
+            for row in (value.split(" ") for value in lines.values("cap"))
+            if len(row) == 5
+        ),
         nvml=nvml,
         ctk=lines.program("ctk"),
         runtime_binary=lines.program("runtime_binary"),
         containerd=_containerd(lines),
-        other_runtimes=tuple(value for name, value in lines.pairs if name == "other"),
+        other_runtimes=tuple(lines.values("other")),
         cdi=lines.cdi(),
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),
         files_digest=_files_digest(lines.pairs),
-        log=xids.parse([value for name, value in lines.pairs if name == "xid"]),
+        log=xids.parse(lines.values("xid")),
         quarantine=quarantine_of(text),
     )

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate import PciGpu
+from gpustate.model import device_nodes
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
-from gpustate.states.driver import repairs, rpmask
+from gpustate.states.driver import rpmask
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
@@ -173,7 +174,7 @@ done
 :
 """.replace("INTERESTING", dkms.INTERESTING_ERE)
     .replace("@UNINSTALLER@", UNINSTALLER)
-    .replace("@NODES@\n", repairs.NODES)
+    .replace("@NODES@\n", device_nodes.NODES)
 )
 
 
@@ -221,7 +222,9 @@ class AskLive(Ask[Live]):
             stopped=tuple(keys.get("stopped", [])),
             secure_boot=SecureBoot("secure_boot" in keys, _first(keys, "key"), "enrolled" in keys),
             build_errors={kernel: error for kernel, error in errors.items() if kernel and error},
-            device_nodes=repairs.wrong_nodes(keys.get("node", ()), keys.get("found", ())),
+            device_nodes=device_nodes.wrong(
+                (*keys.get("node", ()), *keys.get("cap", ())), keys.get("found", ())
+            ),
         )
 
     def stand_in(self) -> Live:

@@ -1,23 +1,13 @@
 """Files of the driver that are damaged though its packages are right, and device nodes that are.
 
-A package of the right version says nothing of its files, and a module that is loaded nothing of the nodes
-below /dev: containers and NVML itself see only the GPUs that have one.
-
-Surprising: device nodes are made by whoever first opens a GPU, not by the module, so one that is missing is
-damage only where its GPU has been opened: until then /proc shows its UUID with question marks.
-
-Sources:
-    NVIDIA driver README, "Using the Device Files": ModifyDeviceFiles, DeviceFileUID, -GID, -Mode; 195 is
-    the major number, 255 the minor of nvidiactl. NVIDIA/nvidia-modprobe: -u makes nvidia-uvm and nvidia-uvm-tools.
+A package of the right version says nothing of its files; of the nodes below /dev see ``model/device_nodes.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpustate import ops
+from gpustate.model import device_nodes
 from gpustate.model.package_files import PackageFiles, packages_of
-from gpustate.text.numbers import hexadecimal
 
 _LIBRARIES = tuple(
     f"/usr/lib/*-linux-gnu/{folder}{name}.so.*"
@@ -37,48 +27,6 @@ FILES = PackageFiles(
         *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
     ),
 )
-
-#: Prints ``node=PATH NUMBERS OPENED`` for each device node there should be, and ``found=`` for those there are.
-NODES = r"""
-if [ -z "${GPUSTATE_IMAGE-}" ] && [ -r "$PROC/driver/nvidia/version" ] && [ -r "$PROC/devices" ]; then
-  a=195; v=; while read -r n m; do
-    case "$n $m" in 'Block devices:') break ;; *' nvidia'|*' nvidia-frontend') a=$n ;; *' nvidia-uvm') v=$n ;; esac
-  done <"$PROC/devices"
-  y=; for g in "$PROC"/driver/nvidia/gpus/*/information; do
-    [ -r "$g" ] || continue
-    m=; u=; while IFS=: read -r n x; do
-      case $n in 'Device Minor') m=${x##*[!0-9]} ;; 'GPU UUID') u=${x##*[!A-Za-z0-9?-]} ;; esac
-    done <"$g"
-    case $u in ''|*'?'*) u= ;; *) u=1 y=1 ;; esac
-    [ -z "$m" ] || echo "node=/dev/nvidia$m $a:$m $u"
-  done
-  echo "node=/dev/nvidiactl $a:255 $y"
-  if [ -n "$v" ]; then
-    u=; if [ -e /dev/nvidia-uvm-tools ]; then u=1; fi
-    echo "node=/dev/nvidia-uvm $v:0 $u"
-  fi
-  set --; for n in /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia[0-9]*; do if [ -e "$n" ]; then set -- "$@" "$n"; fi; done
-  [ $# = 0 ] || stat -L -c 'found=%n|%F|%t|%T' "$@"
-fi
-"""
-
-
-def wrong_nodes(wanted: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """What is wrong with device nodes, from the rows ``node=`` and ``found=`` of :data:`NODES`."""
-    there: dict[str, str] = {}
-    for row in found:
-        path, kind, major, minor = (*row.split("|"), "", "", "")[:4]
-        numbers = f"{hexadecimal(major)}:{hexadecimal(minor)}"
-        there[path] = numbers if kind == "character special file" else f"a {kind}"
-    wrong: list[str] = []
-    for row in wanted:
-        path, numbers, opened = (*row.split(" "), "", "")[:3]
-        has = there.get(path)
-        if has is None and opened:
-            wrong.append(f"{path} is missing")
-        elif has is not None and has != numbers:
-            wrong.append(f"{path} is {has}, not {numbers}")
-    return tuple(sorted(wrong))
 
 
 def explain(library: str | None, damaged: tuple[str, ...]) -> bool:
@@ -102,23 +50,13 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
 
 
 def nodes() -> ops.Run:
-    """Make device nodes as the driver would, with the owner and mode that its parameters say."""
+    """Make device nodes as the driver would, with the owner and mode that its files in /proc say."""
     return ops.Run(
-        f"nodes() {{\n{NODES}}}\n"
-        'o=0 g=0 w=438; while IFS=" :" read -r n x; do case $n in DeviceFileUID) o=$x ;; DeviceFileGID) g=$x ;; DeviceFileMode) w=$x ;; esac\n'
-        'done <"$PROC/driver/nvidia/params"\n'
-        'nodes | while IFS="= " read -r k p d _; do\n'
-        '  [ "$k" = node ] || continue\n'
-        "  set -- $(stat -L -c '%t %T %F' \"$p\" 2>/dev/null)\n"
-        '  if [ "${3-}" = character ] && [ "$((0x$1)):$((0x$2))" = "$d" ]; then continue; fi\n'
-        '  [ ! -d "$p" ] || [ -L "$p" ] || rmdir "$p"\n'
-        '  t=${p%/*}/.gpustate-node; rm -f "$t"; mknod "$t" c "${d%:*}" "${d#*:}"\n'
-        '  chown "$o:$g" "$t"; chmod "$(printf %o "$w")" "$t"; mv -fT "$t" "$p"; echo "$p $d"\n'
-        "done\neffect made",
+        device_nodes.make(device_nodes.NODES),
         "make NVIDIA's device nodes",
         timeout=60,
         running=True,
     )
 
 
-__all__ = ["FILES", "NODES", "explain", "files", "nodes", "wrong_nodes"]
+__all__ = ["FILES", "explain", "files", "nodes"]

@@ -183,6 +183,7 @@ class MigLayoutApplied(State[Observed]):
     # --- deciding ------------------------------------------------------------------------
 
     def desired(self, seen: Observed) -> Observed:
+        seen = seen if self.absent else replace(seen, device_nodes=())
         gone = replace(seen, saved=None, program=None, unit=None, enabled=False, stopped=())
         found = self._planned(seen)
         if seen.image or seen.problem or found.refusal is not None:
@@ -258,6 +259,7 @@ class MigLayoutApplied(State[Observed]):
                 "instances": reboots or _counts(plan),
                 "saved": "given again at every boot",
                 "stopped": "an interrupted run left them stopped",
+                "device_nodes": "no container is given a MIG device without them",
                 "before": "what removal gives back",
             },
             paths={
@@ -288,6 +290,8 @@ class MigLayoutApplied(State[Observed]):
             yield from self._divide(seen, found.plan)
         elif "stopped" in plan.fields:
             yield scripts.start_stopped(folder)
+        if "device_nodes" in plan.fields and not divides:
+            yield scripts.nodes()
         yield from self._leave(seen, wanted, plan)
 
     def _divide(self, seen: Observed, plan: NodePlan) -> Iterator[Step]:
@@ -295,6 +299,7 @@ class MigLayoutApplied(State[Observed]):
         reboots = self._reboots(seen, plan)
         if not reboots:
             yield scripts.divide(seen.folder, plan.gpus, addresses, self._stoppable(plan))
+            yield scripts.nodes()
             return
         step = scripts.wait_for_reboot(plan.gpus, addresses)
         if step is not None:

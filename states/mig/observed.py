@@ -41,6 +41,7 @@ class Observed:
     unit: str | None = None
     enabled: bool = False
     stopped: tuple[str, ...] = ()  # services an interrupted run has not started again
+    device_nodes: tuple[str, ...] = ()  # what is wrong with those of GPU and compute instances
     gpus: tuple[Gpu, ...] = ()  # in PCI order, as NVML has them
     problem: str = ""  # why NVML says nothing
     holders: tuple[Holder, ...] | None = None  # None: nobody looked

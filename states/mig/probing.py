@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpustate import Node, NodeFacts
 from gpustate.mig import live
+from gpustate.model import device_nodes
 from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT_LINK, UNIT_PATH, Observed
 from gpustate.states.mig.planning import shown
 from gpustate.text.numbers import whole
@@ -23,6 +24,7 @@ for f in "$PROC"/driver/nvidia/gpus/*/information; do
   a=${{f%/*}}
   while IFS=':' read -r k v; do case $k in 'Device Minor'*) echo "minor=${{a##*/}} ${{v##*[!0-9]}}";; esac; done <"$f"
 done
+{device_nodes.CAPABILITIES}
 [ ! -r {NO_RESET_PATH} ] || while read -r b _; do echo "tried=${{b%,}}"; done <{NO_RESET_PATH}
 :"""
 
@@ -71,6 +73,10 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         unit=unit_text,
         enabled=UNIT_LINK in link,
         stopped=tuple(files.get("stopped", "").split()),
+        device_nodes=device_nodes.wrong(
+            (value for key, value in rows if key == "cap"),
+            (value for key, value in rows if key == "found"),
+        ),
         gpus=gpus if not problem else (),
         problem=problem,
         clients=tuple(name for name in clients if (one := units.get(name)) and one.active),

@@ -13,6 +13,7 @@ from gpustate import Step, ops
 from gpustate.mig.names import device_name
 from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
+from gpustate.model import device_nodes
 from gpustate.states.mig.observed import CLIENTS, NO_RESET_PATH, RESET_CLIENTS, UNIT
 
 #: Everything that starts with GPUs at boot, and finds them divided then. Services only: a path or a socket
@@ -153,6 +154,12 @@ def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step
         return None
     text = "\n".join(["D=/nonexistent", _FUNCTIONS, *lines, "effect set"])
     return ops.Run(text, "set the MIG mode for after the reboot", timeout=300, running=True)
+
+
+def nodes() -> Step:
+    """Make the nodes of the capabilities that instances have."""
+    text = device_nodes.make(device_nodes.CAPABILITIES)
+    return ops.Run(text, "make the device nodes of MIG devices", timeout=60, running=True)
 
 
 def start_stopped(folder: str) -> Step:

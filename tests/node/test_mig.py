@@ -86,6 +86,8 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
     again = gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
     assert " changed=0 " in again["summary"]
 
+    capabilities_lose_their_nodes_and_get_them_back(lab, node12, tmp_path)
+
     # A job in the 3g, a known service in a 1g: the job's is kept, a 1g goes, the service is back.
     threes = next(d for d in node12.run("nvidia-smi -L").stdout.splitlines() if "MIG 3g" in d)
     uuid = re.findall(r"MIG-[0-9a-f-]{36}", threes)[0]
@@ -138,3 +140,46 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
         check=False,
     )
     assert left.stdout == ""
+
+
+def capabilities_lose_their_nodes_and_get_them_back(lab: Lab, node: Node, folder: Path) -> None:
+    """One is gone, one has the numbers of an earlier load of the module; the devices themselves stay."""
+    layout = '{"1g.10gb": 2, "3g.40gb": 1}'
+    listed = "stat -c '%n %t:%T %a' /dev/nvidia-caps/*"
+    devices, before = mig_uuids(node), node.run(listed).stdout
+    assert (
+        commands.gpustate("explain", node.name, "-i", lab.inventory, "-o", "json").node(node.name)[
+            "broken"
+        ]
+        is None
+    )
+    instance, compute = sorted(
+        int(re.findall(r"DeviceFileMinor: ([0-9]+)", text)[0])
+        for text in (
+            file.read_text()
+            for file in (node.root / "run/gpustate-lab/proc/driver/nvidia/capabilities").glob(
+                "gpu0/mig/gi1/**/access"
+            )
+        )
+    )
+    caps = "/dev/nvidia-caps/nvidia-cap"
+    node.run(f"rm {caps}{instance} {caps}{compute}; mknod -m 444 {caps}{compute} c 511 {compute}")
+
+    found = commands.gpustate("explain", node.name, "-i", lab.inventory, "-o", "json", code=3)
+    told = found.node(node.name)
+    assert told["cause"] == "mig-capability-without-node", str(told)
+    assert f"nvidia-cap{instance} is missing (gpu0/mig/gi1)" in str(told["checks"])
+    assert f"nvidia-cap{compute} is 511:{compute} and should be" in str(told["checks"])
+    drift = gpustate("drift", lab, node, folder, layout, code=2)
+    assert f"{caps}{compute} is 511:{compute}, not " in json.dumps(drift)
+    changed = {
+        state["state"]: {change["field"] for change in state["changes"]}
+        for state in drift["nodes"][0]["states"]
+        if state.get("changes")
+    }
+    assert changed["mig"] == {"device_nodes"}
+    assert changed["driver"] == {"device_nodes"}
+    gpustate("apply", lab, node, folder, layout)
+    assert node.run(listed).stdout == before
+    assert mig_uuids(node) == devices
+    assert " changed=0 " in gpustate("apply", lab, node, folder, layout)["summary"]

@@ -274,6 +274,21 @@ def masked(name: str) -> Change:
     return lambda world: world.unit(name, "inactive/dead/masked")
 
 
+def capabilities(world: World) -> None:
+    """One GPU instance with a compute instance on each GPU, and the nodes of their capabilities."""
+    mig(world)
+    world.majors["nvidia-caps"] = 235
+    for gpu, name, minor in (
+        (0, "gi1", 12),
+        (0, "gi1/ci0", 13),
+        (1, "gi1", 147),
+        (1, "gi1/ci0", 148),
+    ):
+        path = f"proc/driver/nvidia/capabilities/gpu{gpu}/mig/{name}/access"
+        world.files[path] = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+        world.devices[f"/dev/nvidia-caps/nvidia-cap{minor}"] = (235, minor)
+
+
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
@@ -318,6 +333,9 @@ GPUS = (
     Scenario("device-numbers-moved", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), ("should be 510:0",),
              both(lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), lambda w: w.majors.__setitem__("nvidia-uvm", 511))),
     Scenario("device-node-missing", (16,), lambda w: w.devices.pop("/dev/nvidia1"), ("/dev/nvidia1 is missing",)),
+    Scenario("mig-capability-without-node", (8, 35), both(capabilities, lambda w: w.devices.pop("/dev/nvidia-caps/nvidia-cap13"),
+             lambda w: w.devices.__setitem__("/dev/nvidia-caps/nvidia-cap147", (511, 147))),
+             ("nvidia-cap13 is missing (gpu0/mig/gi1/ci0)", "nvidia-cap147 is 511:147 and should be 235:147"), capabilities),
     Scenario("mig-without-devices", (8, 9), lambda w: mig(w, devices=False), ("no MIG device to use",), mig),
     Scenario("fabric-not-ready", (11,), lambda w: w.prove(error=802, text="cuInit"), ("CUDA 802",), World.prove),
     Scenario("two-mps-daemons", (33,), both(lambda w: w.prove(error=46, text="cuCtxCreate"),

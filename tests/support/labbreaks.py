@@ -71,6 +71,12 @@ BREAKS = (
         "/dev/nvidia3 is missing",
     ),
     Break(
+        "mig-capability-without-node",
+        "driver",
+        sh("cd /dev/nvidia-caps && rm nvidia-cap1 && mknod -m 400 nvidia-cap1 c 511 1"),
+        "/dev/nvidia-caps/nvidia-cap1 is 511:1 and should be",
+    ),
+    Break(
         "driver-library-damaged",
         "driver",
         sh("truncate -s 100 /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]*.*"),

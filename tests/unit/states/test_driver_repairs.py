@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gpustate.model import device_nodes
 from gpustate.model.asks import Answer
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import AskLive
@@ -75,6 +77,15 @@ def test_links_come_from_ldconfig_and_files_from_their_packages(
     assert done.stdout.endswith(said) or (status and said in done.stdout)
 
 
+def capability(proc: Path, name: str, minor: int, mode: int, *, modify: int = 1) -> None:
+    """A file of /proc that tells of a capability."""
+    file = proc / "driver/nvidia/capabilities" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: {modify}\n"
+    )
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
 def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
     proc, dev = tmp_path / "proc", tmp_path / "dev"
@@ -86,8 +97,16 @@ def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
         (folder / "information").write_text(f"GPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n")
     (proc / "driver/nvidia/version").write_text("x\n")
     (proc / "driver/nvidia/params").write_text("DeviceFileUID: 0\nDeviceFileMode: 432\n")
-    devices = "Character devices:\n195 nvidia\n235 nvidia-uvm\n\nBlock devices:\n  8 nvidia\n"
+    devices = "Character devices:\n195 nvidia\n235 nvidia-uvm\n236 nvidia-caps\n237 nvidia-caps-imex-channels\n\nBlock devices:\n  8 nvidia\n"
     (proc / "devices").write_text(devices)
+    for name, minor, mode in (("mig/config", 1, 256), ("mig/monitor", 2, 292)):
+        capability(proc, name, minor, mode)
+    for name, minor in (("gi1/access", 12), ("gi1/ci0/access", 13), ("gi2/access", 21)):
+        capability(proc, f"gpu0/mig/{name}", minor, 292)
+    capability(proc, "gpu1/mig/gi1/access", 147, 292, modify=0)
+    (dev / "nvidia-caps").mkdir()
+    os.mknod(dev / "nvidia-caps/nvidia-cap2", stat.S_IFCHR | 0o444, os.makedev(511, 2))
+    os.mknod(dev / "nvidia-caps/nvidia-cap12", stat.S_IFCHR | 0o444, os.makedev(236, 12))
     (dev / "nvidia-uvm").write_text("no device")
     (dev / "nvidia2").symlink_to("nowhere")
 
@@ -98,10 +117,13 @@ def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
         ).stdout
 
     def wrong() -> tuple[str, ...]:
-        found = AskLive().parse(Answer(0, sh(repairs.NODES).encode())).device_nodes
+        found = AskLive().parse(Answer(0, sh(device_nodes.NODES).encode())).device_nodes
         return tuple(row.removeprefix(f"{dev}/") for row in found)
 
     assert wrong() == (
+        "nvidia-caps/nvidia-cap13 is missing (gpu0/mig/gi1/ci0)",
+        "nvidia-caps/nvidia-cap2 is 511:2, not 236:2 (mig/monitor)",
+        "nvidia-caps/nvidia-cap21 is missing (gpu0/mig/gi2)",
         "nvidia-uvm is a regular file, not 235:0",
         "nvidia0 is missing",
         "nvidia2 is missing",
@@ -111,4 +133,12 @@ def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
     assert wrong() == ()
     made = os.stat(dev / "nvidia2")
     assert (os.major(made.st_rdev), os.minor(made.st_rdev), made.st_mode & 0o777) == (195, 2, 0o660)
-    assert not list(dev.glob(".gpustate*"))
+    made = os.stat(dev / "nvidia-caps/nvidia-cap13")
+    assert (os.major(made.st_rdev), os.minor(made.st_rdev), made.st_mode & 0o777) == (
+        236,
+        13,
+        0o444,
+    )
+    assert not (dev / "nvidia-caps/nvidia-cap1").exists()
+    assert not (dev / "nvidia-caps/nvidia-cap147").exists()
+    assert not list(dev.rglob(".gpustate*"))

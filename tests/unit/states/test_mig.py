@@ -255,6 +255,26 @@ def test_services_that_an_interrupted_run_left_stopped_are_started() -> None:
     ]
 
 
+def test_a_capability_without_its_node_is_made_at_no_cost_and_left_alone_by_removal() -> None:
+    said = (
+        "state=/var/lib/gpustate\ncap=/dev/nvidia-caps/nvidia-cap12 235:12 1 292 gpu0/mig/gi1\n"
+        "cap=/dev/nvidia-caps/nvidia-cap13 235:13 1 292 gpu0/mig/gi1/ci0\n"
+        "found=/dev/nvidia-caps/nvidia-cap13|character special file|1ff|d\n"
+    )
+    state, fake = MigLayoutApplied(), node(gpu(), said=said)
+    seen = state.probe(fake)
+    assert seen.device_nodes == (
+        "/dev/nvidia-caps/nvidia-cap12 is missing (gpu0/mig/gi1)",
+        "/dev/nvidia-caps/nvidia-cap13 is 511:13, not 235:13 (gpu0/mig/gi1/ci0)",
+    )
+    plan = state.plan(seen)
+    assert (plan.fields, plan.disruption) == ({"device_nodes"}, Disruption.NONE)
+    (step,) = state.apply(seen, plan)
+    assert "mknod" in step.script()
+    gone = MigLayoutApplied(ensure="absent")
+    assert not gone.plan(gone.probe(fake))
+
+
 def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() -> None:
     before = "# x\ngpu 00000000:01:00.0 on\ninstance 00000000:01:00.0 0 0 7g.80gb 7g.80gb\n"
     state = MigLayoutApplied(ensure="absent")
