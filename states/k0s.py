@@ -53,6 +53,7 @@ END
 }}
 {chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
 for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
+odd {ROOT_PATH} {DROP_IN_PATH}
 :
 """
 
@@ -90,6 +91,7 @@ class AskK0s(Ask[Observed]):
         units = rows.pairs("unit")
         if not units:
             return Observed()
+        rows.only_files()
         running = [unit for unit, state in units.items() if state == "active"]
         files = rows.blobs["file"]
         root = files.get(ROOT_PATH)

@@ -54,6 +54,7 @@ SOCKET = "/var/snap/microk8s/common/run/containerd.sock"
 UNIT = "snap.microk8s.daemon-containerd.service"
 
 _SCRIPT = rf"""
+[ ! -x {PROGRAM} ] || odd {TEMPLATE_PATH} || exit 0
 [ -f {TEMPLATE_PATH} ] || exit 0
 blob file {TEMPLATE_PATH} {TEMPLATE_PATH}
 [ -f {RENDERED_PATH} ] && blob file {RENDERED_PATH} {RENDERED_PATH}
@@ -83,6 +84,7 @@ class AskMicrok8s(Ask[Found]):
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "MicroK8s' files", ("file",))
+        rows.only_files()
         active = rows.last("active") if "unit" in rows.keys else ""
         files = rows.blobs["file"]
         return Found(active, rows.last("version"), files, rows.originals, "owed" in rows.keys)

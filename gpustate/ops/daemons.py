@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from gpustate.errors import ProbeError
 from gpustate.model.beforehand import shown
 from gpustate.model.change import Change, Disruption, Plan
+from gpustate.model.file_asks import no_file
 from gpustate.model.step import Step
 from gpustate.ops.steps import (
     ForgetOriginal,
@@ -244,8 +245,23 @@ def unit_command(unit: str) -> str:
     return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
 
 
-#: Defines ``blob KIND PATH FILE`` and ``known FOLDER...``, which prints kept originals.
+#: Defines ``blob KIND PATH FILE``, ``known FOLDER...``, which prints kept originals, and ``odd PATH...``, which tells
+#: what else is where files belong, and fails then: nothing may wait for a pipe.
 BLOBS = r"""
+odd() {
+  e=0
+  for q; do
+    if [ -f "$q" ]; then continue
+    elif [ -d "$q" ]; then o='a folder'
+    elif [ -p "$q" ]; then o='a named pipe'
+    elif [ -S "$q" ]; then o='a socket'
+    elif [ -e "$q" ]; then o='a device'
+    elif [ -L "$q" ]; then o="a symbolic link to $(readlink "$q"), which is not there"
+    else continue; fi
+    printf 'odd=%s|%s\n' "$q" "$o"; e=1
+  done
+  return $e
+}
 blob() { printf '%s=%s %s\n' "$1" "$(wc -c <"$3")" "$2"; cat "$3"; echo; }
 known() { # patterns of paths: the bytes they had before gpustate first touched them
   for k in "$G"/originals/*.path; do
@@ -274,6 +290,16 @@ class Rows:
         """The rows of a key, their first word to the rest."""
         split = (row.partition(" ") for row in self.keys.get(key, ()))
         return {word: rest for word, _, rest in split}
+
+    def only_files(self) -> None:
+        """Refuse what ``odd`` has found.
+
+        Raises:
+            RefusedError: something else is where a file belongs that is read or written here.
+        """
+        for row in self.keys.get("odd", ()):
+            path, _, what = row.partition("|")
+            raise no_file(path, what)
 
     @property
     def originals(self) -> dict[str, str | None]:

@@ -35,7 +35,7 @@ from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, 
 from gpustate.errors import RefusedError
 from gpustate.ops.daemons import RUNNING, and_kept, digest, or_refusal, require, writes
 from gpustate.states.containerd import scripts
-from gpustate.states.containerd.ask import AskContainerd, Found
+from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
 from gpustate.text import toml_scan
 from gpustate.text.containerd import (
     Edit,
@@ -174,9 +174,7 @@ class ContainerdHandler(State[Observed]):
         return Handler(self.handler, self.binary, self.default, self.enable_cdi)
 
     def _drop_in(self, root_path: str) -> str:
-        return self.drop_in_path or posixpath.join(
-            posixpath.dirname(root_path), "conf.d", "99-nvidia.toml"
-        )
+        return self.drop_in_path or posixpath.join(posixpath.dirname(root_path), DROP_IN)
 
     def _files(self, files: Mapping[str, str], root_path: str) -> Files:
         """What containerd loads of what there is, in its order."""

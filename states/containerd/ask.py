@@ -41,6 +41,10 @@ def dump_function(program: str = '"$p"', root: str = '"$r"') -> str:
     )
 
 
+#: The file that is wholly ours, beside the one that containerd reads.
+DROP_IN = "conf.d/99-nvidia.toml"
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """One containerd as the node has it.
@@ -85,6 +89,7 @@ class AskContainerd(Ask[Found]):
 
     def script(self) -> str:
         more = shlex.quote(self.drop_in) if self.drop_in else ""
+        drop = more or f'"$d/{DROP_IN}"'
         place = shlex.quote(posixpath.dirname(self.drop_in)) if self.drop_in else '"$d/conf.d"'
         return (
             unit_command(self.unit)
@@ -95,6 +100,7 @@ class AskContainerd(Ask[Found]):
                 owed=owed("containerd"),
                 served=served("containerd"),
                 dump=dump_function(),
+                drop=drop,
                 more=more,
                 place=place,
             )
@@ -102,6 +108,7 @@ class AskContainerd(Ask[Found]):
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "containerd's files", ("file", "dump", "error"))
+        rows.only_files()
         return Found(
             program=rows.last("program"),
             version=rows.last("version"),
@@ -145,6 +152,7 @@ done
 known "$d/*.toml" {place}"/*.toml"
 [ -x "$p" ] || exit 0
 echo "program=$p"
+odd "$r" {drop} || exit 0
 {dump}
 version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}; echo "version=$v"; }}
 dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}

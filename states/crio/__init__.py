@@ -107,7 +107,7 @@ class CrioHandler(State[Observed]):
     restart: Literal["systemd", "none"] = "systemd"
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskCrio(self.unit))
+        found = node.ask(AskCrio(self.unit, self.drop_in_name))
         lacks: tuple[str, ...] = ()
         problem = ""
         if found.program and not self.absent:

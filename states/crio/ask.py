@@ -7,12 +7,13 @@ Sources:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
 from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
-from gpustate.text.crio import FOLDER, MAIN_PATH, UNREAD_FOLDER
+from gpustate.text.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
@@ -58,9 +59,11 @@ class AskCrio(Ask[Found]):
 
     Args:
         unit: its service.
+        drop_in: name of the file that is wholly ours.
     """
 
     unit: str
+    drop_in: str = DROP_IN_NAME
 
     def script(self) -> str:
         script = _SCRIPT.replace("@OWED@", owed("crio")).replace("@SERVED@", served("crio"))
@@ -68,12 +71,14 @@ class AskCrio(Ask[Found]):
             ("@MAIN@", MAIN_PATH),
             ("@FOLDER@", FOLDER),
             ("@UNREAD@", UNREAD_FOLDER),
+            ("@DROP_IN@", shlex.quote(self.drop_in)),
         ):
             script = script.replace(word, text)
         return unit_command(self.unit) + BLOBS + low_level_function() + script
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "CRI-O's files", ("file", "dump", "error"))
+        rows.only_files()
         return Found(
             program=rows.last("program"),
             version=rows.last("version"),
@@ -137,6 +142,7 @@ for f in @UNREAD@/*; do [ -f "$f" ] && grep -qs nvidia "$f" && echo "unread=$f";
 low_level | while IFS= read -r b; do echo "low=$b"; done
 [ -x "$p" ] || exit 0
 echo "program=$p"
+odd "$c" "$d/"@DROP_IN@ || exit 0
 v=$(timeout -k 2 20 "$p" --version); v=${v#* version }; v=${v%%[!0-9.]*}
 echo "version=$v"
 set --; [ -e "$c" ] && set -- --config "$c"

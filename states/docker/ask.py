@@ -88,6 +88,7 @@ class AskDocker(Ask[Found]):
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "docker's files", ("file",))
+        rows.only_files()
         path = rows.last("config") or CONFIG_PATH
         says = rows.last("info").split()
         cdi = rows.last("cdi")
@@ -136,6 +137,7 @@ known "$c"
 if [ -r "$G/@OURS@" ]; then while IFS= read -r k; do echo "ours=$k"; done <"$G/@OURS@"; fi
 [ -x "$p" ] || exit 0
 echo "program=$p"
+odd "$c" || exit 0
 v=$(timeout -k 2 20 "$p" --version); v=${v#* version }; v=${v%%,*}
 echo "version=$v"
 [ -n "$m" ] && d=$(command -v docker) || exit 0

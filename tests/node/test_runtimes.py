@@ -151,6 +151,42 @@ def test_crio_without_a_runtime_to_wrap_is_refused_and_nothing_is_written(
     assert (disk(node, "/etc/crio"), process(node, "crio")) == (before, running)
 
 
+def test_what_is_no_file_is_refused_in_the_plan_and_nothing_is_touched(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    standins.install_crio(node)
+    node.run(
+        "rm -rf /etc/containerd/config.toml /etc/docker/daemon.json; mkdir -p /etc/docker /etc/containerd && "
+        "mkfifo /etc/containerd/config.toml && mkdir /etc/docker/daemon.json && "
+        "ln -s /srv/gone.toml /etc/crio/crio.conf.d/99-zz-gpustate.toml"
+    )
+    units = ("containerd", "docker", "crio")
+    listed = (
+        "ls -lA --time-style=full-iso /etc/containerd /etc/docker /etc/crio /etc/crio/crio.conf.d"
+    )
+    before = node.run(listed).stdout, [process(node, unit) for unit in units]
+    runner = Runner(runtimes, tmp_path, *units)
+    for verb in ("plan", "apply"):
+        reasons = {name: state["reason"] for name, state in runner.run(verb, code=5).items()}
+        assert reasons == {
+            "containerd": "/etc/containerd/config.toml is a named pipe, and a file belongs there; "
+            "move it away: mv /etc/containerd/config.toml /etc/containerd/config.toml.moved",
+            "docker": "/etc/docker/daemon.json is a folder, and a file belongs there; "
+            "move it away: mv /etc/docker/daemon.json /etc/docker/daemon.json.moved",
+            "crio": "/etc/crio/crio.conf.d/99-zz-gpustate.toml is a symbolic link to /srv/gone.toml, which is "
+            "not there, and a file belongs there; move it away: "
+            "mv /etc/crio/crio.conf.d/99-zz-gpustate.toml /etc/crio/crio.conf.d/99-zz-gpustate.toml.moved",
+        }
+        assert (node.run(listed).stdout, [process(node, unit) for unit in units]) == before
+    for path in (
+        "containerd/config.toml",
+        "docker/daemon.json",
+        "crio/crio.conf.d/99-zz-gpustate.toml",
+    ):
+        node.run(f"mv /etc/{path} /etc/{path}.moved")
+    assert set(runner.outcomes("apply").values()) == {"changed"}
+
+
 def test_k3s_and_rke2_are_restarted_once_and_nothing_of_theirs_is_written(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:

@@ -1,0 +1,123 @@
+"""Where a container runtime's file belongs there is something else: refused before anything, and nothing waits for a pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodetrees import TOOLS
+
+from gpustate.errors import RefusedError
+from gpustate.model.asks import Answer, Ask
+from gpustate.states.containerd.ask import AskContainerd
+from gpustate.states.crio.ask import AskCrio
+from gpustate.states.docker.ask import AskDocker
+from gpustate.states.k0s import AskK0s
+from gpustate.states.microk8s import AskMicrok8s
+
+#: A runtime, a file that gpustate reads or writes, and what has to be there for the state to look at it at all.
+CONTAINERD = AskContainerd("containerd.service")
+FILES: list[tuple[Ask[Any], str, str]] = [
+    (CONTAINERD, "etc/containerd/config.toml", "bin/containerd"),
+    (CONTAINERD, "etc/containerd/conf.d/99-nvidia.toml", "bin/containerd"),
+    (AskContainerd("containerd.service", "/etc/more.toml"), "etc/more.toml", "bin/containerd"),
+    (AskDocker("docker.service"), "etc/docker/daemon.json", "bin/dockerd"),
+    (AskCrio("crio.service"), "etc/crio/crio.conf.d/99-zz-gpustate.toml", "bin/crio"),
+    (AskCrio("crio.service", "50-gpu.conf"), "etc/crio/crio.conf.d/50-gpu.conf", "bin/crio"),
+    (AskCrio("crio.service"), "etc/crio/crio.conf", "bin/crio"),
+    (AskK0s(), "etc/k0s/containerd.d/zz-gpustate.toml", "etc/systemd/system/k0sworker.service"),
+    (AskK0s(), "etc/k0s/containerd.toml", "etc/systemd/system/k0sworker.service"),
+    (
+        AskMicrok8s(),
+        "var/snap/microk8s/current/args/containerd-template.toml",
+        "snap/microk8s/current/bin/containerd",
+    ),
+]
+_ROOTED = re.compile(r"""(?<![\w$}./*\\-])/(?=(?:etc|var|run|lib|usr/lib|snap)/)""")
+
+
+def _socket(path: Path) -> None:
+    # Its own name may be too long for a socket's address.
+    folder = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a named pipe": os.mkfifo,
+    "a socket": _socket,
+    "a device": lambda path: path.symlink_to("/dev/null"),
+    "a symbolic link to nowhere, which is not there": lambda path: path.symlink_to("nowhere"),
+}
+
+
+def asked(ask: Ask[Any], tree: Path) -> Any:
+    """What an ask's real fragment says of a tree."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", _ROOTED.sub(f"{tree}/", ask.script())],
+        env={"PATH": f"{tree}/bin", "G": f"{tree}/G", "PROC": "/proc", "SYS": "/sys"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=15,
+        check=False,
+    )
+    return ask.parse(Answer(0, done.stdout.replace(str(tree).encode(), b"")))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """An empty root with a few programs."""
+    (tmp_path / "bin").mkdir()
+    for name in TOOLS:
+        (tmp_path / "bin" / name).symlink_to(os.path.realpath(str(shutil.which(name))))
+    return tmp_path
+
+
+def program(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n[ $1 = --version ] && echo 'x version 2.1.0'\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize(("ask", "path", "needs"), FILES, ids=[row[1] for row in FILES])
+def test_what_is_no_file_is_refused_with_path_and_next_move(
+    tree: Path, ask: Ask[Any], path: str, needs: str, what: str
+) -> None:
+    program(tree / needs)
+    place = tree / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    asked(ask, tree)
+    ODD[what](place)
+    with pytest.raises(RefusedError) as refused:
+        asked(ask, tree)
+    assert str(refused.value) == (
+        f"/{path} is {what}, and a file belongs there; move it away: mv /{path} /{path}.moved"
+    )
+    # Where the runtime is not installed, that is nobody's business.
+    (tree / needs).unlink()
+    asked(ask, tree)
+
+
+@pytest.mark.parametrize(("ask", "path", "needs"), FILES, ids=[row[1] for row in FILES])
+def test_a_file_and_a_link_to_one_are_what_belongs_there(
+    tree: Path, ask: Ask[Any], path: str, needs: str
+) -> None:
+    program(tree / needs)
+    place = tree / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    (tree / "real").write_text("{}\n" if path.endswith("json") else "# empty\n")
+    place.symlink_to(tree / "real")
+    linked = asked(ask, tree)
+    place.unlink()
+    (tree / "real").rename(place)
+    assert asked(ask, tree) == linked
