@@ -79,6 +79,7 @@ class Observed:
     driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
     held: bool = False
     nodes: tuple[str, ...] | None = None  # as the file lists them; None: there is no file
+    nodes_file: str = ""  # owner and mode of that file, where they are not as written
     config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     masked: bool = False
     active: bool = False
@@ -145,6 +146,7 @@ class ImexRunning(State[Observed]):
         sight = asking.look(node)
         driver = fabric.loaded_version(node.read_text("/proc/driver/nvidia/version"))
         config, listed = node.read_text(CONFIG_PATH), node.read_text(NODES_PATH)
+        otherwise = node.otherwise(NODES_PATH)
         stats = node.stats(_kept(CONFIG_PATH), _kept(NODES_PATH))
         said = imex.parse(node.shell(imex.SCRIPT).stdout)
         packages = node.packages("nvidia-imex*", "libcuda1", "libnvidia-compute*")
@@ -170,6 +172,7 @@ class ImexRunning(State[Observed]):
             driver_packages={n: p.version for n, p in there.items() if n not in _NAMES},
             held=one.held if one else False,
             nodes=None if listed is None else imex.listed(listed),
+            nodes_file=otherwise,
             config=asked,
             masked=said.masked,
             active=unit.active if unit else False,
@@ -223,6 +226,7 @@ class ImexRunning(State[Observed]):
         return replace(
             with_package,
             nodes=nodes or seen.nodes,
+            nodes_file="" if nodes else seen.nodes_file,
             masked=False,
             active=not seen.image or seen.active,
             enabled=starts or seen.enabled,
@@ -330,7 +334,7 @@ class ImexRunning(State[Observed]):
             if moved & {"masked", "active", "enabled"}:
                 yield ops.Run(_MASK, f"stop and mask {UNIT}", timeout=120)
             return
-        if "nodes" in moved:
+        if moved & {"nodes", "nodes_file"}:
             yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
         yield from self._start(moved, wanted)
 
@@ -342,7 +346,7 @@ class ImexRunning(State[Observed]):
             yield ops.EnableUnit(UNIT, now=False)
         if moved & {"active", "package", "version", "config", "nodes"}:
             yield ops.RestartUnit(UNIT, wait_s=60)
-        if not moved <= {"held", "enabled", "masked"} and self._answers(wanted):
+        if not moved <= {"held", "enabled", "masked", "nodes_file"} and self._answers(wanted):
             yield ops.Run(
                 _wait(self.timeout_s),
                 "wait until IMEX is ready",

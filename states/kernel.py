@@ -60,6 +60,7 @@ class Observed:
     image: bool
     offered: bool  # apt has the wanted kernel and its headers
     driver: str | None  # version of the running kernel's nvidia module
+    record: str = ""  # owner and mode of the list of those held, where they are not as written
 
 
 class KernelKept(State[Observed]):
@@ -103,6 +104,7 @@ class KernelKept(State[Observed]):
         facts, kernels = node.facts(), node.ask(Kernels())
         packages = node.packages(*_PATTERNS)
         ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
+        record = node.otherwise(HELD_PATH, private=True)
         offers = node.candidates(*(self._names() if self.release else ()))
         said = node.shell(
             "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"
@@ -115,6 +117,7 @@ class KernelKept(State[Observed]):
         return Observed(
             held={name: package.held for name, package in metas.items()},
             ours=tuple((ours or "").split()),
+            record=record,
             installed=all(name in there for name in self._names()),
             module=driver is None
             or any(k.release == self.release and k.nvidia_version == driver for k in kernels),
@@ -129,6 +132,7 @@ class KernelKept(State[Observed]):
         )
 
     def desired(self, seen: Observed) -> Observed:
+        seen = replace(seen, record="")
         if self.absent or self.policy == "follow":
             free = {name: held and name not in seen.ours for name, held in seen.held.items()}
             return replace(seen, held=free, ours=(), pinned=None)
@@ -176,7 +180,7 @@ class KernelKept(State[Observed]):
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(seen)
-        if "ours" in plan.fields or "held" in plan.fields:
+        if plan.fields & {"ours", "held", "record"}:
             yield from _holds(seen, wanted)
         if wanted.pinned is None:
             if "pinned" in plan.fields:

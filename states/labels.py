@@ -78,9 +78,10 @@ class GpuLabels(State[Observed]):
         problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
         config_text = node.read_text(self.config_path)
         files = node.read_texts(f"{FOLDER}/*")
-        text = files.get(PATH)
+        text, otherwise = files.get(PATH), node.otherwise(PATH)
+        listed = None if text is None else labels.as_text(labels.parse(text))
         now = Observed(
-            text=None if text is None else labels.as_text(labels.parse(text)),
+            text=f"[{otherwise}: not as written]\n{listed}" if otherwise and listed else listed,
             wanted=None,
             rival=_rival(files),
             image=facts.image,

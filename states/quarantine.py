@@ -77,6 +77,7 @@ class Observed:
     """What is written down, and which GPUs there are."""
 
     gpus: tuple[str, ...]  # which, until when, why and by whom
+    file: str = ""  # owner and mode of the file, where they are not as written
     kept: tuple[Entry, ...] = ()  # the entries as they are
     now: int = 0  # the node's time
     known: tuple[tuple[str, str], ...] = ()  # UUID and address of each GPU
@@ -99,7 +100,7 @@ class GpuQuarantine(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.NONE
-    stable: ClassVar[tuple[str, ...] | None] = ("gpus",)
+    stable: ClassVar[tuple[str, ...] | None] = ("gpus", "file")
 
     gpus: Annotated[tuple[QuarantinedGpu, ...], Field(strict=False)] = ()
 
@@ -116,11 +117,13 @@ class GpuQuarantine(State[Observed]):
         facts = node.facts()
         nvml = node.ask(GpuFacts())
         held = node.ask(AskQuarantine())
+        stats = node.stats(f"$G/{quarantine.FILE}").values()
         clock = node.shell("date +%s").stdout if self.gpus else ""
         now = held.now or whole(clock.strip()) or 0
         shown = (held.problem,) if held.problem else _shown(held.entries, now)
         return Observed(
             gpus=shown,
+            file="; ".join(told for stat in stats if (told := stat.otherwise(private=True))),
             kept=held.entries,
             now=now,
             known=tuple((gpu.uuid, gpu.pci) for gpu in nvml.gpus if gpu.uuid or gpu.pci),
@@ -153,7 +156,7 @@ class GpuQuarantine(State[Observed]):
         return Entry(uuid, pci, one.reason, until, since, INVENTORY)
 
     def desired(self, seen: Observed) -> Observed:
-        return replace(seen, gpus=_shown(self._wanted(seen), seen.now))
+        return replace(seen, gpus=_shown(self._wanted(seen), seen.now), file="")
 
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or seen.image or not (seen.whole and seen.known):
@@ -176,7 +179,7 @@ class GpuQuarantine(State[Observed]):
         return replace(diff(seen, self.desired(seen)), warnings=tuple(lines))
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if "gpus" in plan.fields:
+        if plan.fields & {"gpus", "file"}:
             yield write(self._wanted(seen))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:

@@ -16,6 +16,7 @@ Sources:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -38,6 +39,9 @@ class Observed:
 
     gres_text: str | None
     node_text: str | None
+    gres_file: str = (
+        ""  # owner and mode of gres.conf, where gpustate has made it and they are not as written
+    )
     lines: tuple[str, ...] = ()  # for gres.conf
     node_line: str = ""  # for slurm.conf
     host: str = ""
@@ -46,6 +50,10 @@ class Observed:
     active: bool = False
     problem: str | None = None
     image: bool = False
+
+
+def _kept(path: str) -> str:
+    return f"/var/lib/gpustate/originals/{hashlib.sha256(path.encode()).hexdigest()[:24]}"
 
 
 class SlurmGres(State[Observed]):
@@ -67,7 +75,9 @@ class SlurmGres(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig", "quarantine")
     worst: ClassVar[Disruption] = Disruption.RESTART
-    stable: ClassVar[tuple[str, ...] | None] = ("gres_text", "node_text", "lines", "node_line")
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("gres_text", "node_text", "gres_file", "lines", "node_line"),
+    )
 
     folder: Annotated[str, _FOLDER] = "/etc/slurm"
     node_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = ""
@@ -90,8 +100,9 @@ class SlurmGres(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        gres = node.read_text(self.gres_path)
-        node_text = node.read_text(self.node_path)
+        gres, node_text = node.read_text(self.gres_path), node.own_text(self.node_path)
+        otherwise, kept = node.otherwise(self.gres_path), _kept(self.gres_path)
+        known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
         here = node.shell(_HERE)
         every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
@@ -100,6 +111,7 @@ class SlurmGres(State[Observed]):
         seen = Observed(
             gres_text=gres,
             node_text=node_text,
+            gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
             host=self.node_name or places.host,
             gpus=bool(facts.gpus or nvml.gpus),
             slurmd="slurmd" in here.stdout.split(),
@@ -130,7 +142,8 @@ class SlurmGres(State[Observed]):
         node_text = f"# Written by gpustate, for slurm.conf.\n{line}\n" if line else None
         if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
             gres = seen.gres_text  # somebody's file without a line of ours, be it empty
-        return replace(seen, gres_text=gres, node_text=node_text)
+        otherwise = "" if gres is not None else seen.gres_file
+        return replace(seen, gres_text=gres, node_text=node_text, gres_file=otherwise)
 
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or seen.image:
@@ -154,7 +167,11 @@ class SlurmGres(State[Observed]):
             wanted,
             costs={"gres_text": Disruption.RESTART if seen.active else Disruption.NONE},
             why={"gres_text": f"{self.unit} reads it at its start"} if seen.active else None,
-            paths={"gres_text": self.gres_path, "node_text": self.node_path},
+            paths={
+                "gres_text": self.gres_path,
+                "node_text": self.node_path,
+                "gres_file": self.gres_path,
+            },
             notes=notes,
         )
 
@@ -170,6 +187,8 @@ class SlurmGres(State[Observed]):
                 yield ops.RemoveFile(path)
             if self.absent:
                 yield ops.ForgetOriginal(path)
+        if "gres_file" in plan.fields and wanted.gres_text is not None:
+            yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
         if "gres_text" in plan.fields and seen.active:
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
 

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
 from gpustate.files import TextFiles
+from gpustate.model.file_asks import FileStat
 from gpustate.text import gridd
 
 UNIT = "nvidia-gridd.service"
@@ -54,6 +55,11 @@ class Observed:
     modes: tuple[str, ...] = ()  # virtualization mode of each GPU
     template_text: str | None = None
     image: bool = False
+
+
+def _mode(stat: FileStat) -> str:
+    owner = f", owner {stat.uid}:{stat.gid}" if (stat.uid, stat.gid) != (0, 0) else ""
+    return f"{stat.mode:04o}{owner}"
 
 
 class VgpuLicensed(State[Observed]):
@@ -121,7 +127,7 @@ class VgpuLicensed(State[Observed]):
         return Observed(
             conf_text=conf,
             token=token,
-            token_mode=f"{stat.mode:04o}" if stat is not None and stat.kind == "file" else None,
+            token_mode=_mode(stat) if stat is not None and stat.kind == "file" else None,
             licensed=bool(statuses) and all(status == LICENSED for status in statuses),
             active=unit is not None and unit.active,
             enabled=unit is not None and unit.enabled,

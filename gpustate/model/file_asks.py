@@ -158,6 +158,18 @@ class FileStat:
     target: str | None = None
     device: tuple[int, int] | None = None  # major, minor of a device node
 
+    def otherwise(self, *, private: bool = False) -> str:
+        """Owner and mode of a file that gpustate has written, where they are not as written; else empty.
+
+        Args:
+            private: it is for root alone; otherwise for all to read, and for root to write.
+        """
+        wanted, unwanted = (0o400, 0o077) if private else (0o444, 0o022)
+        well = self.mode & wanted == wanted and not self.mode & unwanted
+        if self.kind != "file" or (well and self.uid == 0 and self.gid == 0):
+            return ""
+        return f"owner {self.uid}:{self.gid}, mode {self.mode:04o}"
+
 
 _KINDS = {
     "regular file": "file",

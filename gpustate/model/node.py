@@ -21,11 +21,6 @@ def _is_unit(path: str) -> bool:
     return "/systemd/system/" in path and path.endswith((".service", ".timer", ".socket", ".path"))
 
 
-def _as_ours(stat: file_asks.FileStat) -> bool:
-    """Root's, for all to read and for nobody else to write."""
-    return stat.uid == 0 and stat.gid == 0 and stat.mode & 0o444 == 0o444 and not stat.mode & 0o022
-
-
 class Node(ABC):
     """The other side of a probe: every method asks the node and only reads.
 
@@ -52,8 +47,8 @@ class Node(ABC):
         """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
         return self.ask(file_asks.FileText(path))
 
-    def own_text(self, path: str) -> str | None:
-        """Text of a file that gpustate itself writes, for all to read: as :meth:`read_text`.
+    def own_text(self, path: str, *, private: bool = False) -> str | None:
+        """Text of a file that gpustate itself writes, for all to read or for root alone: as :meth:`read_text`.
 
         Where owner or mode are not as it was written, the text says so in a line ahead: so it differs
         from what is wanted. A unit that is masked is no file of ours.
@@ -69,11 +64,16 @@ class Node(ABC):
             return text
         if stat.kind == "link" and text is None:
             raise file_asks.no_file(path, f"a symbolic link to {stat.target}, which is not there")
-        if text is None or stat.kind != "file" or _as_ours(stat):
-            return text
-        return (
-            f"{NOT_AS_WRITTEN}{stat.uid}:{stat.gid}, mode {stat.mode:04o}: not as written]\n{text}"
-        )
+        told = stat.otherwise(private=private) if text is not None else ""
+        return f"[{told}: not as written]\n{text}" if told else text
+
+    def otherwise(self, path: str, *, private: bool = False) -> str:
+        """Owner and mode of a file that gpustate itself writes, where they are not as written.
+
+        For a file of which more is judged than its text. Empty where it is as written, no file, or not there.
+        """
+        stat = self.stats(path).get(path)
+        return stat.otherwise(private=private) if stat is not None else ""
 
     def read_texts(self, pattern: str) -> dict[str, str]:
         """Text of every regular file that a shell pattern (without blanks) matches."""

@@ -62,6 +62,7 @@ class FakeNode(Node):
         self.vars = dict(vars or {})
         self.node_facts = facts if facts is not None else AskFacts().stand_in()
         self.files = dict(files or {})
+        self.modes: dict[str, int] = {}  # of files that are not 0644
         self.originals: dict[str, str | None] = {}
         self.installed = dict(packages or {})
         self.held: set[str] = set()
@@ -104,7 +105,9 @@ class FakeNode(Node):
                 }
             case file_asks.FileStats(patterns=patterns):
                 return {
-                    path: file_asks.FileStat("file", 0o644, 0, 0, len(text.encode()))
+                    path: file_asks.FileStat(
+                        "file", self.modes.get(path, 0o644), 0, 0, len(text.encode())
+                    )
                     for path, text in sorted(self.files.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in patterns)
                 }
@@ -154,8 +157,10 @@ class FakeNode(Node):
         step = baked
         self.done.append(step)
         match step:
-            case ops.PutText(path=path, text=text):
+            case ops.PutText(path=path, text=text, mode=mode):
                 self.originals.setdefault(path, self.files.get(path))
+                if mode is not None:
+                    self.modes[path] = mode
                 self.files[path] = text
                 if path.startswith(("/etc/systemd/system/", "/usr/lib/systemd/system/")):
                     self.unit_states.setdefault(path.rsplit("/", 1)[1], "inactive")

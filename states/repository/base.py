@@ -87,8 +87,9 @@ class RepositoryState(RepositoryParameters):
         texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN}")
         key, rpm_key = node.own_text(self.key_path), node.own_text(rpm.key_path(self.name))
         imported = node.read_text(rpm.record_path(self.name)) is not None
-        pin = node.own_text(self.pin_path)
-        stamp = node.read_text(self.stamp_path)
+        pin, ours = node.own_text(self.pin_path), node.own_text(self.sources_path)
+        repos = {m: node.own_text(rpm.sources_path(m, self.name)) for m in ("dnf", "zypper")}
+        stamp = node.own_text(self.stamp_path, private=True)
         lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
         age_s = 0
         if self.refresh_days is not None:
@@ -98,11 +99,12 @@ class RepositoryState(RepositoryParameters):
             age_s = whole(said.stdout.strip()) or 0
         fresh = age_s < (self.refresh_days or 1) * 86400
         if is_rpm(facts.package_manager):
-            seen = self._rpm_observed(facts, texts, rpm_key, lists, stamp if fresh else None)
+            ours = repos[facts.package_manager]
+            read = stamp if fresh else None
+            seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
             return replace(seen, imported=imported)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        ours = node.own_text(self.sources_path)
         others = [s for s in sources if s.file != self.sources_path]
         wanted_lists = (
             {aptsources.list_name(where.uri)} if where.uri else archive_lists(facts, sources)
@@ -130,6 +132,7 @@ class RepositoryState(RepositoryParameters):
         self,
         facts: NodeFacts,
         texts: dict[str, str],
+        ours: str | None,
         key: str | None,
         lists: list[str],
         stamp: str | None,
@@ -138,7 +141,7 @@ class RepositoryState(RepositoryParameters):
         where = replace(self._rpm_where(facts), os_id=facts.os_id)
         others = rpm.others(manager, self.name, texts)
         return Observed(
-            sources_text=texts.get(rpm.sources_path(manager, self.name)),
+            sources_text=ours,
             key_text=key,
             fingerprints=_read_by_all(key),
             pin_text=None,

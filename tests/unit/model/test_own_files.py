@@ -14,7 +14,7 @@ from gpustate.errors import RefusedError
 from gpustate.model.asks import Ask
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.masked import AskMasked
-from gpustate.model.node import Node
+from gpustate.model.node import NOT_AS_WRITTEN, Node
 from gpustate.remote import batch
 
 T = TypeVar("T")
@@ -106,3 +106,29 @@ def test_masked_are_links_to_nothing_and_empty_files_and_nothing_else(tmp_path: 
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert {"a.service", "b.timer"} <= set(said.stdout.split())
     assert not {"c.service", "d.service", "e.service.d"} & set(said.stdout.split())
+
+
+@root
+@pytest.mark.parametrize(
+    ("owner", "mode", "told"),
+    [
+        (0, 0o600, ""),
+        (0, 0o400, ""),
+        (0, 0o644, "owner 0:0, mode 0644"),
+        (0, 0o620, "owner 0:0, mode 0620"),
+        (0, 0o000, "owner 0:0, mode 0000"),
+        (1, 0o600, "owner 1:1, mode 0600"),
+    ],
+)
+def test_a_file_for_root_alone_is_as_written_while_nobody_else_gets_at_it(
+    tmp_path: Path, owner: int, mode: int, told: str
+) -> None:
+    path = tmp_path / "a.read"
+    assert Here().otherwise(str(path), private=True) == ""
+    path.write_text("a\n")
+    os.chown(path, owner, owner)
+    path.chmod(mode)
+    assert Here().otherwise(str(path), private=True) == told
+    text = Here().own_text(str(path), private=True)
+    assert text == (f"[{told}: not as written]\na\n" if told else "a\n")
+    assert bool(told) is (text or "").startswith(NOT_AS_WRITTEN)

@@ -246,3 +246,17 @@ def test_it_keeps_the_contract() -> None:
     check_contract(ImexRunning(nodes=NODES), rack())
     check_contract(ImexRunning(domains={DOMAIN: NODES}, config={"LOG_LEVEL": 3}), rack())
     check_contract(ImexRunning(managed_by="compute-domains"), rack())
+
+
+def test_a_list_of_nodes_with_another_mode_is_written_again_and_nothing_restarts() -> None:
+    one, state = rack(), ImexRunning(nodes=NODES)
+    list(converge(state, one))
+    one.modes[NODES_PATH] = 0o666
+    one.done.clear()
+    first, second = converge(state, one)
+    assert (first.fields, first.disruption) == ({"nodes_file"}, Disruption.NONE)
+    assert [step.label for step in one.done] == [f"write {NODES_PATH}"]
+    assert not second
+    # Without a list in the policy the file is the administrator's.
+    one.modes[NODES_PATH] = 0o666
+    assert not ImexRunning().plan(ImexRunning().probe(one))

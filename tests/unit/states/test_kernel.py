@@ -144,3 +144,15 @@ def test_a_wrong_policy_is_an_error_of_the_text(policy: object) -> None:
 @pytest.mark.parametrize("policy", ["follow", "hold", NEW])
 def test_it_keeps_the_contract_of_every_state(policy: str) -> None:
     check_contract(KernelKept(policy=policy), World())
+
+
+def test_a_list_that_others_may_read_or_write_is_written_again() -> None:
+    node = World()
+    state = KernelKept(policy="hold")
+    list(converge(state, node))
+    assert node.modes[HELD_PATH] == 0o600
+    node.modes[HELD_PATH] = 0o666
+    first, last = converge(state, node)
+    assert (first.fields, first.disruption) == ({"record"}, Disruption.NONE)
+    assert not last
+    assert node.modes[HELD_PATH] == 0o600

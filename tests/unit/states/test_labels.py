@@ -164,3 +164,16 @@ def test_the_machine_is_read_from_what_the_node_printed() -> None:
     assert ask.parse(Answer(0, b"config=00\n")) == Machine(None, None)
     with pytest.raises(ProbeError):
         ask.parse(Answer(0, b"config=zz\n"))
+
+
+@pytest.mark.parametrize("timestamp", [False, True])
+def test_a_file_that_only_root_can_read_is_written_again(timestamp: bool) -> None:
+    fake = node()
+    state = GpuLabels(timestamp=timestamp)
+    list(converge(GpuLabels(), fake))
+    fake.modes[PATH] = 0o600
+    plan = state.plan(state.probe(fake))
+    assert plan.fields == {"text"}
+    assert "mode 0600" in str(plan.changes[0].before)
+    (step,) = state.apply(state.probe(fake), plan)
+    assert f"put {PATH} 0644" in step.script()

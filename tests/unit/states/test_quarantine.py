@@ -126,3 +126,13 @@ def test_what_makes_no_sense_is_refused_before_any_node(gpus: object, said: str)
 
 def test_it_keeps_the_contract() -> None:
     check_contract(build(GpuQuarantine, {"gpus": [of(UUIDS[0])]}), World(COMMAND).node())
+
+
+def test_a_file_that_others_may_write_is_written_again() -> None:
+    world = World()
+    world.run(gpus=[of(UUIDS[0])])
+    fake = world.node()
+    fake.files["$G/quarantine.json"] = "{}"
+    assert world.state.plan(world.state.probe(fake)).fields == {"file"}
+    fake.modes["$G/quarantine.json"] = 0o600
+    assert not world.state.plan(world.state.probe(fake))

@@ -307,3 +307,13 @@ def test_a_key_that_apt_cannot_read_is_brought_anew(
     assert only.label.startswith(step)
     fake.answers[ask] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
+
+
+def test_lists_are_read_again_where_others_may_change_what_says_that_they_were() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    list(converge(state, fake))
+    assert fake.modes[state.stamp_path] == 0o600
+    fake.modes[state.stamp_path] = 0o666
+    first, last = converge(state, fake)
+    assert first.fields == {"lists_read"}
+    assert not last

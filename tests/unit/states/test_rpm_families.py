@@ -85,6 +85,21 @@ def test_the_vendors_repository_is_written_fetched_and_taken_away(
     assert not [step for step in steps if isinstance(step, ops.AptUpdate)]
 
 
+@pytest.mark.parametrize("manager", ["dnf", "zypper"])
+def test_a_repo_file_with_another_mode_is_written_again(manager: str) -> None:
+    os_id, version = ("rocky", "9.6") if manager == "dnf" else ("sles", "15.7")
+    node = FakeNode(facts=facts(os_id, version, manager), shell={"": (0, "")})
+    state, path = ToolkitRepository(), rpm.sources_path(manager, "toolkit-repository")
+    node.files[path] = state.desired(state.probe(node)).sources_text or ""
+    assert "sources_text" not in state.plan(state.probe(node)).fields
+    node.modes[path] = 0o600
+    seen = state.probe(node)
+    plan = state.plan(seen)
+    assert "sources_text" in plan.fields
+    (step,) = [s for s in state.apply(seen, plan) if isinstance(s, ops.PutText) and s.path == path]
+    assert (step.mode, step.text) == (0o644, node.files[path])
+
+
 def test_another_source_of_nvidia_packages_is_refused_with_its_file() -> None:
     path = "/etc/yum.repos.d/cuda-rhel9.repo"
     text = f"[cuda]\nname=cuda\nbaseurl={CUDA}/rhel8/x86_64\nenabled=1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from gpustate import Disruption, NodeFacts, PciGpu
@@ -128,3 +129,22 @@ def test_places_are_read_from_what_the_node_printed() -> None:
     assert places.cpus == (Cpu(0, 0, 0, 0),)
     assert places.caps == {(0, 7, None): 66, (0, 7, 0): 67}
     assert places.topology == TOPO
+
+
+def test_a_file_of_ours_is_mended_and_one_of_the_site_keeps_its_owner_and_mode() -> None:
+    kept = f"/var/lib/gpustate/originals/{hashlib.sha256(GRES.encode()).hexdigest()[:24]}"
+    fake = node()
+    list(converge(SlurmGres(), fake))
+    fake.files[f"{kept}.path"] = GRES
+    fake.modes |= {GRES: 0o600, NODE: 0o666}
+    fake.done.clear()
+    first, last = converge(SlurmGres(), fake)
+    assert first.fields == {"gres_file", "node_text"}
+    assert first.disruption == Disruption.NONE
+    assert {step.label for step in fake.done} == {f"write {GRES}", f"write {NODE}"}
+    assert (fake.modes[GRES], fake.modes[NODE]) == (0o644, 0o644)
+    assert not last
+
+    fake.files[kept] = "# site\n"
+    fake.modes[GRES] = 0o640
+    assert not SlurmGres().plan(SlurmGres().probe(fake))

@@ -25,7 +25,7 @@ class Guest(FakeNode):
     """A machine whose licence comes when gridd is restarted with a token."""
 
     def __init__(self, **more: Any) -> None:
-        self.mode = 0o744
+        self.mode, self.owner = 0o744, 0
         settings: dict[str, Any] = {
             "units": {UNIT: "active"},
             "files": {CONF_PATH: CONF, TEMPLATE_PATH: TEMPLATE},
@@ -40,7 +40,7 @@ class Guest(FakeNode):
 
         if TOKEN_PATH not in self.files:
             return {}
-        return {TOKEN_PATH: FileStat("file", self.mode, 0, 0, 1)}
+        return {TOKEN_PATH: FileStat("file", self.mode, self.owner, 0, 1)}
 
     def _said(self) -> str:
         token = self.files.get(TOKEN_PATH)
@@ -95,6 +95,10 @@ def test_a_token_that_anybody_may_change_is_mended(token: str) -> None:
     node.mode = 0o777
     (plan,) = converge(state, node, rounds=0)
     assert plan.fields == {"token_mode"}
+    node.mode, node.owner = 0o744, 1000
+    (plan,) = converge(state, node, rounds=0)
+    assert plan.fields == {"token_mode"}
+    assert "owner 1000:0" in str(plan.changes)
 
 
 def test_neither_plan_nor_parameters_nor_labels_hold_the_secret(token: str) -> None:
