@@ -30,8 +30,7 @@ from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
 UNIT = services.ENGINE_UNIT
-DROP_IN_FOLDER = f"/etc/systemd/system/{UNIT}.d"
-DROP_IN_PATH = f"{DROP_IN_FOLDER}/gpustate.conf"
+DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
 _LOOK = f"""
 if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
@@ -265,11 +264,6 @@ class DcgmRunning(State[Observed]):
         if seen.drop_in is not None:
             yield ops.RemoveFile(DROP_IN_PATH)
             yield ops.ForgetOriginal(DROP_IN_PATH)
-            yield ops.Run(
-                f"rmdir {DROP_IN_FOLDER} 2>/dev/null || :\neffect removed",
-                f"remove {DROP_IN_FOLDER} if it is empty",
-                timeout=30,
-            )
             yield ops.DaemonReload()
         if "packages" in plan.fields:
             yield ops.remove(seen.manager, tuple(seen.packages))

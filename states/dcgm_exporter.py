@@ -36,8 +36,7 @@ from gpustate.text.numbers import whole
 
 UNIT = services.EXPORTER_UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-DROP_IN_FOLDER = f"{UNIT_PATH}.d"
-DROP_IN_PATH = f"{DROP_IN_FOLDER}/gpustate.conf"
+DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 
 _LOOK = f"""
@@ -379,13 +378,13 @@ class DcgmExporterRunning(State[Observed]):
                 yield from _removed(path)
         if seen.counters is not None:
             yield from _removed(COUNTERS_PATH)
-        # What a scheduler wrote into the job mapping folder is not ours.
-        jobs = f"rmdir -p {self.job_mapping} 2>/dev/null || :\n" if self.job_mapping else ""
-        yield ops.Run(
-            f"{jobs}rmdir {DROP_IN_FOLDER} 2>/dev/null || :\neffect removed",
-            "remove the folders that are empty",
-            timeout=30,
-        )
+        if self.job_mapping:
+            # What a scheduler wrote into it is not ours, nor is a folder that was there before.
+            yield ops.Run(
+                f"left_folders {self.job_mapping}/job\neffect removed",
+                f"remove {self.job_mapping} if it is empty",
+                timeout=30,
+            )
         yield ops.DaemonReload()
         if "package" in plan.fields and seen.package is not None:
             yield ops.remove(seen.manager, (seen.package,))

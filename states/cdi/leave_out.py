@@ -67,10 +67,6 @@ def steps(seen: Observed, after: Observed) -> Iterator[Step]:
     for path in sorted(set(seen.dropins) - set(after.dropins)):
         yield ops.RemoveFile(path)
         yield ops.ForgetOriginal(path)
-        folder = path.rpartition("/")[0]
-        yield ops.Run(
-            f"rmdir {folder} 2>/dev/null || :; effect removed", f"remove {folder} if it is empty"
-        )
     if seen.dropins != after.dropins:
         yield ops.DaemonReload()
     if after.program == NONE != seen.program:

@@ -7,7 +7,7 @@ import shlex
 from gpustate import ops
 from gpustate.ops.modsign import CERTIFICATE_PATH, FOLDER, KEY_PATH
 from gpustate.ops.steps import Run
-from gpustate.states.secure_boot.observed import CONF_PATH, PASSWORD_PATH
+from gpustate.states.secure_boot.observed import PASSWORD_PATH
 
 #: Read by the controller, and gone then; see :mod:`gpustate.run.ledger`.
 ONCE = "/run/gpustate/once"
@@ -67,7 +67,6 @@ def destroy() -> Run:
     """No module can be signed with it any more."""
     return ops.Run(
         f"[ ! -e {KEY_PATH} ] || shred -u {KEY_PATH} 2>/dev/null || rm -f {KEY_PATH}\n"
-        f"rm -rf {FOLDER}; d={CONF_PATH.rpartition('/')[0]}\n"
-        'for d in $d ${d%/*}; do dpkg -S "$d" >/dev/null 2>&1 || rmdir "$d" 2>/dev/null || :; done\neffect destroyed',
+        f"rm -rf {FOLDER}\neffect destroyed",
         "destroy the key pair",
     )

@@ -112,6 +112,21 @@ def test_a_folder_that_a_package_made_for_a_file_that_was_noted_goes_with_it(
     assert not path.parent.exists()
 
 
+def test_a_folder_that_a_step_made_goes_once_it_is_empty_and_one_that_was_there_stays(
+    place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    made, theirs = tmp_path / "theirs/made/jobs", tmp_path / "theirs"
+    leave = one(ops.Run(f"left_folders {made}/job; left_folders {theirs}/job", "leave the folders"))
+    place.run(one(ops.Run(f"folder {made}; folder {theirs}", "make the folders")))
+    (made / "0").touch()
+    place.run(leave)
+    assert made.is_dir()
+    (made / "0").unlink()
+    place.run(leave)
+    assert os.listdir(theirs) == []
+
+
 def test_a_folder_that_others_use_or_that_a_package_owns_stays(
     place: Place, tmp_path: Path
 ) -> None:

@@ -250,7 +250,6 @@ class Pair(Node):
         self.answers["AskQuarantine"] = lambda _: self.out
         self.runs |= {
             "with nvidia-ctk": lambda _: self.write(),
-            "if it is empty": lambda _: None,
             f"remove {leave_out.FOLDER}": lambda _: self.forget_program(),
         }
 

@@ -41,7 +41,6 @@ def node(driver: str = "580.65.06", *, foreign: bool = False, **more: Any) -> Fa
         "files": version_file(driver) if driver else {},
         "candidates": offered,
         "shell": {"MainPID": look},
-        "runs": {"if it is empty": lambda _: None},
     }
     return FakeNode(**{**settings, **more})
 

@@ -57,7 +57,6 @@ class World:
             "shell": {"MainPID": self.look, "/dev/tcp": self.scrape},
             "runs": {
                 "make the folder": self.make,
-                "folders that are": lambda _: None,
                 "if it is empty": lambda _: None,
             },
         }
