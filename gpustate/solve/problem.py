@@ -147,8 +147,8 @@ class Problem:
         if not self.wanted.precompiled:
             return ()
         branch, is_open = driverset.branch_of(candidate.version), candidate.module_type == OPEN
-        stem = Scheme.fill(candidate.scheme.prebuilt, branch, is_open)
-        names = (stem.replace("{k}", kernel) for kernel in self.kernels)
+        stems = [Scheme.fill(name, branch, is_open) for name in candidate.scheme.prebuilt]
+        names = (stem.replace("{k}", kernel) for kernel in self.kernels for stem in stems)
         return tuple(name for name in names if self.universe.of(name, candidate.origin))
 
     def wants(self, version: str) -> bool:

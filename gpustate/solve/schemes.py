@@ -18,7 +18,7 @@ from gpustate.text.driverschemes import Scheme
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf.
 RPM_SYSTEMS = driverschemes.RHEL
 
-_RPM = replace(driverschemes.of("rhel")[0], prebuilt="")
+_RPM = replace(driverschemes.of("rhel")[0], prebuilt=())
 
 
 def of(os_id: str) -> tuple[Scheme, ...]:

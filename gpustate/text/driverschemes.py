@@ -6,8 +6,10 @@ the node's own repositories offer (:mod:`gpustate.text.driverset`).
 Surprising: NVIDIA's Ubuntu packages carried the branch in their names up to 580 and no longer do from 590 on;
 Ubuntu's own still do. NVIDIA's packages for RHEL and its kin, and for Amazon Linux, have the same names in every
 branch. For SUSE they carry a generation (G06, G07) that moves with the branch, and since 575 they are built by
-DKMS, where before a package (KMP) brought the modules. A signed KMP has a version that goes on with the kernel it
-was built for (``580.126.09_k6.4.0_150600.21-...``), and fits other kernels of its service pack.
+DKMS, where before a package (KMP) brought the modules. SUSE itself builds and signs KMPs of the open modules, of two
+kinds that exclude each other: ``-signed-cuda-kmp`` at the versions of NVIDIA's CUDA repository, ``-signed-kmp`` at
+those of its graphics repository. Their versions go on with the kernel they were built for
+(``580.126.09_k6.4.0_150600.21-...``), and they fit other kernels of its service pack.
 
 Sources:
     NVIDIA driver installation guide r615 (compute-only sets, streams); NVIDIA/gpu-driver-container, ubuntu24.04 and
@@ -15,8 +17,11 @@ Sources:
     dkms-open-nvidia.spec (kmod-nvidia-open-dkms conflicts with kmod-nvidia-latest-dkms, both provide
     nvidia-kmod); NVIDIA/yum-packaging-precompiled-kmod, kmod-nvidia.spec (name of a precompiled module, x86_64);
     mizdebsk/radii, internal/nvidia tests (kmod-nvidia-open-... and kmod-64k-nvidia-open-... of RHEL 10). SUSE's
-    BCI-dockerfile-generator, NVIDIA driver images (names by branch, G05 to G07, DKMS since 575); SUSE security
-    notices of nvidia-open-driver-G06-signed (names and versions of signed KMPs).
+    BCI-dockerfile-generator, NVIDIA driver images (names by branch, G05 to G07, DKMS since 575; signed KMPs of G07 for
+    SLES 15 SP7 and 16.0); SUSE security notices of nvidia-open-driver-G06-signed (names and versions of signed KMPs);
+    build.opensuse.org, nvidia-open-driver-G06-signed.spec (kinds gfx and cuda, each with its own version); redhat,
+    MicroShift with GPUs (streams of the preview repository); awslabs and aws, images of Amazon Linux 2023 (nvidia-release
+    and its packages have NVIDIA's names).
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class Scheme:
         compute, full: packages that must be there besides, without and with display libraries.
         full_open, full_proprietary: metapackages of the full set.
         wanted: taken along where they are offered.
-        prebuilt: name of the package with modules built for one kernel, "" for none.
+        prebuilt: names of packages with modules built for one kernel, of which one is needed; the first is preferred.
         branches: the first and the last branch that has these names.
         dkms: modules are built on the node by DKMS; otherwise they come with the package.
     """
@@ -62,7 +67,7 @@ class Scheme:
     full_open: str
     full_proprietary: str
     wanted: tuple[str, ...]
-    prebuilt: str = ""
+    prebuilt: tuple[str, ...] = ()
     branches: tuple[int, int] = (0, 9999)
     dkms: bool = True
 
@@ -93,13 +98,17 @@ class Scheme:
         """A name with branch and module type in their places."""
         return name.replace("{b}", str(branch)).replace("{o}", "-open" if is_open else "")
 
-    def built_for(self, kernel: str, version: str, module_type: str) -> str:
-        """The package with modules of one version, built for one kernel."""
-        name = self.fill(self.prebuilt, int(version.partition(".")[0]), module_type == OPEN)
+    def built_for(self, kernel: str, version: str, module_type: str) -> tuple[str, ...]:
+        """Packages with modules of one version, built for one kernel; one of them is needed."""
         manager = {"rhel": "dnf", "suse": "zypper"}.get(self.os_id, "apt")
-        for key, value in {"v": version, **kernelnames.parts(manager, kernel)}.items():
-            name = name.replace(f"{{{key}}}", value)
-        return name
+        parts = {"v": version, **kernelnames.parts(manager, kernel)}
+        names: list[str] = []
+        for stem in self.prebuilt:
+            name = self.fill(stem, int(version.partition(".")[0]), module_type == OPEN)
+            for key, value in parts.items():
+                name = name.replace(f"{{{key}}}", value)
+            names.append(name)
+        return tuple(names)
 
 
 SCHEMES = (
@@ -129,7 +138,7 @@ SCHEMES = (
         "nvidia-driver-{b}-server-open",
         "nvidia-driver-{b}-server",
         ("nvidia-compute-utils-{b}-server", "nvidia-modprobe"),
-        prebuilt="linux-modules-nvidia-{b}-server{o}-{k}",
+        prebuilt=("linux-modules-nvidia-{b}-server{o}-{k}",),
     ),
     Scheme(
         "NVIDIA's repository for Ubuntu",
@@ -157,7 +166,7 @@ SCHEMES = (
         "nvidia-open",
         "cuda-drivers",
         ("nvidia-persistenced", "nvidia-modprobe"),
-        prebuilt="kmod{s}-nvidia{o}-{v}-{r}",
+        prebuilt=("kmod{s}-nvidia{o}-{v}-{r}",),
     ),
     Scheme(
         "NVIDIA's repository for SUSE",
@@ -167,7 +176,10 @@ SCHEMES = (
         "nvidia-open",
         "cuda-drivers",
         ("nvidia-persistenced", "nvidia-modprobe"),
-        prebuilt="nvidia{o}-driver-G07-signed-cuda-kmp-{f}",
+        prebuilt=(
+            "nvidia{o}-driver-G07-signed-cuda-kmp-{f}",
+            "nvidia{o}-driver-G07-signed-kmp-{f}",
+        ),
         branches=(590, 999),
     ),
     Scheme(
@@ -178,7 +190,10 @@ SCHEMES = (
         "nvidia-open",
         "cuda-drivers",
         ("nvidia-persistenced", "nvidia-modprobe"),
-        prebuilt="nvidia{o}-driver-G06-signed-cuda-kmp-{f}",
+        prebuilt=(
+            "nvidia{o}-driver-G06-signed-cuda-kmp-{f}",
+            "nvidia{o}-driver-G06-signed-kmp-{f}",
+        ),
         branches=(550, 589),
     ),
     Scheme(
@@ -208,8 +223,11 @@ def is_rpm(os_id: str) -> bool:
 
 def streams(branch: int, module_type: str, *, prebuilt: bool) -> tuple[str, ...]:
     """The module streams that have a driver: the one of its branch, and the one that follows the newest."""
+    if prebuilt and module_type == OPEN:
+        # Signed by Red Hat, in NVIDIA's preview repository.
+        return f"{branch}-open-gpu", "latest-open-gpu"
     if prebuilt:
-        return () if module_type == OPEN else (str(branch), "latest")
+        return str(branch), "latest"
     if module_type == OPEN:
         return f"{branch}-open", "open-dkms"
     return f"{branch}-dkms", "latest-dkms"

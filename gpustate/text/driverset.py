@@ -208,7 +208,11 @@ def target(
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
     for kernel in prebuilt if use_prebuilt else ():
-        name = scheme.built_for(kernel, version, module_type)
+        names = scheme.built_for(kernel, version, module_type)
+        name = _built(names, version, installed, available)
+        for other in names:
+            if other != name:
+                packages.pop(other, None)
         offers = available.get(name, ())
         if any_version_fits(name) and offers:
             packages[name] = installed.get(name) or max(offers, key=version_key)
@@ -227,7 +231,18 @@ def covers(
 ) -> bool:
     """There is a package with built modules of a version for every one of some kernels."""
     names = [scheme.built_for(kernel, version, module_type) for kernel in kernels]
-    return bool(names) and all(at_version(available.get(name, ()), version) for name in names)
+    return bool(names) and all(
+        any(at_version(available.get(name, ()), version) for name in some) for some in names
+    )
+
+
+def _built(
+    names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
+) -> str:
+    """The one to take of packages with built modules for one kernel: what is there, else the first that is offered."""
+    there = [n for n in names if driver_version(installed.get(n, "")) == version]
+    offered = [n for n in names if at_version(available.get(n, ()), version)]
+    return next(iter((*there, *offered, *names)))
 
 
 def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> None:

@@ -93,10 +93,11 @@ class DriverParameters(State[Observed]):
     def flavoured(self) -> tuple[str, ...]:
         """Packages with built modules that zypper is asked about, by the flavour of the kernel."""
         return tuple(
-            scheme.fill(scheme.prebuilt, 0, is_open)
+            scheme.fill(name, 0, is_open)
             for scheme in driverschemes.of("sles")
+            for name in scheme.prebuilt
             for is_open in (True, False)
-            if scheme.prebuilt and self.precompiled is not False
+            if self.precompiled is not False
         )
 
     def _branches(self) -> tuple[int, ...]:

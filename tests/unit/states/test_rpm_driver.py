@@ -307,6 +307,33 @@ def test_signed_modules_of_suse_fit_by_the_driver_in_their_version() -> None:
     assert "nvidia-open-driver-G06" not in wanted.packages
 
 
+@pytest.mark.parametrize(
+    ("kernel", "flavour"),
+    [(SLE15, "default"), (SLE15.replace("default", "azure"), "azure")],
+    ids=["default", "azure"],
+)
+def test_signed_modules_of_either_kind_are_taken_and_never_both(kernel: str, flavour: str) -> None:
+    stem = "nvidia-open-driver-G06-signed"
+    graphics, cuda = f"{stem}-kmp-{flavour}", f"{stem}-cuda-kmp-{flavour}"
+    build = "580.65.06_k6.4.0_150600.21-150600.3.85.1"
+    state = DriverInstalled(branch=580)
+    node = stocked("sles", "15.7", kernel)
+    # What fits another version is no choice.
+    node.offer((cuda,), "580.126.09_k6.4.0_150600.21-150600.3.85.1")
+    node.offer((graphics,), build)
+    wanted = state.desired(state.probe(node)).packages
+    assert (wanted.get(graphics), cuda in wanted) == (build, False)
+    node.installed |= wanted
+    # With both at that version the one that is there stays, and on a fresh node CUDA's is taken.
+    node.offer((cuda,), build)
+    wanted = state.desired(state.probe(node)).packages
+    assert (graphics in wanted, cuda in wanted) == (True, False)
+    fresh = stocked("sles", "15.7", kernel)
+    fresh.offer((graphics, cuda), build)
+    wanted = state.desired(state.probe(fresh)).packages
+    assert (graphics in wanted, cuda in wanted) == (False, True)
+
+
 # --- the stream, what was interrupted, what is taken away --------------------------------------
 
 

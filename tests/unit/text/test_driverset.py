@@ -197,3 +197,40 @@ def test_every_name_of_every_scheme_is_pinned(os_id: str) -> None:
     pinned = set(drivernames.pin_names(os_id))
     assert set(driverset.names_to_ask(os_id, drivernames.KNOWN_BRANCHES)) <= pinned
     assert not pinned & set(drivernames.TOOLKIT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("branch", "kind", "prebuilt", "names"),
+    [
+        (580, OPEN, False, ("580-open", "open-dkms")),
+        (580, PROPRIETARY, False, ("580-dkms", "latest-dkms")),
+        (580, PROPRIETARY, True, ("580", "latest")),
+        (570, OPEN, True, ("570-open-gpu", "latest-open-gpu")),
+    ],
+)
+def test_a_stream_has_one_kind_of_modules(
+    branch: int, kind: str, prebuilt: bool, names: tuple[str, ...]
+) -> None:
+    assert driverschemes.streams(branch, kind, prebuilt=prebuilt) == names
+
+
+#: Packages that hold built modules, under names of public repositories; and some that hold none.
+BUILT = {
+    "nvidia-open-driver-G06-signed-kmp-default": True,
+    "nvidia-open-driver-G06-signed-cuda-kmp-azure": True,
+    "nvidia-open-driver-G07-signed-cuda-kmp-default": True,
+    "nvidia-open-driver-G07-signed-kmp-meta": True,
+    "nv-prefer-signed-open-driver": True,
+    "nv-prefer-signed-open-driver-G07": True,
+    "kmod-nvidia-open-580.126.09-6.12.0-124.8.1": True,
+    "kmod-64k-nvidia-open-580.126.09-6.12.0-124.8.1": True,
+    "kmod-nvidia-open-dkms": False,
+    "kmod-nvidia-latest-dkms": False,
+    "nvidia-open-driver-G06": False,
+    "nvidia-open-driver-G06-kmp-default": False,
+}
+
+
+@pytest.mark.parametrize(("name", "built"), BUILT.items())
+def test_packages_with_built_modules_are_known_by_name(name: str, built: bool) -> None:
+    assert bool(driverschemes.BUILT_MODULES.match(name)) is built
