@@ -48,6 +48,7 @@ class DriverRepository(RepositoryState):
     """
 
     name: ClassVar[str] = "driver-repository"
+    driver: ClassVar[bool] = True
     origin: Literal["vendor", "distribution", "mirror"] = "vendor"
 
     @property

@@ -45,6 +45,7 @@ class RepositoryState(RepositoryParameters):
     """What both repositories do; :class:`RepositoryParameters` is what they take."""
 
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    driver: ClassVar[bool] = False  # the driver is in it
     stable: ClassVar[tuple[str, ...] | None] = (
         "sources_text",
         "fingerprints",
@@ -150,7 +151,7 @@ class RepositoryState(RepositoryParameters):
             foreign=tuple(
                 f"{s.file}:{s.line}: {s.uri}"
                 for s in others
-                if rpm.is_foreign(s, where) and self._same_packages(s.uri)
+                if rpm.is_foreign(s, where, driver=self.driver) and self._same_packages(s.uri)
             ),
             conflicts=(),
             cdroms=(),

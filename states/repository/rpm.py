@@ -17,6 +17,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +36,10 @@ LISTS = (
 )
 #: Like apt's: lower is better here, and 99 is what others have.
 PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
+#: NVIDIA's graphics repositories for SUSE: the driver, at other versions than the CUDA repository has.
+GRAPHICS = re.compile(r"//download\.nvidia\.")
+#: Amazon's own repository of NVIDIA's packages; the package nvidia-release brings it.
+AMAZON = "amazonlinux-nvidia"
 _RHEL = frozenset({"rhel", "rocky", "almalinux", "ol", "centos"})
 _CUDA_KEY = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
 
@@ -165,9 +170,15 @@ def others(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, .
     )
 
 
-def is_foreign(source: RpmSource, where: Repository) -> bool:
+def is_foreign(source: RpmSource, where: Repository, *, driver: bool) -> bool:
+    """A repository has NVIDIA's packages and is not the one that is wanted.
+
+    Args:
+        driver: those of the driver are meant.
+    """
+    graphics = GRAPHICS.search(source.uri) or source.id == AMAZON
     return (
-        bool(FOREIGN.search(source.uri))
+        bool(FOREIGN.search(source.uri) or (driver and graphics))
         and source.uri != where.uri
         and "gpustate-" not in source.id
     )

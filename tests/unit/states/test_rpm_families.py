@@ -111,6 +111,33 @@ def test_another_source_of_nvidia_packages_is_refused_with_its_file() -> None:
     assert DriverRepository().refuse(DriverRepository().probe(node)) is None
 
 
+@pytest.mark.parametrize(
+    ("os_id", "version", "path", "text"),
+    [
+        (
+            "sles",
+            "15.7",
+            "/etc/zypp/repos.d/nvidia.repo",
+            "[nvidia]\nbaseurl=https://download.nvidia.com/suse/sle15sp7\n",
+        ),
+        (
+            "amzn",
+            "2023",
+            "/etc/yum.repos.d/amazonlinux-nvidia.repo",
+            "[amazonlinux-nvidia]\nmirrorlist=https://repos.example/nvidia/mirrors/latest/x86_64/mirror.list\n",
+        ),
+    ],
+)
+def test_other_repositories_of_the_driver_are_refused_for_the_driver_alone(
+    os_id: str, version: str, path: str, text: str
+) -> None:
+    manager = "zypper" if os_id == "sles" else "dnf"
+    node = FakeNode(facts=facts(os_id, version, manager), files={path: text}, shell={"": (0, "")})
+    state = DriverRepository()
+    assert f"NVIDIA packages also come from {path}:1" in str(state.refuse(state.probe(node)))
+    assert ToolkitRepository().refuse(ToolkitRepository().probe(node)) is None
+
+
 @pytest.mark.parametrize("manager", ["dnf", "zypper"])
 def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: str) -> None:
     offers = {name: [("1.18.0-1", "x"), ("1.17.8-1", "x")] for name in PACKAGES}
