@@ -17,7 +17,6 @@ import hashlib
 import re
 
 from gpustate.model import chain_data as chain
-from gpustate.model import device_nodes
 from gpustate.text import quarantine, xids
 from gpustate.text.nvml_report import NvmlFacts
 
@@ -47,6 +46,19 @@ done
     + quarantine.SCRIPT
 )
 
+#: Prints ``cap=PATH NUMBERS 1 MODE NAME`` for each capability of an instance, with the major number of nvidia-caps in ``c``; those of
+#: ``mig/config`` and ``mig/monitor``, which only programs that divide GPUs open, where their nodes are there.
+CAPS = r"""  [ -z "$c" ] || for g in "$PROC"/driver/nvidia/capabilities/mig/config "$PROC"/driver/nvidia/capabilities/mig/monitor \
+    "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
+    [ -r "$g" ] || continue
+    m=; w=292; u=1; while IFS=': ' read -r n x; do
+      case $n in DeviceFileMinor) m=$x ;; DeviceFileMode) w=$x ;; DeviceFileModify) u=$x ;; esac
+    done <"$g"
+    [ -n "$m" ] && [ "$u" != 0 ] || continue
+    case $g in */access) ;; *) [ -e "/dev/nvidia-caps/nvidia-cap$m" ] || continue ;; esac
+    g=${g#*/capabilities/}; echo "cap=/dev/nvidia-caps/nvidia-cap$m $c:$m 1 $w ${g%/access}"
+  done
+"""
 #: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
 CHAIN_SCRIPT = (
     r"""
@@ -87,7 +99,7 @@ c=; while read -r a n; do
   [ "$n" != nvidia-caps ] || c=$a
 done <"$PROC/devices"
 """
-    + device_nodes.CAPS
+    + CAPS
     + r"""set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
 [ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
 version() { # key program

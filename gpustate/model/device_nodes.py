@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpustate.model.chain_seen import CAPS
 from gpustate.text.numbers import hexadecimal
 
 #: Sets ``a``, ``v`` and ``c``: major numbers of nvidia, nvidia-uvm and nvidia-caps; empty where there is none.
@@ -29,19 +30,6 @@ _MAJORS = r"""a=195; v=; c=; while read -r n m; do
       *' nvidia'|*' nvidia-frontend') a=$n ;; *' nvidia-uvm') v=$n ;; *' nvidia-caps') c=$n ;;
     esac
   done <"$PROC/devices"
-"""
-#: Prints ``cap=PATH NUMBERS 1 MODE NAME`` for each capability of an instance, with ``c`` as in ``_MAJORS``; those of
-#: ``mig/config`` and ``mig/monitor``, which only programs that divide GPUs open, where their nodes are there.
-CAPS = r"""  [ -z "$c" ] || for g in "$PROC"/driver/nvidia/capabilities/mig/config "$PROC"/driver/nvidia/capabilities/mig/monitor \
-    "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
-    [ -r "$g" ] || continue
-    m=; w=292; u=1; while IFS=': ' read -r n x; do
-      case $n in DeviceFileMinor) m=$x ;; DeviceFileMode) w=$x ;; DeviceFileModify) u=$x ;; esac
-    done <"$g"
-    [ -n "$m" ] && [ "$u" != 0 ] || continue
-    case $g in */access) ;; *) [ -e "/dev/nvidia-caps/nvidia-cap$m" ] || continue ;; esac
-    g=${g#*/capabilities/}; echo "cap=/dev/nvidia-caps/nvidia-cap$m $c:$m 1 $w ${g%/access}"
-  done
 """
 _FOUND = """for n in @GLOBS@; do if [ -e "$n" ]; then set -- "$@" "$n"; fi; done
   [ $# = 0 ] || stat -L -c 'found=%n|%F|%t|%T' "$@"
@@ -119,4 +107,4 @@ def wrong(wanted: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(told))
 
 
-__all__ = ["CAPABILITIES", "CAPS", "NODES", "make", "wrong"]
+__all__ = ["CAPABILITIES", "NODES", "make", "wrong"]
