@@ -100,7 +100,7 @@ class BundleInPlace(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         said = node.shell(_LOOK).stdout
-        conf, sources, key = (node.read_text(p) for p in (APT_CONF, SOURCES_PATH, KEY_PATH))
+        conf, sources, key = (node.own_text(p) for p in (APT_CONF, SOURCES_PATH, KEY_PATH))
         lists = node.shell(f"ls {_LISTS} | grep gpustate-bundle || :").stdout.split()
         wanted = self._wanted_id()
         target = self._target(facts.distribution, facts.machine)

@@ -89,8 +89,8 @@ class CdiSpecification(State[Observed]):
         units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
         world = observed.world(version, keys, node.ask(AskQuarantine()))
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
-        dropins = {path: node.read_text(path) for path in paths}
-        program = {path: node.read_text(path) for path in leave_out.program()}
+        dropins = {path: node.own_text(path) for path in paths}
+        program = {path: node.own_text(path) for path in leave_out.program()}
         stale, present, leftovers, foreign = observed.judged(specs, world)
         return Observed(
             stale=stale if facts.systemd else (),

@@ -32,7 +32,7 @@ done
 def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:
     """Everything but who uses what, which matters only when something is to change."""
     said = node.shell(_PROBE)
-    texts = node.read_texts(FILES)
+    texts, stats = node.read_texts(FILES), node.stats(FILES)
     unit_text = node.own_text(UNIT_PATH)
     link = node.stats(UNIT_LINK)
     units = node.units(MANAGER, *clients)
@@ -40,6 +40,10 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     rows = [line.partition("=")[::2] for line in said.stdout.splitlines()]
     state = next((value for key, value in rows if key == "state"), "/var/lib/gpustate")
     files = {path.rpartition("/")[2]: text for path, text in texts.items()}
+    for path, stat in stats.items():
+        name, told = path.rpartition("/")[2], stat.otherwise()
+        if told and name in ("layout", "restore"):
+            files[name] = f"[{told}: not as written]\n{files.get(name, '')}"
     # nvidia-smi does not tell them; who has a GPU open is known by them.
     minors: dict[str, str] = {}
     for key, value in rows:

@@ -13,7 +13,7 @@ from gpustate.errors import PolicyError
 from gpustate.mig.live import uses_of
 from gpustate.model.asks import Answer
 from gpustate.model.building import build, parameters
-from gpustate.model.file_asks import FileTexts
+from gpustate.model.file_asks import FileStat, FileTexts
 from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import Reboot
 from gpustate.states.mig import MigLayoutApplied
@@ -273,6 +273,20 @@ def test_a_capability_without_its_node_is_made_at_no_cost_and_left_alone_by_remo
     assert "mknod" in step.script()
     gone = MigLayoutApplied(ensure="absent")
     assert not gone.plan(gone.probe(fake))
+
+
+def test_what_runs_at_boot_is_written_again_where_others_may_change_it() -> None:
+    wanted = MigLayoutApplied("all-balanced")
+    fake = node(gpu())
+    seen = wanted.desired(wanted.probe(fake))
+    files = {"layout": seen.saved or "", "restore": seen.program or ""}
+    fake = node(halves(), files=files)
+    assert not wanted.plan(wanted.probe(fake)).fields & {"saved", "program"}
+    fake.answers["FileStats"] = {
+        f"/var/lib/gpustate/mig/{name}": FileStat("file", mode, 0, 0, 1)
+        for name, mode in (("layout", 0o644), ("restore", 0o777))
+    }
+    assert wanted.plan(wanted.probe(fake)).fields & {"saved", "program"} == {"program"}
 
 
 def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() -> None:
