@@ -144,31 +144,28 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
 
 def capabilities_lose_their_nodes_and_get_them_back(lab: Lab, node: Node, folder: Path) -> None:
     """One is gone, one has the numbers of an earlier load of the module; the devices themselves stay."""
+
+    def explained() -> dict[str, Any]:
+        ran = commands.gpustate("explain", node.name, "-i", lab.inventory, "-o", "json")
+        return ran.node(node.name)
+
     layout = '{"1g.10gb": 2, "3g.40gb": 1}'
     listed = "stat -c '%n %t:%T %a' /dev/nvidia-caps/*"
     devices, before = mig_uuids(node), node.run(listed).stdout
-    assert (
-        commands.gpustate("explain", node.name, "-i", lab.inventory, "-o", "json").node(node.name)[
-            "broken"
-        ]
-        is None
-    )
-    instance, compute = sorted(
-        int(re.findall(r"DeviceFileMinor: ([0-9]+)", text)[0])
-        for text in (
-            file.read_text()
-            for file in (node.root / "run/gpustate-lab/proc/driver/nvidia/capabilities").glob(
-                "gpu0/mig/gi1/**/access"
-            )
-        )
-    )
+    node.run("nvidia-modprobe -c=0 -u")
+    well = {check["name"]: check["outcome"] for check in explained()["checks"]}
+    assert well["device-nodes"] == "ok", well
+    files = "cd /run/gpustate-lab/proc/driver/nvidia/capabilities && grep -r DeviceFileMinor gpu0"
+    rows = re.findall(r"mig/(gi\d+)/(ci0/)?access:DeviceFileMinor: (\d+)", node.run(files).stdout)
+    minors = {(one, part): int(minor) for one, part, minor in rows}
+    name = min(minors)[0]
+    instance, compute = minors[name, ""], minors[name, "ci0/"]
     caps = "/dev/nvidia-caps/nvidia-cap"
     node.run(f"rm {caps}{instance} {caps}{compute}; mknod -m 444 {caps}{compute} c 511 {compute}")
 
-    found = commands.gpustate("explain", node.name, "-i", lab.inventory, "-o", "json", code=3)
-    told = found.node(node.name)
+    told = explained()
     assert told["cause"] == "mig-capability-without-node", str(told)
-    assert f"nvidia-cap{instance} is missing (gpu0/mig/gi1)" in str(told["checks"])
+    assert f"nvidia-cap{instance} is missing (gpu0/mig/{name})" in str(told["checks"])
     assert f"nvidia-cap{compute} is 511:{compute} and should be" in str(told["checks"])
     drift = gpustate("drift", lab, node, folder, layout, code=2)
     assert f"{caps}{compute} is 511:{compute}, not " in json.dumps(drift)
@@ -177,8 +174,7 @@ def capabilities_lose_their_nodes_and_get_them_back(lab: Lab, node: Node, folder
         for state in drift["nodes"][0]["states"]
         if state.get("changes")
     }
-    assert changed["mig"] == {"device_nodes"}
-    assert changed["driver"] == {"device_nodes"}
+    assert (changed["mig"], changed["driver"]) == ({"device_nodes"}, {"device_nodes"})
     gpustate("apply", lab, node, folder, layout)
     assert node.run(listed).stdout == before
     assert mig_uuids(node) == devices

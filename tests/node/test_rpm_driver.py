@@ -17,7 +17,7 @@ import rpmnodes
 from labnodes import LabFactory
 from rpmdriver import KERNELS, DriverRpms, stream
 from rpmnodes import Repository, become, gpustate
-from rpmworld import Rpm, documents
+from rpmworld import Rpm, documents, patches
 from shares import share
 
 from gpustate.lab.api import Lab
@@ -39,7 +39,9 @@ policy = Policy(
 )
 """
 DRIVER, TOOLKITS = 'get("driver")({})', 'get("cuda-toolkit")(versions=("12.9", "13.0"))'
-BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch")]
+#: What automatic updates are to move, beside what they may not.
+OTHERS = [Rpm("lab-other", version, arch="noarch") for version in ("1.0-1", "2.0-1")]
+BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch"), *OTHERS]
 DKMS = {
     "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
     "sles": ("nvidia-open-driver-G06", "nvidia-driver-G06"),
@@ -75,7 +77,8 @@ class _Repositories(dict[str, Repository]):
         rows = [*BASE, *self._rpms.kernel(distribution), *ready, *self._rpms.cuda()]
         modules = documents(_streams(sets, ready)) if distribution == "rocky" else ""
         rows += [one for some in sets.values() for one in some]
-        made.fill(rows, folder / "build", modules=modules)
+        news = {"LAB-2026-1": OTHERS[1:], "LAB-2026-2": sets[NEW]}
+        made.fill(rows, folder / "build", modules=modules, patches=patches(news))
         self[distribution] = made
         return made
 
@@ -169,6 +172,17 @@ class Trial:
         self.said(words)
 
 
+#: dnf-automatic is two lines around this; Debian packages it without them. It is told to install what it finds, of
+#: all updates and of security updates.
+AUTOMATIC = (
+    "python3 -c 'import sys; from dnf.automatic.main import main; sys.exit(main(sys.argv[1:]))' "
+    "--installupdates /root/automatic.conf"
+)
+CONF = "[commands]\nupgrade_type = {}\nrandom_sleep = 0\n[emitters]\nemit_via = stdio\n"
+#: What os-update(8) runs on SLES, what it and transactional-update(8) run on Tumbleweed, and what YaST's automatic
+#: online update does.
+ZYPPER = ("zypper -n update", "zypper -n dup", "zypper -n patch --skip-interactive")
+
 BOTH = ("rocky", "sles")
 
 
@@ -220,6 +234,32 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     assert {row for row in after.splitlines() if "kernel" not in row} == {
         row for row in before.splitlines() if "kernel" not in row
     }
+
+
+@pytest.mark.parametrize(
+    "trial", share("driver: automatic updates with rpm", BOTH, most=1), indirect=True
+)
+def test_automatic_updates_move_others_and_leave_the_set_alone(trial: Trial) -> None:
+    """The programs that timers run, told to take whatever the repository offers: it offers a newer driver."""
+    older = f"version='{OLD}', precompiled=False"
+    assert "changed=1" in trial.summary("apply", older)
+    trial.is_whole(OLD, DKMS[trial.distribution][0])
+    other = "rpm -q --qf '%{VERSION}' lab-other"
+    if trial.dnf:
+        runs = [
+            f"printf '{CONF.format(kind)}' >/root/automatic.conf; {AUTOMATIC}"
+            for kind in ("default", "security")
+        ]
+    else:
+        runs = list(ZYPPER)
+    for run in runs:
+        trial.node.run(
+            "rpm -U --oldpackage --replacepkgs --nosignature /srv/nvidia/lab-other-1.0-1.noarch.rpm"
+        )
+        done = trial.node.run(f"{run} 2>&1", timeout_s=300, check=False)
+        assert trial.said(other) == "2.0", f"{run}: {done.returncode}: {done.stdout[-3000:]}"
+        trial.is_whole(OLD, DKMS[trial.distribution][0])
+    assert "changed=0" in trial.summary("apply", older)
 
 
 @pytest.mark.parametrize(

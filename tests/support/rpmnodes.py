@@ -44,13 +44,15 @@ class Repository:
     key: str  # armored
     home: Path  # of gpg
 
-    def fill(self, packages: Iterable[Rpm], scratch: Path, *, modules: str = "") -> None:
-        """Build packages into it, write its repodata, with module streams or without, and sign that."""
+    def fill(
+        self, packages: Iterable[Rpm], scratch: Path, *, modules: str = "", patches: str = ""
+    ) -> None:
+        """Build packages into it, write its repodata, with module streams and patches or without, and sign that."""
         build(packages, self.folder, scratch)
-        self.index(modules=modules)
+        self.index(modules=modules, patches=patches)
 
-    def index(self, *, modules: str = "") -> None:
-        index(self.folder, modules=modules)
+    def index(self, *, modules: str = "", patches: str = "") -> None:
+        index(self.folder, modules=modules, patches=patches)
         data = self.folder / "repodata/repomd.xml"
         data.with_suffix(".xml.asc").unlink(missing_ok=True)
         self._gpg("--armor", "--detach-sign", str(data))

@@ -187,13 +187,17 @@ def _do(*words: str) -> None:
     assert done.returncode == 0, f"{words[0]}: {done.stderr[-800:]}"
 
 
-def index(folder: Path, *, zstd: bool = False, modules: str = "") -> None:
+def index(folder: Path, *, zstd: bool = False, modules: str = "", patches: str = "") -> None:
     """Write the repodata of a folder with createrepo_c; its own zstd is newer than Debian's."""
     _do("createrepo_c", "-q", str(folder))
     if modules:
         file = folder / "modules.yaml"
         file.write_text(modules)
         _do("modifyrepo_c", "--mdtype=modules", str(file), str(folder / "repodata"))
+    if patches:
+        file = folder / "updateinfo.xml"
+        file.write_text(patches)
+        _do("modifyrepo_c", "--mdtype=updateinfo", str(file), str(folder / "repodata"))
     if zstd:
         data = folder / "repodata"
         (packed,) = data.glob("*primary.xml.gz")
@@ -208,3 +212,23 @@ def index(folder: Path, *, zstd: bool = False, modules: str = "") -> None:
 def documents(rows: Iterable[dict[str, Any]]) -> str:
     """Documents of a modules.yaml; JSON is YAML."""
     return "".join(f"---\n{json.dumps(row)}\n...\n" for row in rows)
+
+
+def patches(bundles: dict[str, Iterable[Rpm]]) -> str:
+    """An updateinfo.xml: security patches by their names, and what each brings."""
+    rows = []
+    for name, packages in bundles.items():
+        parts = ""
+        for one in packages:
+            epoch, version, release = one.evr
+            parts += (
+                f'<package name="{one.name}" epoch="{epoch}" version="{version}" release="{release}"'
+                f' arch="{one.arch}"><filename>{one.name}-{version}-{release}.{one.arch}.rpm</filename></package>'
+            )
+        rows.append(
+            '<update from="lab" status="stable" type="security" version="1">'
+            f"<id>{name}</id><title>{name}</title><severity>Important</severity>"
+            '<issued date="1790000000"/><description>x</description>'
+            f"<pkglist><collection><name>lab</name>{parts}</collection></pkglist></update>"
+        )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<updates>{"".join(rows)}</updates>'
