@@ -51,12 +51,19 @@ ExecStart=/usr/bin/env CUDA_VISIBLE_DEVICES=0 /usr/bin/gpustate-lab-workload 0
 
 
 def gpustate(
-    verb: str, lab: Lab, node: Node, folder: Path, devices: str, code: int = 0
+    verb: str,
+    lab: Lab,
+    node: Node,
+    folder: Path,
+    devices: str,
+    code: int = 0,
+    *,
+    alone: bool = False,
 ) -> dict[str, Any]:
     """Run a verb with a configuration; the node's part of the document."""
     config, policy = folder / "mig.yaml", folder / "policy.py"
     config.write_text(CONFIG.format(devices=devices))
-    states, cdi = ("", "") if verb == "remove" else ("*base,", 'get("cdi")()')
+    states, cdi = ("", "") if alone or verb == "remove" else ("*base,", 'get("cdi")()')
     policy.write_text(POLICY.format(states=states, cdi=cdi, file=str(config)))
     target = ["-i", lab.inventory, "-l", node.name, "-o", "json"]
     target += [] if verb == "drift" else ["--yes"]
@@ -161,21 +168,25 @@ def capabilities_lose_their_nodes_and_get_them_back(lab: Lab, node: Node, folder
     name = min(minors)[0]
     instance, compute = minors[name, ""], minors[name, "ci0/"]
     caps = "/dev/nvidia-caps/nvidia-cap"
-    node.run(f"rm {caps}{instance} {caps}{compute}; mknod -m 444 {caps}{compute} c 511 {compute}")
+    damage = f"rm {caps}{instance} {caps}{compute}; mknod -m 444 {caps}{compute} c 511 {compute}"
+    node.run(damage)
 
     told = explained()
     assert told["cause"] == "mig-capability-without-node", str(told)
     assert f"nvidia-cap{instance} is missing (gpu0/mig/{name})" in str(told["checks"])
     assert f"nvidia-cap{compute} is 511:{compute} and should be" in str(told["checks"])
-    drift = gpustate("drift", lab, node, folder, layout, code=2)
-    assert f"{caps}{compute} is 511:{compute}, not " in json.dumps(drift)
-    changed = {
-        state["state"]: {change["field"] for change in state["changes"]}
-        for state in drift["nodes"][0]["states"]
-        if state.get("changes")
-    }
-    assert (changed["mig"], changed["driver"]) == ({"device_nodes"}, {"device_nodes"})
-    gpustate("apply", lab, node, folder, layout)
-    assert node.run(listed).stdout == before
+    # The driver makes them; where somebody else looks after it, the state mig does.
+    for alone in (False, True):
+        node.run(damage if alone else ":")
+        drift = gpustate("drift", lab, node, folder, layout, code=2, alone=alone)
+        changed = {
+            state["state"]: {change["field"] for change in state["changes"]}
+            for state in drift["nodes"][0]["states"]
+            if state.get("changes")
+        }
+        assert changed == {"mig" if alone else "driver": {"device_nodes"}}
+        assert f"{caps}{compute} is 511:{compute}, not " in json.dumps(drift)
+        gpustate("apply", lab, node, folder, layout, alone=alone)
+        assert node.run(listed).stdout == before
     assert mig_uuids(node) == devices
     assert " changed=0 " in gpustate("apply", lab, node, folder, layout)["summary"]
