@@ -101,7 +101,10 @@ _ODD = {
 
 def no_file(path: str, what: str) -> RefusedError:
     """Something else is where a file belongs: a person has to say whether it is wanted."""
-    moved = shlex.join(("mv", path, f"{path}.moved"))
+    folder, _, name = path.rpartition("/")
+    # Some programs read everything in such a folder, whatever it is called.
+    away = folder.rpartition("/")[0] if folder.endswith(".d") else folder
+    moved = shlex.join(("mv", path, f"{away}/{name}.moved"))
     return RefusedError(f"{path} is {what}, and a file belongs there", fix=f"move it away: {moved}")
 
 

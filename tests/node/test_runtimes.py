@@ -175,15 +175,11 @@ def test_what_is_no_file_is_refused_in_the_plan_and_nothing_is_touched(
             "move it away: mv /etc/docker/daemon.json /etc/docker/daemon.json.moved",
             "crio": "/etc/crio/crio.conf.d/99-zz-gpustate.toml is a symbolic link to /srv/gone.toml, which is "
             "not there, and a file belongs there; move it away: "
-            "mv /etc/crio/crio.conf.d/99-zz-gpustate.toml /etc/crio/crio.conf.d/99-zz-gpustate.toml.moved",
+            "mv /etc/crio/crio.conf.d/99-zz-gpustate.toml /etc/crio/99-zz-gpustate.toml.moved",
         }
         assert (node.run(listed).stdout, [process(node, unit) for unit in units]) == before
-    for path in (
-        "containerd/config.toml",
-        "docker/daemon.json",
-        "crio/crio.conf.d/99-zz-gpustate.toml",
-    ):
-        node.run(f"mv /etc/{path} /etc/{path}.moved")
+    for told in reasons.values():
+        node.run(told.partition("move it away: ")[2])
     assert set(runner.outcomes("apply").values()) == {"changed"}
 
 
