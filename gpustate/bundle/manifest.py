@@ -119,6 +119,11 @@ class Target:
         """Also its folder."""
         return f"{self.distribution}-{self.machine}"
 
+    @property
+    def rpm(self) -> bool:
+        """Its packages are rpm packages."""
+        return any(one.repomd is not None for one in self.repositories)
+
     def repository(self, name: str) -> Repository | None:
         """One of its repositories."""
         return next((one for one in self.repositories if one.name == name), None)

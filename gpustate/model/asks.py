@@ -234,7 +234,8 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
     "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
-    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml"
+    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
+    "/var/lib/gpustate-bundle/repos.d/*.repo"
 )
 
 
@@ -258,9 +259,9 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
             f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
             '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
             "case $pm in\n"
-            "dnf) o=$(timeout -k 2 60 dnf -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
+            "dnf) o=$(timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
             f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} 2>/dev/null) || exit 0 ;;\n"
-            f"*) o=$(timeout -k 2 60 zypper -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
+            f"*) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
             # 104: none of the names is known.
             "case $? in 0|104) ;; *) exit 0 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
             "printf '%s\\n' \"$o\"\n"
