@@ -75,7 +75,8 @@ class _Search:
 
     def met(self, need: Need) -> bool:
         """It need not be seen to any more: on every node."""
-        if rpmneeds.holds(need, self.taken):
+        # A condition may not hold of the bundle alone, and hold of a node.
+        if (need.relation or not self.nodes) and rpmneeds.holds(need, self.taken):
             return True
         if not self.nodes:
             return False
@@ -86,8 +87,8 @@ class _Search:
 
     def somewhere(self, need: Need) -> bool:
         """A condition holds on some node."""
-        if rpmneeds.holds(need, self.taken):
-            return True
+        if not self.nodes:
+            return rpmneeds.holds(need, self.taken)
         return any(self.there(node, need) for node in self.nodes)
 
     # --- choosing --------------------------------------------------------------------------

@@ -14,11 +14,11 @@ APT_CONF = f"{BUNDLE_FOLDER}/apt.conf"
 #: Where the repositories of a bundle are for dnf and zypper.
 RPM_REPOS = f"{BUNDLE_FOLDER}/repos.d"
 #: sh: as long as a node has a bundle, apt, dnf and zypper see the bundle and no other repository in whatever we do.
-#: dnf reads repositories out of dnf.conf too, so those are switched off by name.
+#: dnf reads repositories out of dnf.conf too, so all but ours are switched off (and --disablerepo forbids --repo).
 ONLY_BUNDLE = (
     f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
     f"DNF=dnf; ZYPPER=zypper; [ ! -d {RPM_REPOS} ] || {{\n"
-    f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --disablerepo=* --enablerepo=gpustate-*"\n'
+    f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --setopt=*.enabled=0 --setopt=gpustate-*.enabled=1"\n'
     f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER\n'
 )
 #: What apt, dnf and zypper keep of a bundle's own repositories.
