@@ -270,7 +270,7 @@ def _sources(identity: str, target: Target, manager: str) -> str:
                 uri=f"file:{BUNDLE_FOLDER}/{identity}/{repository.name}",
                 key_path=KEY_PATH,
                 packages_signed=False,
-                # zypper knows keys from rpm's database only, and many an rpm cannot read this one.
+                # zypper knows keys from rpm's database only, and rpm 4.14 cannot read this one.
                 metadata_signed=manager == "dnf",
                 priority=_PRIORITIES.get(repository.name, 99),
                 title="gpustate bundle",

@@ -55,6 +55,8 @@ _VARIABLES = (
     "done\n"
     "rpm -q --qf 'releasever=%{VERSION}\\n' --whatprovides system-release 2>/dev/null | grep '=[0-9]'; :"
 )
+#: sh: kernels whose headers are there.
+_READY = 'cd /lib/modules && for k in *; do [ ! -e "$k/build/Makefile" ] || echo "$k"; done'
 _FOLDERS = {"dnf": "/etc/yum.repos.d/*.repo", "zypper": "/etc/zypp/repos.d/*.repo"}
 _FILES = TextFiles("file of sources", UsageError, 4)
 _LISTS = TextFiles("list of what is installed", UsageError, 256)
@@ -149,6 +151,7 @@ def case(
     for name, _, value in reversed([*said]):
         variables[name] = value
     streams = node.shell("cat /etc/dnf/modules.d/*.module 2>/dev/null; :").stdout
+    ready = node.shell(_READY).stdout.split()
     sources = tuple(
         one for one in parse_sources(texts, variables) if not one.name.startswith("gpustate-")
     )
@@ -160,6 +163,7 @@ def case(
         kernels,
         (parse_installed(installed, "rpm's database"),),
         streams=modules.enabled([streams]),
+        ready=frozenset(ready),
     )
 
 

@@ -27,8 +27,6 @@ from gpustate.model.facts import NodeFacts
 from gpustate.model.state import AnyState
 from gpustate.run.bundleroots import Asked, asked
 from gpustate.run.bundling import check_key, told, with_named
-from gpustate.solve.rpmneeds import Need
-from gpustate.solve.rpmrelations import RpmRelation
 from gpustate.text import openpgp
 
 _OFF = frozenset({"0", "no", "false", "off"})
@@ -70,6 +68,7 @@ class RpmCase:
         keys: key files by path; those of rpm's own database are under "".
         nodes: what each has installed; empty when nothing is known.
         streams: module streams that are enabled, by module.
+        ready: kernels whose headers are there, from wherever.
     """
 
     facts: NodeFacts
@@ -80,6 +79,7 @@ class RpmCase:
     nodes: tuple[Installed, ...] = ()
     packages: tuple[str, ...] = ()
     streams: Mapping[str, str] = field(default_factory=dict[str, str])
+    ready: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -182,18 +182,12 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
     if wants.problem:
         raise RefusedError(f"{case.name}: {wants.problem}")
     for kernel, package in wants.bare.items():
-        need = Need("", RpmRelation(*_named(package)))
-        if not any(need.relation and node.packages.meeting(need.relation) for node in case.nodes):
+        if kernel not in case.ready:
             raise RefusedError(
                 f"{case.name}: no repository offers {package}, the headers of kernel {kernel}",
                 fix="name the repository that has it with --sources",
             )
     return Asked(with_named(wants.by_state, case.packages))
-
-
-def _named(package: str) -> tuple[str, str, str]:
-    name, version, release = package.rsplit("-", 2)
-    return name, "=", f"{version}-{release}"
 
 
 def _own(state: Any, case: RpmCase) -> RpmPlace:
@@ -270,6 +264,7 @@ def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
     made: list[RpmCase] = []
     for _, rows in sorted(kinds.items()):
         first = rows[0]
+        bare = {kernel for row in rows for kernel in row.kernels if kernel not in row.ready}
         made.append(
             RpmCase(
                 first.facts,
@@ -280,6 +275,7 @@ def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
                 tuple(node for row in rows for node in row.nodes),
                 first.packages,
                 first.streams,
+                frozenset(kernel for row in rows for kernel in row.ready) - bare,
             )
         )
     return made

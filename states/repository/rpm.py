@@ -10,12 +10,12 @@ streams, which hide all drivers but those of one stream: ours shows all (``modul
 are exact here. A key is imported into rpm's database by whoever comes first, and leaves with the state when
 it came with it.
 
-Of a bundle's repository nothing goes into rpm's database: that of RHEL 8 and 9 and of SLES 15 cannot read the
-key, which is Ed25519. dnf checks the metadata with the key's file; zypper knows keys from that database only, and
-takes the files as they are, whose hashes were checked when they came.
+Of a bundle's repository nothing goes into rpm's database: rpm 4.14 (RHEL 8, SLES 15) is older than keys of its
+kind, Ed25519. dnf checks the metadata with the key's file; zypper knows keys from that database only, and takes
+the files as they are, whose hashes were checked when they came.
 
 Sources:
-    rpm-software-management/rpm, pull request 1202 (Ed25519 since 4.16, with some libraries);
+    rpm-software-management/rpm, pull request 1202 of 2020 (Ed25519);
     NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
     NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``.
 """

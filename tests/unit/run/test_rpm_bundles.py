@@ -146,12 +146,7 @@ def test_headers_that_nobody_offers_are_named_and_those_that_are_there_are_not_n
     package = f"kernel-devel-{kernelnames.parts('dnf', other)['e']}"
     with pytest.raises(RefusedError, match=f"no repository offers {package}, the headers of"):
         bundled.chosen([case], cache, lambda _: None)
-    node = rpmbundled.parse_installed(
-        f"=kernel-devel|0:{DEVEL.replace('503', '999')}|x86_64\n"
-        f"=bash|0:5-1|x86_64\n+kernel-devel|{DEVEL}\n",
-        "node",
-    )
-    case = RpmCase(**{**fields(case), "nodes": (node,)})
+    case = RpmCase(**{**fields(case), "ready": frozenset({other})})
     assert bundled.chosen([case], cache, lambda _: None)
 
 
@@ -198,6 +193,16 @@ def test_built_modules_go_in_where_the_policy_wants_them(worlds: dict[str, RpmSi
     assert (built, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
     wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL, "6.0-1.el9.x86_64"])
     assert "as a whole set" in wants.problem
+
+
+def test_nodes_of_a_kind_are_one_case_and_a_kernel_is_ready_where_all_that_have_it_are() -> None:
+    facts = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")
+
+    def one(kernels: str, ready: str) -> RpmCase:
+        return RpmCase(facts, (), (), {}, tuple(kernels), ready=frozenset(ready))
+
+    (case,) = rpmbundling.grouped([one("abc", "ab"), one("bd", "d"), one("a", "a")])
+    assert (case.kernels, case.ready) == (tuple("abcd"), frozenset("ad"))
 
 
 # --- repositories of nodes and files -------------------------------------------------------
@@ -307,3 +312,8 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     onto = bundled.onto(policy(worlds), bundle.path)
     (repository,) = (s for s in onto.states if isinstance(s, DriverRepository))
     assert repository.signed == "metadata"
+
+
+def test_the_document_has_the_words_that_rpm_is_asked_in() -> None:
+    page = Path(__file__).parents[3] / "docs/bundle.md"
+    assert f"rpm -qa --qf '{rpmbundled.QUERY}'" in page.read_text("utf-8")
