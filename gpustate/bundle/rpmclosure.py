@@ -241,6 +241,8 @@ class _Search:
         rows = [row for row in self.world.called(name) if built(row[1]).version != version]
         row = next((row for row in rows if self.clash(built(row[1])) is None), None)
         if row is None:
+            if len(self.nodes) > 1:
+                return  # it may go in for the others only; dnf and zypper refuse before anything changes
             raise RefusedError(
                 f"{name} {version} is installed and needs {need}, which would be replaced, and no repository "
                 "offers a version of it that fits",

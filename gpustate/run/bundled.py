@@ -302,7 +302,10 @@ def lacking(states: Sequence[AnyState], look: Look) -> RefusedError | None:
         return None  # the state says so
     there = target.versions()
     driver: Any = look.seen.get("driver")
-    bare = sorted(k for k, ready in driver.headers.items() if not ready) if driver else []
+    wanted: Any = next((state for state in states if state.name == "driver"), None)
+    # Built modules of rpm distributions are wanted for every kernel, headers where there are none.
+    every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)
+    bare = sorted(k for k, ready in driver.headers.items() if every or not ready) if driver else []
     wants = asked(states, facts, lambda name: there.get(name, ()), bare)
     missing, option = wants.problem, ""
     if not missing and wants.bare:

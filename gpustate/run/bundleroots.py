@@ -131,7 +131,7 @@ def _driver(
     offered = driverset.choices(
         facts.os_id, available, full=state.packages == "full", prebuilt=state.precompiled
     )
-    if state.precompiled and driverschemes.is_rpm(facts.os_id):
+    if state.precompiled and kernels and driverschemes.is_rpm(facts.os_id):
         offered = [one for one in offered if driverset.covers(*one, kernels, available)]
     problem = ""
     for scheme, version, kind in offered:

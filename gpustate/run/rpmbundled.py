@@ -11,8 +11,10 @@ Sources:
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,10 +163,22 @@ def case(
         tuple(one for one in sources if not one.get("baseurl").startswith(("cd:", "dvd:", "hd:"))),
         keys,
         kernels,
-        (parse_installed(installed, "rpm's database"),),
+        (_known(installed),),
         streams=modules.enabled([streams]),
         ready=frozenset(ready),
     )
+
+
+#: What nodes have, while some node has it: machines of one image have the same, and it is large.
+_KNOWN: weakref.WeakValueDictionary[str, Installed] = weakref.WeakValueDictionary()
+
+
+def _known(text: str) -> Installed:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    found = _KNOWN.get(digest)
+    if found is None:
+        found = _KNOWN[digest] = parse_installed(text, "rpm's database")
+    return found
 
 
 def _keys(text: str) -> dict[str, bytes]:

@@ -272,7 +272,7 @@ def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
                 tuple(dict.fromkeys(source for row in rows for source in row.sources)),
                 {path: key for row in rows for path, key in row.keys.items()},
                 tuple(sorted({kernel for row in rows for kernel in row.kernels})),
-                tuple(node for row in rows for node in row.nodes),
+                tuple({id(node): node for row in rows for node in row.nodes}.values()),
                 first.packages,
                 first.streams,
                 frozenset(kernel for row in rows for kernel in row.ready) - bare,
