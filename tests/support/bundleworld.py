@@ -15,9 +15,11 @@ from gpustate.bundle import rpmclosure, rpmupstream, upstream, write
 from gpustate.bundle.closure import Base, World, close
 from gpustate.bundle.manifest import BASE
 from gpustate.bundle.offers import Offers
+from gpustate.bundle.rpmclosure import Installed
 from gpustate.bundle.rpmupstream import RpmPlace
 from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Index, Place
+from gpustate.run.rpmbundled import parse_installed
 
 DATE = 1_700_000_000
 #: Name to what it needs; every one has version 1.0.
@@ -176,3 +178,17 @@ class RpmSite:
         """A bundle that was written."""
         write.write(self.made(*roots, **more), path)
         return path
+
+
+def installed(*packages: Rpm) -> Installed:
+    """A node that has some packages, as rpm tells of it."""
+    lines: list[str] = []
+    for one in packages:
+        epoch, version, release = one.evr
+        lines.append(f"={one.name}|{epoch}:{version}-{release}|{one.arch}")
+        lines.append(f"+{one.name}|{one.version}")
+        lines += [p if p.startswith("/") else f"+{p}|" for p in one.provides]
+        for need in one.requires:
+            words = need.split() if not need.startswith("(") else [need]
+            lines.append(f"-{words[0]}|{'|'.join(words[1:] or ['', ''])}")
+    return parse_installed("\n".join(lines), "node")
