@@ -39,6 +39,8 @@ from gpustate.solve.rpmneeds import Need
 from gpustate.solve.rpmprimary import Listed
 
 _LIMIT = 2 << 30
+#: Of a list of mirrors, how many are tried.
+_MIRRORS = 5
 _LOCATION = re.compile(rb"<location\b[^>]*?(?:/>|>\s*</location\s*>)")
 _METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\s*</url>")
 
@@ -230,20 +232,31 @@ def _unzstd(path: Path) -> bytes:
     return done.stdout
 
 
-def _mirror(place: RpmPlace, say: fetch.Say) -> str:
-    """The first mirror of a list, by https where there is one."""
-    say(place.mirrors)
-    data = fetch.text_of(place.mirrors)
-    text = (data or b"").decode("utf-8", "replace")
+def mirrors(text: str) -> list[str]:
+    """Addresses of a metalink or a list of mirrors, those by https first."""
     rows = [line.strip() for line in text.splitlines()]
     found = _METALINK.findall(text) or [r for r in rows if re.match(r"https?://", r)]
     found.sort(key=lambda one: not one.startswith("https:"))
-    if not found:
-        raise ConnectionFailed(
-            f"{place.mirrors}: names no mirror of {place.name}",
-            fix="give the repository a baseurl",
-        )
-    return html.unescape(found[0])
+    return [html.unescape(one).rstrip("/") for one in found]
+
+
+def _mirror(place: RpmPlace, say: fetch.Say) -> str:
+    """The first mirror of a list that answers."""
+    if not place.mirrors:
+        raise UsageError(f"{place.name}: has no address", fix="give the repository a baseurl")
+    say(place.mirrors)
+    found = mirrors((fetch.text_of(place.mirrors) or b"").decode("utf-8", "replace"))
+    for uri in found[:_MIRRORS]:
+        try:
+            if fetch.text_of(f"{uri}/repodata/repomd.xml") is not None:
+                return uri
+        except ConnectionFailed:
+            continue
+    said = f"{len(found)} mirrors, and none answers" if found else "no mirror"
+    raise ConnectionFailed(
+        f"{place.mirrors}: names {said} for {place.name}",
+        fix="check the proxy, or give the repository a baseurl",
+    )
 
 
 def _is_taken(package: Package, place: RpmPlace) -> bool:

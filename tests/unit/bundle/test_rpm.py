@@ -203,18 +203,47 @@ def test_packages_and_repodata_that_were_changed_are_refused(site: RpmSite) -> N
         site.offers()
 
 
-def test_mirrors_and_metalinks_lead_to_the_repository(site: RpmSite, tmp_path: Path) -> None:
-    found: list[str] = []
-    (tmp_path / "list").write_text("# x\nhttp://a.example/os/\nhttps://b.example/os\n")
-    (tmp_path / "meta").write_text(
-        '<metalink><url protocol="http">http://a.example/os/repodata/repomd.xml</url>'
-        '<url protocol="https">https://c.example/o&amp;s/repodata/repomd.xml</url></metalink>'
-    )
-    for name in ("list", "meta"):
-        place = site.place()
-        asked = RpmPlace("x", "", (tmp_path / name).as_uri(), place.keys, metadata_signed=True)
-        found.append(rpmupstream._mirror(asked, lambda _: None))
-    assert found == ["https://b.example/os", "https://c.example/o&s"]
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "# x\nhttp://a.example/os/\nhttps://b.example/os\n",
+            ["https://b.example/os", "http://a.example/os"],
+        ),
+        (
+            '<metalink><url protocol="http">http://a.example/os/repodata/repomd.xml</url>'
+            '<url protocol="https">https://c.example/o&amp;s/repodata/repomd.xml</url></metalink>',
+            ["https://c.example/o&s", "http://a.example/os"],
+        ),
+        ("<html>no</html>", []),
+    ],
+)
+def test_lists_of_mirrors_and_metalinks_are_read(text: str, found: list[str]) -> None:
+    assert rpmupstream.mirrors(text) == found
+
+
+def test_a_mirror_that_does_not_answer_is_passed_over(
+    site: RpmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = fetch.text_of
+
+    def text_of(url: str) -> bytes | None:
+        asked.append(url)
+        if "//down." in url:
+            raise ConnectionFailed("down")
+        return real(url.replace("https://up.example", site.root.as_uri()))
+
+    monkeypatch.setattr(fetch, "text_of", text_of)
+    (tmp_path / "list").write_text("https://down.example\nhttps://up.example\n")
+    listed = (tmp_path / "list").as_uri()
+    place = RpmPlace("x", "", listed, site.place().keys, metadata_signed=True)
+    with pytest.raises(ConnectionFailed, match=r"https://up\.example/repodata/primary"):
+        rpmupstream.read(place, "x86_64", {}, site.cache)  # the name is no machine's
+    assert [one for one in asked if "down" in one] == ["https://down.example/repodata/repomd.xml"]
+    (tmp_path / "list").write_text("https://down.example\n")
+    with pytest.raises(ConnectionFailed, match="names 1 mirrors, and none answers for x"):
+        rpmupstream.read(place, "x86_64", {}, site.cache)
 
 
 def test_excluded_packages_and_those_of_other_machines_are_none(site: RpmSite) -> None:
