@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bundleworld import RpmSite
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rpmworld import Rpm
 
 from gpustate.bundle import reading, write
+from gpustate.bundle.signing import SigningKey
 from gpustate.errors import RefusedError, UsageError
 from gpustate.model.facts import NodeFacts
 from gpustate.model.policy import Policy
@@ -21,6 +24,7 @@ from gpustate.states.container_toolkit import ContainerToolkit
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.preflight import NodeFit
 from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.testing import FakeNode
 from gpustate.text import kernelnames
 
 KERNEL = "5.14.0-503.11.1.el9_5.x86_64"
@@ -203,6 +207,35 @@ def test_nodes_of_a_kind_are_one_case_and_a_kernel_is_ready_where_all_that_have_
 
     (case,) = rpmbundling.grouped([one("abc", "ab"), one("bd", "d"), one("a", "a")])
     assert (case.kernels, case.ready) == (tuple("abcd"), frozenset("ad"))
+
+
+def test_a_node_tells_repositories_keys_variables_streams_and_what_is_installed() -> None:
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32))).public().encode()
+    facts = NodeFacts(os_id="rocky", os_version="9.6", machine="x86_64", package_manager="dnf")
+    said = {
+        "rpm -qa --qf '=": "=bash|0:5-1|x86_64\n+bash|5-1\n-/bin/none||\n/usr/bin/bash\n",
+        "gpg-pubkey": f"/etc/pki/rpm-gpg/x.asc {b64encode(key).decode()}\n {b64encode(key).decode()}",
+        "/etc/yum/vars": "site=a\nreleasever=9\nreleasever=9.6\n",
+        "modules.d": "[perl]\nname=perl\nstream=5.32\nstate=enabled\n",
+        "/lib/modules": f"{KERNEL}\n",
+    }
+    node = FakeNode(facts=facts, shell={word: (0, text) for word, text in said.items()})
+    node.files["/etc/yum.repos.d/base.repo"] = (
+        "[base]\nbaseurl=https://$site.example/$releasever/$basearch\ngpgkey=file:///etc/pki/rpm-gpg/x.asc\n"
+    )
+    node.files["/etc/yum.repos.d/gpustate-driver-repository.repo"] = (
+        "[gpustate-driver-repository]\nbaseurl=file:///var/lib/gpustate-bundle/x/driver-repository\n"
+    )
+    case = rpmbundled.case(node, (), facts, (KERNEL,))
+    (source,) = case.sources
+    assert source.get("baseurl") == "https://a.example/9/x86_64"
+    assert rpmbundling._place(source, case).keys == (key,)
+    assert case.keys[""] == key
+    assert (case.streams, case.ready) == ({"perl": "5.32"}, frozenset({KERNEL}))
+    (installed,) = case.nodes
+    assert [one.name for one in installed.packages.packages] == ["bash"]
+    again = rpmbundled.case(node, (), facts, (KERNEL,))
+    assert again.nodes[0] is installed, "nodes of one image are kept once"
 
 
 # --- repositories of nodes and files -------------------------------------------------------
