@@ -44,6 +44,8 @@ _USERS: dict[str, tuple[str, type[Any]]] = {
 }
 _FILES = TextFiles("file of sources", UsageError, 4)
 _RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
+#: Distributions of rpm packages that no state knows.
+_NOT_KNOWN = frozenset({"azl", "mariner"})
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
 #: sh: what is installed, as an index of packages has it.
 _INSTALLED = (
@@ -151,6 +153,11 @@ def case_of_name(
         raise UsageError(
             "--for does not say where the distribution's packages are",
             fix="name its sources with --sources FILE, as in /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
+        )
+    if found[1] in _NOT_KNOWN:
+        raise UsageError(
+            f"--for: NVIDIA's packages for {shown(text)} are not known here",
+            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
         )
     rpm = rpmbundled.family(found[1])
     if installed and rpm is None:
