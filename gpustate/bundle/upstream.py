@@ -75,9 +75,12 @@ class Stanza(Build):
         )
         return " ".join(found[1].split()) if found else ""
 
-    @cached_property
+    @property
     def package(self) -> Package | None:
-        """What it says; ``None`` when that is no package."""
+        return self._package
+
+    @cached_property
+    def _package(self) -> Package | None:
         place = packages.Repository(
             self.source.origin, self.source.suite, self.source.component, self.source.site
         )
