@@ -6,8 +6,8 @@ the answer is still on its way. The engine runs all probes of a node against tho
 first, collects what they ask, and sends it in one exec; it then runs them again with the answers.
 Only an ask that comes up because of an answer costs another round trip.
 
-Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, may only read, and
-use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
+Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, some of them side by side, may
+only read, and use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 """
 
 from __future__ import annotations

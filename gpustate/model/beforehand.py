@@ -2,7 +2,7 @@
 
 A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program: both are a variable with
 that call as its default. Where fragments leave together the variable is set by what :func:`prelude` puts
-before them; everywhere else, in a step or alone, the default does the same.
+before them (:func:`release` the last of the three); everywhere else, in a step or alone, the default does the same.
 
 Programs whose answer depends on files alone are asked again only when one of those files is another:
 :data:`KEPT`.
@@ -64,6 +64,16 @@ def unit_files(names: Iterable[str]) -> str:
     return f"${{UNIT_FILES-$({_FILES} {shlex.join(names)} 2>/dev/null)}}"
 
 
+def refers(fragment: str) -> bool:
+    """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
+    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-"))
+
+
+def release(fragments: str) -> str:
+    """Sh that sets the kernel's release, for fragments of which several want to know it."""
+    return "KERNEL_RELEASE=$(uname -r)\n" if fragments.count(_RELEASE) > 1 else ""
+
+
 def prelude(fragments: str) -> str:
     """Sh that sets what fragments refer to; empty where they refer to nothing."""
     units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
@@ -76,8 +86,6 @@ def prelude(fragments: str) -> str:
             show=_SHOW,
             variables=" ".join(units.values()),
         )
-    if fragments.count(_RELEASE) > 1:
-        found += "KERNEL_RELEASE=$(uname -r)\n"
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
     return found
@@ -109,4 +117,4 @@ END
 fi
 """.replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
 
-__all__ = ["APT_KEY", "KEPT", "prelude", "shown", "unit_files"]
+__all__ = ["APT_KEY", "KEPT", "prelude", "refers", "release", "shown", "unit_files"]
