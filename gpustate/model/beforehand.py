@@ -26,11 +26,11 @@ _SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/n
 _APT_FILES = (
     '"${APT_CONFIG-/nowhere}" /etc/apt/*.conf /etc/apt/apt.conf.d/* /etc/apt/preferences /etc/apt/preferences.d/* '
     "/etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists /var/lib/apt/lists/* "
-    "/var/lib/dpkg/status /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
+    "/var/lib/dpkg/status /var/lib/dpkg/updates /var/lib/dpkg/updates/* /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
 )
 _APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
 _RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
-#: sh: what apt's answers depend on, for ``kept``: in double quotes.
+#: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
 APT_KEY = f"${{APT_KEY-{_APT}}}"
 
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
