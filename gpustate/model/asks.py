@@ -6,8 +6,8 @@ the answer is still on its way. The engine runs all probes of a node against tho
 first, collects what they ask, and sends it in one exec; it then runs them again with the answers.
 Only an ask that comes up because of an answer costs another round trip.
 
-Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, may only read, and
-use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
+Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, some of them side by side, may
+only read, and use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 """
 
 from __future__ import annotations
@@ -195,11 +195,14 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
+        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
         return (
-            f"{rpm.FAMILY}\n"
+            f"{rpm.FAMILY}\n{KEPT}"
+            # 1: a pattern that matches nothing, which is an answer.
+            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
             f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
             "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
-            f"*) dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || : ;; esac"
+            f'*) kept packages-{kept} "{APT_KEY}" asked || : ;; esac'
         )
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
