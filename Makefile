@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 POLICY ?= docs/examples/clusterpolicy.yaml
 
+# Without its byte code every gpustate that a test starts would compile all of itself again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test proof bench quick lint setup system clean
 
 demo: setup

@@ -1,9 +1,10 @@
 """A node takes packages from a bundle that was brought to it, and asks no other repository.
 
 For nodes without a way out. ``gpustate bundle`` makes the bundle where there is one; this state brings
-the part of it that a node needs over the connection that is there, and gives apt a configuration of its
-own in which that is all there is. Everything gpustate does with apt on such a node uses it: no other
-repository is asked, not even tried. The user's own apt is left as it is.
+the part of it that a node needs over the connection that is there, and gives apt a configuration, and dnf
+and zypper a folder of repositories, in which that is all there is. Everything gpustate does with packages
+on such a node uses it: no other repository is asked, not even tried. The user's own apt, dnf or zypper is
+left as it is.
 
 ``--bundle FILE`` of plan, apply and bake puts this state into a policy, and points ``driver-repository`` and
 ``toolkit-repository`` at it; a policy that names the state itself gets the same.
@@ -14,6 +15,7 @@ when the new one is there. Not below /var/lib/gpustate: apt reads repositories w
 
 Sources:
     apt.conf(5): ``APT_CONFIG``, Dir::Etc::sourcelist, sourceparts; sources.list(5): ``file:``.
+    dnf.conf(5): ``reposdir``; zypper(8): ``--reposd-dir``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ from pydantic import model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.bundle import reading
-from gpustate.bundle.manifest import KEY_NAME, Target
+from gpustate.bundle.manifest import BASE, KEY_NAME, Target
 from gpustate.errors import GpustateError
-from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER
+from gpustate.ops.upload import APT_CONF, BUNDLE_CACHES, BUNDLE_FOLDER, RPM_REPOS
+from gpustate.text.rpm import MANAGERS, is_rpm
+from gpustate.text.rpmrepos import render_repo
 
 SOURCES_PATH = f"{BUNDLE_FOLDER}/sources.list"
+REPOS_PATH = f"{RPM_REPOS}/gpustate.repo"
 KEY_PATH = f"{BUNDLE_FOLDER}/{KEY_NAME}"
+_WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 CONF_TEXT = (
     "// Written by gpustate; changes are overwritten.\n"
     f'Dir::Etc::sourcelist "{SOURCES_PATH}";\n'
@@ -49,6 +55,14 @@ _LOOK = (
     "  ( cd \"$d\" && find . -type f -printf '%s %P\\n' | LC_ALL=C sort | sha256sum | cut -c 1-64 ); done\n"
 )
 _LISTS = "/var/lib/apt/lists"
+#: sh: what apt, dnf or zypper has read of bundles: names of apt's lists, hashes of the others' repodata.
+_READ = (
+    f"ls {_LISTS} | grep gpustate-bundle || :\n"
+    "for f in /var/cache/dnf/gpustate-*/repodata/repomd.xml /var/cache/libdnf5/gpustate-*/repodata/repomd.xml "
+    '/var/cache/zypp/raw/gpustate-*/repodata/repomd.xml; do [ ! -s "$f" ] || sha256sum <"$f" | cut -c 1-64; done'
+)
+#: Like those of the repositories' own states.
+_PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +73,15 @@ class Observed:
     conf_text: str | None = None
     sources_text: str | None = None
     key_text: str | None = None
-    lists_read: bool = False  # apt has read the indexes of the bundle that is wanted
-    apt: bool = True
+    lists_read: bool = False  # the indexes of the bundle that is wanted have been read
+    manager: str = "apt"
     distribution: str = ""
     machine: str = ""
     wanted_id: str = ""
 
 
 class BundleInPlace(State[Observed]):
-    """The node has its part of a bundle, and whatever gpustate does with apt uses that alone.
+    """The node has its part of a bundle, and whatever gpustate does with apt, dnf or zypper uses that alone.
 
     Args:
         file: the bundle, a folder or tar file on the controller; without one this state does nothing.
@@ -100,11 +114,12 @@ class BundleInPlace(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         said = node.shell(_LOOK).stdout
-        conf, sources, key = (node.own_text(p) for p in (APT_CONF, SOURCES_PATH, KEY_PATH))
-        lists = node.shell(f"ls {_LISTS} | grep gpustate-bundle || :").stdout.split()
+        manager = facts.package_manager
+        paths = (APT_CONF, _sources_path(manager), KEY_PATH)
+        conf, sources, key = (node.own_text(path) for path in paths)
+        lists = node.shell(_READ).stdout.split()
         wanted = self._wanted_id()
         target = self._target(facts.distribution, facts.machine)
-        names = [one.name for one in target.repositories] if target else []
         return Observed(
             bundles=tuple(
                 (words[0], words[1])
@@ -114,8 +129,8 @@ class BundleInPlace(State[Observed]):
             conf_text=conf,
             sources_text=sources,
             key_text=key,
-            lists_read=all(any(f"_{wanted}_{name}_" in one for one in lists) for name in names),
-            apt=facts.package_manager == "apt",
+            lists_read=target is None or _is_read(target, wanted, lists),
+            manager=manager,
             distribution=facts.distribution,
             machine=facts.machine,
             wanted_id=wanted,
@@ -141,8 +156,8 @@ class BundleInPlace(State[Observed]):
         return replace(
             seen,
             bundles=((bundle.id, _digest(target)),),
-            conf_text=CONF_TEXT,
-            sources_text=_sources(bundle.id, target),
+            conf_text=None if is_rpm(seen.manager) else CONF_TEXT,
+            sources_text=_sources(bundle.id, target, seen.manager),
             key_text=bundle.key,
             lists_read=True,
         )
@@ -150,26 +165,32 @@ class BundleInPlace(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if self.absent or self.file is None:
             return None
-        if not seen.apt:
-            return "bundles are for nodes with apt, and this node has none; leave the state out for it with only="
+        if seen.manager not in MANAGERS:
+            return "bundles are for nodes with apt, dnf or zypper, and this node has none; leave the state out for it with only="
         try:
-            reading.load(self.file).target(seen.distribution, seen.machine)
+            target = reading.load(self.file).target(seen.distribution, seen.machine)
         except GpustateError as error:
             return str(error)
+        if target.repositories and target.rpm != is_rpm(seen.manager):
+            return f"what the bundle {self.file} has for {target.name} is not for {seen.manager}; make it for this node"
         return None
 
     def plan(self, seen: Observed) -> Plan:
         return diff(
             seen,
             self.desired(seen),
-            paths={"conf_text": APT_CONF, "sources_text": SOURCES_PATH, "key_text": KEY_PATH},
+            paths={
+                "conf_text": APT_CONF,
+                "sources_text": _sources_path(seen.manager),
+                "key_text": KEY_PATH,
+            },
             why={"lists_read": "the package lists are read once for each bundle"},
         )
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
             yield ops.Run(
-                f"rm -rf {BUNDLE_FOLDER} {_LISTS}/*gpustate-bundle*; effect removed",
+                f"rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect removed",
                 "take the bundle away",
             )
             return
@@ -187,18 +208,25 @@ class BundleInPlace(State[Observed]):
             yield ops.Upload(self.file, target.name, folder, files)
         for path, text, name in (
             (KEY_PATH, wanted.key_text, "key_text"),
-            (SOURCES_PATH, wanted.sources_text, "sources_text"),
+            (_sources_path(seen.manager), wanted.sources_text, "sources_text"),
             (APT_CONF, wanted.conf_text, "conf_text"),
         ):
             if name in plan.fields and text is not None:
                 yield ops.PutText(path, text, mode=0o644)
         # In the same program as the files: from here on there is no other repository.
-        yield ops.Run(
-            _read(folder, target), "read the package lists of the bundle, and of no other"
+        tidy = _tidy(folder, target)
+        if is_rpm(seen.manager):
+            yield ops.Run(f"{tidy}effect tidied", "remove what is not of the bundle")
+            for repository in target.repositories:
+                yield ops.RpmUpdate(seen.manager, repository_id(repository.name))
+            return
+        read = (
+            "apt_wait && apt update -o APT::Update::Error-Mode=any && apt_lists_kept; effect read"
         )
+        yield ops.Run(tidy + read, "read the package lists of the bundle, and of no other")
 
 
-def _read(folder: str, target: Target) -> str:
+def _tidy(folder: str, target: Target) -> str:
     keep = folder.rpartition("/")[2]
     known = " ".join(
         f"{repository.name}/{f.name}"
@@ -212,16 +240,48 @@ def _read(folder: str, target: Target) -> str:
         'find . -type f -printf \'%P\\n\' | while read -r f; do case $known in *" $f "*) ;; *) rm -f "$f" ;; esac; done\n'
         f'for d in ../[0-9a-f]*/; do [ "$d" = ../{keep}/ ] || rm -rf "$d"; done\n'
         f'for f in {_LISTS}/*gpustate-bundle*; do case $f in *_{keep}_*) ;; *) rm -f "$f" ;; esac; done\n'
-        "apt_wait && apt update -o APT::Update::Error-Mode=any && apt_lists_kept; effect read"
     )
 
 
-def _sources(identity: str, target: Target) -> str:
+def _sources_path(manager: str) -> str:
+    return REPOS_PATH if is_rpm(manager) else SOURCES_PATH
+
+
+def _is_read(target: Target, identity: str, lists: list[str]) -> bool:
+    return all(
+        repository.repomd.sha256 in lists
+        if repository.repomd is not None
+        else any(f"_{identity}_{repository.name}_" in one for one in lists)
+        for repository in target.repositories
+    )
+
+
+def repository_id(name: str) -> str:
+    """What dnf and zypper call a repository of a bundle: as the repositories' own states do."""
+    return "gpustate-bundle-base" if name == BASE else f"gpustate-{name}"
+
+
+def _sources(identity: str, target: Target, manager: str) -> str:
+    if is_rpm(manager):
+        return _WRITTEN + "\n".join(
+            render_repo(
+                manager,
+                id=repository_id(repository.name),
+                uri=f"file:{BUNDLE_FOLDER}/{identity}/{repository.name}",
+                key_path=KEY_PATH,
+                packages_signed=False,
+                # zypper knows keys from rpm's database only, and rpm 4.14 cannot read this one.
+                metadata_signed=manager == "dnf",
+                priority=_PRIORITIES.get(repository.name, 99),
+                title="gpustate bundle",
+            )
+            for repository in target.repositories
+        )
     lines = (
         f"deb [signed-by={KEY_PATH}] file:{BUNDLE_FOLDER}/{identity}/{repository.name} /\n"
         for repository in target.repositories
     )
-    return "# Written by gpustate; changes are overwritten.\n" + "".join(lines)
+    return _WRITTEN + "".join(lines)
 
 
 def _digest(target: Target) -> str:

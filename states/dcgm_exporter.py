@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.model.asks import Shell
+from gpustate.model.beforehand import shown
 from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.text import dcgm, dpkg
 from gpustate.text.dcgm import packages, scraping, services, shipped
@@ -43,7 +44,9 @@ _LOOK = f"""
 [ -x {services.EXPORTER} ] && echo program=1
 for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do [ -e "$f" ] && {{ echo unit=1; break; }}; done
 [ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
-m=$(timeout -k 2 10 systemctl show -p MainPID --value {UNIT} 2>/dev/null)
+m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<END
+{shown(UNIT)}
+END
 case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac

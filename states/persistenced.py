@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.gpu_facts import GpuFacts
 
 UNIT = "nvidia-persistenced.service"
 UNIT_PATH = f"/lib/systemd/system/{UNIT}"
@@ -29,7 +30,7 @@ UNIT_PATH = f"/lib/systemd/system/{UNIT}"
 _RPM_UNIT_PATH = f"/usr{UNIT_PATH}"
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
-QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
+_QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,16 @@ class PersistenceMode(State[Observed]):
         unit_text, rpm_unit_text = node.read_text(UNIT_PATH), node.read_text(_RPM_UNIT_PATH)
         drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
-        said = node.shell(f'[ -n "${{GPUSTATE_IMAGE-}}" ] || timeout -k 2 30 {QUERY}')
+        gpus = () if facts.image else node.ask(GpuFacts()).gpus
         unit = units.get(UNIT)
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
-            persistent=parse_modes(said.stdout),
+            # A GPU that does not say is somebody else's finding.
+            persistent={
+                gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
+            },
             unit_text=unit_text or rpm_unit_text,
             has_gpus=bool(facts.gpus) and not facts.image,
             systemd=facts.systemd or facts.image,
@@ -156,9 +160,9 @@ class PersistenceMode(State[Observed]):
 # Without a GPU the daemon ends at once, and there is nothing to keep.
 _START = f"""if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU answers"; effect same; exit 0; fi
 systemctl is-active --quiet {UNIT} || systemctl restart {UNIT}
-off() {{ {QUERY} | grep -q 'Disabled$'; }}
+off() {{ {_QUERY} | grep -q 'Disabled$'; }}
 persistent() {{ systemctl is-active --quiet {UNIT} && ! off; }}
-wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({QUERY} | tr '\n' ';')"
+wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({_QUERY} | tr '\n' ';')"
 effect started"""
 
 

@@ -86,7 +86,12 @@ df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
   done ;;
 *)
 [ -s /var/lib/dpkg/status ] || echo 'dpkg=/var/lib/dpkg/status is empty'
-dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /'
+whole() {
+  o=$(dpkg-query -W -f 'package=${db:Status-Abbrev}|${Package}\n' 2>&1 | grep -vE '^package=.[nci] ' | sed 's/^dpkg-query: */dpkg=/;s/^ /dpkg= /')
+  [ -z "$o" ] || printf '%s\n' "$o"
+  case $o in *dpkg=*) return 1 ;; esac
+}
+kept dpkg-whole "@APT_KEY@" whole
 sound() { o=$(torn); [ -z "$o" ] || { printf '%s\n' "$o" | sed 's/^/apt=/'; return 1; }; }
 command -v apt-get >/dev/null && kept apt-sound "@APT_KEY@" sound
 for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done

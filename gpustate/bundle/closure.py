@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpustate.bundle.upstream import Index, Stanza
+from gpustate.bundle.offers import Build, Offers
+from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError
 from gpustate.solve.packages import Package, Universe
 from gpustate.solve.relations import Clause, Relation, text
@@ -33,10 +34,10 @@ class World:
         pins: by repository, names that come from it and from nowhere else.
     """
 
-    indexes: Mapping[str, Sequence[Index]]
+    indexes: Mapping[str, Sequence[Offers]]
     pins: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
-    def called(self, name: str) -> list[tuple[str, Stanza]]:
+    def called(self, name: str) -> list[tuple[str, Build]]:
         """Builds of a package with the repository they go to, newest first."""
         rows = [
             (repository, stanza)
@@ -45,9 +46,9 @@ class World:
             for stanza in index.stanzas.get(name, ())
             if stanza.package is not None
         ]
-        return sorted(rows, key=lambda row: _built(row[1]).order, reverse=True)
+        return sorted(rows, key=lambda row: built(row[1]).order, reverse=True)
 
-    def providing(self, name: str) -> list[tuple[str, Stanza]]:
+    def providing(self, name: str) -> list[tuple[str, Build]]:
         """Builds that stand in for a name, by their own, newest first."""
         rows = [
             (repository, stanza)
@@ -56,12 +57,12 @@ class World:
             for stanza in index.provides.get(name, ())
             if stanza.package is not None and repository in self._homes(stanza.package.name)
         ]
-        rows.sort(key=lambda row: _built(row[1]).order, reverse=True)
-        return sorted(rows, key=lambda row: _built(row[1]).name)
+        rows.sort(key=lambda row: built(row[1]).order, reverse=True)
+        return sorted(rows, key=lambda row: built(row[1]).name)
 
     def versions(self, name: str) -> tuple[str, ...]:
         """What there is of a package, newest first."""
-        return tuple(dict.fromkeys(_built(stanza).version for _, stanza in self.called(name)))
+        return tuple(dict.fromkeys(built(stanza).version for _, stanza in self.called(name)))
 
     def _homes(self, name: str) -> Iterator[str]:
         pinned = [
@@ -72,9 +73,10 @@ class World:
         yield from pinned or self.indexes
 
 
-def _built(stanza: Stanza) -> Package:
+def built(stanza: Build) -> Package:
+    """What a build is of."""
     if stanza.package is None:  # such were left out when they were found
-        raise RefusedError(f"an index has a stanza that is no package: {stanza.text[:80]!r}")
+        raise RefusedError(f"an index of {stanza.source.site} has a stanza that is no package")
     return stanza.package
 
 
@@ -103,12 +105,12 @@ class Base:
 class _Search:
     world: World
     base: Base
-    chosen: dict[str, tuple[str, Stanza]] = field(default_factory=dict[str, tuple[str, Stanza]])
+    chosen: dict[str, tuple[str, Build]] = field(default_factory=dict[str, tuple[str, Build]])
     why: dict[str, str] = field(default_factory=dict[str, str])
 
     def root(self, name: str, version: str) -> None:
         rows = self.world.called(name)
-        fitting = [row for row in rows if version in ("", _built(row[1]).version)]
+        fitting = [row for row in rows if version in ("", built(row[1]).version)]
         if not fitting:
             there = f" (there are {', '.join(self.world.versions(name)[:5])})" if rows else ""
             wanted = f"{name} {version}".rstrip()
@@ -120,14 +122,14 @@ class _Search:
 
     def need(self, by: Package, clause: Clause) -> str | None:
         """Meet a clause; the package that came for it."""
-        if any(_built(s).meets(one) for one in clause for _, s in self.chosen.values()):
+        if any(built(s).meets(one) for one in clause for _, s in self.chosen.values()):
             return None
         if any(self.base.meets(one) for one in clause):
             return None
         for relation in clause:
             for row in self._ways(relation):
-                package = _built(row[1])
-                if self.base.essential and row[1].part_of_base and not relation.op:
+                package = built(row[1])
+                if self.base.essential and _is_essential(row[1]) and not relation.op:
                     return None
                 if self._fits(package):
                     self._take(row, f"{by} needs it")
@@ -137,20 +139,20 @@ class _Search:
             fix="name the repository that has it with --sources",
         )
 
-    def _ways(self, relation: Relation) -> Iterator[tuple[str, Stanza]]:
+    def _ways(self, relation: Relation) -> Iterator[tuple[str, Build]]:
         rows = (*self.world.called(relation.name), *self.world.providing(relation.name))
-        return (row for row in rows if _built(row[1]).meets(relation))
+        return (row for row in rows if built(row[1]).meets(relation))
 
     def _fits(self, package: Package) -> bool:
-        others = (_built(stanza) for _, stanza in self.chosen.values())
+        others = (built(stanza) for _, stanza in self.chosen.values())
         return not any(package.clashes(other) for other in others)
 
-    def _take(self, row: tuple[str, Stanza], why: str) -> None:
-        package = _built(row[1])
+    def _take(self, row: tuple[str, Build], why: str) -> None:
+        package = built(row[1])
         for _, stanza in self.chosen.values():
-            if package.clashes(_built(stanza)):
+            if package.clashes(built(stanza)):
                 raise RefusedError(
-                    f"{package} ({why}) and {_built(stanza)} ({self.why[_built(stanza).name]}) "
+                    f"{package} ({why}) and {built(stanza)} ({self.why[built(stanza).name]}) "
                     "cannot be installed together",
                     fix="make a bundle for each",
                 )
@@ -158,7 +160,11 @@ class _Search:
         self.why[package.name] = why
 
 
-def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Stanza]]:
+def _is_essential(build: Build) -> bool:
+    return isinstance(build, Stanza) and build.part_of_base
+
+
+def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Build]]:
     """Packages and all they need, by the repository of the bundle they go to.
 
     Args:
@@ -172,19 +178,19 @@ def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Sta
     search = _Search(world, base)
     for name, version in dict.fromkeys(roots):
         mine = search.chosen.get(name)
-        if mine is None or version not in ("", _built(mine[1]).version):
+        if mine is None or version not in ("", built(mine[1]).version):
             search.root(name, version)
     waiting = deque(search.chosen)
     while waiting:
-        package = _built(search.chosen[waiting.popleft()][1])
+        package = built(search.chosen[waiting.popleft()][1])
         for clause in package.depends:
             came = search.need(package, clause)
             if came is not None:
                 waiting.append(came)
-    found: dict[str, list[Stanza]] = {}
+    found: dict[str, list[Build]] = {}
     for repository, stanza in search.chosen.values():
         found.setdefault(repository, []).append(stanza)
     return {
-        name: sorted(rows, key=lambda one: (_built(one).name, _built(one).version))
+        name: sorted(rows, key=lambda one: (built(one).name, built(one).version))
         for name, rows in sorted(found.items())
     }

@@ -31,6 +31,8 @@ _CHUNK = 1 << 18
 _TRIES = 5
 _TIMEOUT_S = 60
 _SCHEMES = ("http", "https", "file")
+#: Algorithms that are good enough, by the number of hexadecimal digits.
+SUMS = {64: "sha256", 96: "sha384", 128: "sha512"}
 #: Larger than any index there is.
 _INDEX_LIMIT = 512 << 20
 
@@ -92,17 +94,24 @@ def text_of(url: str) -> bytes | None:
     raise ConnectionFailed(f"{url}: cannot be fetched ({last})", fix="check address and proxy")
 
 
-def file(url: str, sha256: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
+def file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
     """A file of known hash and size, in the cache.
+
+    Args:
+        url: http, https or file.
+        digest: SHA-256, SHA-384 or SHA-512, in hexadecimal digits.
+        size: in bytes.
+        cache: folder of the cache.
+        say: is told what is fetched.
 
     Raises:
         ConnectionFailed: it cannot be had, or is another one than the index says.
         UsageError: there is no room for it.
     """
-    target = cache / sha256
-    if _fits(target, sha256, size):
+    target = cache / digest
+    if _fits(target, digest, size):
         return target
-    part = cache / f"{sha256}.part"
+    part = cache / f"{digest}.part"
     say(url)
     last = ""
     wrong = 0
@@ -124,7 +133,7 @@ def file(url: str, sha256: str, size: int, cache: Path, say: Say = lambda _: Non
         if have < size:
             last = f"cut after {have} of {size} bytes"
             continue
-        if _fits(part, sha256, size):
+        if _fits(part, digest, size):
             os.replace(part, target)
             return target
         part.unlink()
@@ -160,12 +169,12 @@ def _continue(url: str, part: Path, size: int) -> None:
                 start += len(data)
 
 
-def _fits(path: Path, sha256: str, size: int) -> bool:
+def _fits(path: Path, digest: str, size: int) -> bool:
     try:
         if path.stat().st_size != size:
             return False
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+            return hashlib.file_digest(file, SUMS[len(digest)]).hexdigest() == digest
     except FileNotFoundError:
         return False
 

@@ -30,7 +30,9 @@ LICENCE = (
 _FIX = "make the bundle again"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
-_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~^_%-]*")
+_FILE = re.compile(r"(?:repodata/)?[0-9A-Za-z][0-9A-Za-z.+~^_%-]*")
+#: What a repository of rpm packages begins with.
+REPOMD = "repodata/repomd.xml"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,11 +79,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One flat repository: its packages, and the files that describe them to apt."""
+    """One flat repository: its packages, and the files that describe them to apt, dnf or zypper."""
 
     name: str
     entries: tuple[Entry, ...]
     indexes: tuple[File, ...]
+
+    @property
+    def repomd(self) -> File | None:
+        """The file that a repository of rpm packages is known by; ``None`` where it is apt's."""
+        return next((one for one in self.indexes if one.name == REPOMD), None)
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -111,6 +118,11 @@ class Target:
     def name(self) -> str:
         """Also its folder."""
         return f"{self.distribution}-{self.machine}"
+
+    @property
+    def rpm(self) -> bool:
+        """Its packages are rpm packages."""
+        return any(one.repomd is not None for one in self.repositories)
 
     def repository(self, name: str) -> Repository | None:
         """One of its repositories."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,8 +14,11 @@ from pathlib import Path
 
 from gpustate.bundle import manifest as manifests
 from gpustate.bundle import upstream
+from gpustate.bundle.fetch import SUMS
 from gpustate.bundle.manifest import KEY_NAME, NAME, File, Manifest, Repository, Target
+from gpustate.bundle.rpmrepository import PRIMARY, SIGNATURE
 from gpustate.errors import GpustateError, RefusedError, UsageError
+from gpustate.solve import packages, repodata, rpmprimary
 from gpustate.text import openpgp
 
 _FIX = "give the folder or tar file that `gpustate bundle` made"
@@ -175,22 +180,66 @@ def _wrong_indexes(bundle: Bundle, folder: str, repository: Repository) -> Itera
     """The signature, and that the signed index says the same as the manifest."""
     keys = (bundle.key.encode(),)
     place = upstream.Place(folder, "/", (), keys, (bundle.manifest.fingerprint,))
+    rpm = repository.repomd is not None
+    index = f"{folder}/{PRIMARY if rpm else 'Packages'}"
     try:
-        signed = b"".join(bundle.blocks(f"{folder}/InRelease"))
-        release, _ = upstream.checked(place, signed, None)
-        text = b"".join(bundle.blocks(f"{folder}/Packages"))
+        said = _said_by_repodata(bundle, place) if rpm else _said_by_packages(bundle, place)
     except GpustateError as error:
         yield str(error)
         return
+    if said is None:
+        yield f"{index}: is not the index that is signed"
+    elif said != {(entry.file.name, entry.file.sha256) for entry in repository.entries}:
+        yield f"{index}: has other packages than the manifest"
+
+
+def _said_by_packages(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
+    """Files and hashes in apt's index; ``None`` when another one is signed."""
+    signed = b"".join(bundle.blocks(f"{place.uri}/InRelease"))
+    release, _ = upstream.checked(place, signed, None)
+    text = b"".join(bundle.blocks(f"{place.uri}/Packages"))
     if hashlib.sha256(text).hexdigest() not in release:
-        yield f"{folder}/Packages: is not the index that is signed"
-        return
+        return None
     index = upstream.Index(0)
-    index.add(text.decode("utf-8", "replace"), folder, manifests.Source("", "", "", ""))
-    said = {
-        (one.field("Filename"), one.field("SHA256").lower())
-        for stanzas in index.stanzas.values()
-        for one in stanzas
+    index.add(text.decode("utf-8", "replace"), place.uri, manifests.Source("", "", "", ""))
+    return {
+        (one.field("Filename"), one.digest)
+        for builds in index.stanzas.values()
+        for one in builds
+        if isinstance(one, upstream.Stanza)
     }
-    if said != {(entry.file.name, entry.file.sha256) for entry in repository.entries}:
-        yield f"{folder}/Packages: has other packages than the manifest"
+
+
+def _said_by_repodata(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
+    """The same of rpm's repodata, with the hash of the file where its own is another than SHA-256."""
+    repomd, signature = (
+        b"".join(bundle.blocks(f"{place.uri}/{name}")) for name in (manifests.REPOMD, SIGNATURE)
+    )
+    upstream.checked(place, repomd, signature)
+    packed = b"".join(bundle.blocks(f"{place.uri}/{PRIMARY}"))
+    primary = repodata.parse_repomd(repomd, f"{place.uri}/{manifests.REPOMD}")["primary"]
+    if (primary.href, primary.checksum) != (PRIMARY, hashlib.sha256(packed).hexdigest()):
+        return None
+    machine = place.uri.partition("/")[0].rpartition("-")[2]
+    try:
+        text = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error):
+        return None
+    rows = rpmprimary.parse(
+        text,
+        packages.Repository(""),
+        f"{place.uri}/{PRIMARY}",
+        (machine, "noarch"),
+    )
+    return {(row.href, _as_sha256(bundle, place.uri, row)) for row in rows}
+
+
+def _as_sha256(bundle: Bundle, folder: str, row: rpmprimary.Listed) -> str:
+    algorithm = SUMS.get(len(row.digest), "")
+    if algorithm in ("", "sha256"):
+        return row.digest
+    mine, known = hashlib.new(algorithm), hashlib.sha256()
+    for data in bundle.blocks(f"{folder}/{row.href}"):
+        mine.update(data)
+        known.update(data)
+    return known.hexdigest() if mine.hexdigest() == row.digest else ""

@@ -34,7 +34,7 @@ _EDDSA, _SHA512 = 22, 10
 _CURVE = bytes.fromhex("092b06010401da470f01")
 #: When every such key says it was made: its fingerprint is to follow from the key alone.
 _BORN = 1_577_836_800
-_TEXT, _SELF = 0x01, 0x13
+_BINARY, _TEXT, _SELF = 0x00, 0x01, 0x13
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,10 @@ class SigningKey:
         body = "\n".join(f"- {line}" if line.startswith("-") else line for line in lines)
         head = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n"
         return f"{head}{body}\n{_armored('SIGNATURE', signature)}"
+
+    def sign(self, data: bytes, when: int) -> str:
+        """An armored signature of some bytes, as ``repomd.xml.asc`` has it."""
+        return _armored("SIGNATURE", self._signature(_BINARY, data, when))
 
     def _signature(self, kind: int, over: bytes, when: int) -> bytes:
         fingerprint = bytes.fromhex(self.fingerprint)

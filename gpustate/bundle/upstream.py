@@ -24,6 +24,7 @@ from pathlib import Path
 
 from gpustate.bundle import fetch
 from gpustate.bundle.manifest import Source
+from gpustate.bundle.offers import Build, Offers
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 from gpustate.solve import packages
 from gpustate.solve.packages import Package
@@ -59,7 +60,7 @@ class Place:
         return f"{self.uri}/dists/{self.suite}"
 
 
-class Stanza:
+class Stanza(Build):
     """One build of a package in an index."""
 
     def __init__(self, text: str, uri: str, source: Source) -> None:
@@ -74,9 +75,12 @@ class Stanza:
         )
         return " ".join(found[1].split()) if found else ""
 
-    @cached_property
+    @property
     def package(self) -> Package | None:
-        """What it says; ``None`` when that is no package."""
+        return self._package
+
+    @cached_property
+    def _package(self) -> Package | None:
         place = packages.Repository(
             self.source.origin, self.source.suite, self.source.component, self.source.site
         )
@@ -89,18 +93,25 @@ class Stanza:
         return f"{self.uri}/{urllib.parse.quote(name, safe='/+~:@,=()')}"
 
     @property
+    def digest(self) -> str:
+        return self.package.sha256 if self.package is not None else ""
+
+    @property
+    def file(self) -> str:
+        if self.package is None:
+            return ""
+        plain = re.sub(r"^\d+:", "", self.package.version)
+        return f"{self.package.name}_{plain}_{self.package.architecture or 'all'}.deb"
+
+    @property
     def part_of_base(self) -> bool:
         """Every system of the distribution has it."""
         return self.field("Essential") == "yes" or self.field("Priority") == "required"
 
 
 @dataclass(slots=True)
-class Index:
-    """Everything one repository offers for an architecture, by name and by what it stands in for."""
-
-    date: int
-    stanzas: dict[str, list[Stanza]] = field(default_factory=dict[str, list[Stanza]])
-    provides: dict[str, list[Stanza]] = field(default_factory=dict[str, list[Stanza]])
+class Index(Offers):
+    """Everything one repository of Debian packages offers."""
 
     def add(self, text: str, uri: str, source: Source) -> None:
         """Take a Packages file in."""
@@ -109,12 +120,11 @@ class Index:
             if name is None:
                 continue
             one = Stanza(part.strip("\n"), uri, source)
-            self.stanzas.setdefault(name[1], []).append(one)
+            provided: list[str] = []
             if "\nProvides:" in part:
-                for provided in one.field("Provides").split(","):
-                    words = provided.split()
-                    if words:
-                        self.provides.setdefault(words[0], []).append(one)
+                rows = (row.split() for row in one.field("Provides").split(","))
+                provided = [words[0] for words in rows if words]
+            self.take(name[1], one, provided)
 
 
 def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _: None) -> Index:

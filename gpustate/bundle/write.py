@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 
-from gpustate.bundle import fetch
+from gpustate.bundle import fetch, rpmrepository
+from gpustate.bundle.closure import built
 from gpustate.bundle.manifest import (
     KEY_NAME,
     NAME,
@@ -29,9 +30,12 @@ from gpustate.bundle.manifest import (
     id_of,
     to_text,
 )
+from gpustate.bundle.offers import Build
+from gpustate.bundle.rpmupstream import RpmBuild
 from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError, UsageError
+from gpustate.solve.packages import Package
 
 #: What a file is made of: bytes, or a file in the cache.
 Content = bytes | Path
@@ -51,7 +55,7 @@ class Chosen:
     machine: str
     kernels: tuple[str, ...]
     asked: Mapping[str, tuple[str, ...]]
-    stanzas: Mapping[str, Sequence[Stanza]]
+    stanzas: Mapping[str, Sequence[Build]]
     date: int
 
 
@@ -105,42 +109,47 @@ def _target(
 ) -> Target:
     target = Target(one.distribution, one.machine, one.kernels, one.asked)
     repositories: list[Repository] = []
-    for name, stanzas in sorted(one.stanzas.items()):
+    for name, builds in sorted(one.stanzas.items()):
         folder = f"{target.name}/{name}"
         entries: list[Entry] = []
-        texts: list[str] = []
-        for stanza in stanzas:
-            entry = _entry(stanza)
-            path = fetch.file(stanza.url, entry.file.sha256, entry.file.size, cache, say)
-            contents[f"{folder}/{entry.file.name}"] = path
-            entries.append(entry)
-            texts.append(_indexed(stanza, entry.file.name))
-        indexes = _indexes("".join(sorted(texts)).encode(), target.name, key, one.date)
+        for build in builds:
+            package = _checked(build)
+            path = fetch.file(build.url, build.digest, package.size, cache, say)
+            source = build.proven(path)
+            file = File(build.file, _sha256(path, build.digest), package.size)
+            architecture = package.architecture or "all"
+            entries.append(Entry(package.name, package.version, architecture, file, source))
+            contents[f"{folder}/{file.name}"] = path
+        indexes = _indexes(builds, target.name, key, one.date)
         contents.update({f"{folder}/{file}": data for file, data in indexes.items()})
         files = tuple(_file(file, data) for file, data in sorted(indexes.items()))
         repositories.append(Repository(name, tuple(sorted(entries, key=lambda e: e.file)), files))
     return Target(one.distribution, one.machine, one.kernels, one.asked, tuple(repositories))
 
 
-def _entry(stanza: Stanza) -> Entry:
-    package = stanza.package
-    if package is None or not package.sha256 or not package.size:
+def _checked(build: Build) -> Package:
+    package = built(build)
+    if not build.digest or not package.size:
         raise RefusedError(
-            f"{stanza.source.site}: its index has no SHA256 or size for {stanza.field('Package')}",
+            f"{build.source.site}: its index has no SHA256 or size for {package.name}",
             fix="use a repository that has them: what cannot be checked goes into no bundle",
         )
-    plain = re.sub(r"^\d+:", "", package.version)
-    name = f"{package.name}_{plain}_{package.architecture or 'all'}.deb"
-    file = File(name, package.sha256, package.size)
-    return Entry(package.name, package.version, package.architecture or "all", file, stanza.source)
+    return package
 
 
-def _indexed(stanza: Stanza, name: str) -> str:
-    text = re.sub(r"^Filename:.*\n?", "", stanza.text, flags=re.MULTILINE).rstrip("\n")
-    return f"{text}\nFilename: {name}\n\n"
+def _sha256(path: Path, digest: str) -> str:
+    if fetch.SUMS[len(digest)] == "sha256":
+        return digest
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _indexes(packages: bytes, label: str, key: SigningKey, date: int) -> dict[str, bytes]:
+def _indexes(builds: Sequence[Build], label: str, key: SigningKey, date: int) -> dict[str, bytes]:
+    rpms = [build for build in builds if isinstance(build, RpmBuild)]
+    if rpms:
+        return rpmrepository.indexes(rpms, key, date)
+    rows = [_indexed(build) for build in builds if isinstance(build, Stanza)]
+    packages = "".join(sorted(rows)).encode()
     release = (
         "Origin: gpustate bundle\n"
         f"Label: gpustate bundle {label}\n"
@@ -149,6 +158,11 @@ def _indexes(packages: bytes, label: str, key: SigningKey, date: int) -> dict[st
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
     )
     return {"InRelease": key.clearsign(release, date).encode(), "Packages": packages}
+
+
+def _indexed(stanza: Stanza) -> str:
+    text = re.sub(r"^Filename:.*\n?", "", stanza.text, flags=re.MULTILINE).rstrip("\n")
+    return f"{text}\nFilename: {stanza.file}\n\n"
 
 
 def _file(name: str, data: bytes) -> File:

@@ -17,7 +17,7 @@ from gpustate.text.words import shown
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
     from gpustate.model.policy import Policy
-    from gpustate.run.bundling import Case
+    from gpustate.run.bundled import AnyCase
 
 #: Ends of names that promise another kind of file.
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
@@ -68,7 +68,13 @@ def group() -> None:
     "--sources",
     multiple=True,
     metavar="FILE",
-    help="Repositories of the distribution, as in /etc/apt; instead of those of the nodes.",
+    help="Repositories of the distribution, as in /etc/apt or /etc/yum.repos.d; instead of those of the nodes.",
+)
+@click.option(
+    "--installed",
+    multiple=True,
+    metavar="FILE",
+    help="What such nodes have of rpm packages, with --for; see docs/bundle.md.",
 )
 @click.option("--kernel", "kernels", multiple=True, metavar="RELEASE", help="Headers for it too.")
 @click.option(
@@ -86,7 +92,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     """
     from gpustate.bundle import write
     from gpustate.bundle.signing import SigningKey
-    from gpustate.run import bundled, bundling
+    from gpustate.run import bundled
 
     _check_name(out)
     common.check_out(out)
@@ -105,9 +111,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
-    read = bundling.Read(cache, say)
-    chosen = [bundling.chosen(case, read) for case in bundling.grouped(cases)]
-    bundle = write.make(chosen, key, cache, say)
+    bundle = write.make(bundled.chosen(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
     _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
@@ -126,7 +130,7 @@ def _check_name(out: str) -> None:
 
 def _cases(
     source: str, policy: Policy, kinds: tuple[str, ...], options: dict[str, Any]
-) -> list[Case]:
+) -> list[AnyCase]:
     from dataclasses import replace
 
     from gpustate.run import bundled
@@ -141,23 +145,17 @@ def _cases(
                 "--for names several distributions, and --sources are those of one",
                 fix="make a bundle for each",
             )
-        cases = [bundled.case_of_name(kind, policy, files, gpus) for kind in kinds]
+        cases = [
+            bundled.case_of_name(kind, policy, files, gpus, options["installed"]) for kind in kinds
+        ]
     else:
-        if gpus:
-            raise UsageError("--gpu goes with --for; nodes are asked for theirs")
+        for name in ("gpu", "installed"):
+            if gpus if name == "gpu" else options["installed"]:
+                raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
         inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
         cases = bundled.cases_of_nodes(inventory, policy, common.known_states(), options["forks"])
         if files:
-            named = {
-                case.name: bundled.case_of_name(
-                    f"{case.facts.distribution}/{case.facts.machine}", policy, files, ""
-                )
-                for case in cases
-            }
-            cases = [
-                replace(case, sources=named[case.name].sources, keys=named[case.name].keys)
-                for case in cases
-            ]
+            cases = [bundled.with_sources(case, policy, files) for case in cases]
     packages = tuple(options["packages"])
     return [
         replace(case, kernels=tuple({*case.kernels, *kernels}), packages=packages) for case in cases

@@ -6,8 +6,8 @@ the answer is still on its way. The engine runs all probes of a node against tho
 first, collects what they ask, and sends it in one exec; it then runs them again with the answers.
 Only an ask that comes up because of an answer costs another round trip.
 
-Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, may only read, and
-use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
+Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, some of them side by side, may
+only read, and use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
 """
 
 from __future__ import annotations
@@ -195,11 +195,14 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
+        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
         return (
-            f"{rpm.FAMILY}\n"
+            f"{rpm.FAMILY}\n{KEPT}"
+            # 1: a pattern that matches nothing, which is an answer.
+            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
             f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
             "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
-            f"*) dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null || : ;; esac"
+            f'*) kept packages-{kept} "{APT_KEY}" asked || : ;; esac'
         )
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
@@ -234,7 +237,8 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
 RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
     "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
-    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml"
+    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
+    "/var/lib/gpustate-bundle/repos.d/*.repo"
 )
 
 
@@ -258,9 +262,9 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
             f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
             '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
             "case $pm in\n"
-            "dnf) o=$(timeout -k 2 60 dnf -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
+            "dnf) o=$(timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
             f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} 2>/dev/null) || exit 0 ;;\n"
-            f"*) o=$(timeout -k 2 60 zypper -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
+            f"*) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
             # 104: none of the names is known.
             "case $? in 0|104) ;; *) exit 0 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
             "printf '%s\\n' \"$o\"\n"

@@ -2,7 +2,7 @@
 
 A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program: both are a variable with
 that call as its default. Where fragments leave together the variable is set by what :func:`prelude` puts
-before them; everywhere else, in a step or alone, the default does the same.
+before them (:func:`release` the last of the three); everywhere else, in a step or alone, the default does the same.
 
 Programs whose answer depends on files alone are asked again only when one of those files is another:
 :data:`KEPT`.
@@ -26,11 +26,11 @@ _SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/n
 _APT_FILES = (
     '"${APT_CONFIG-/nowhere}" /etc/apt/*.conf /etc/apt/apt.conf.d/* /etc/apt/preferences /etc/apt/preferences.d/* '
     "/etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists /var/lib/apt/lists/* "
-    "/var/lib/dpkg/status /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
+    "/var/lib/dpkg/status /var/lib/dpkg/updates /var/lib/dpkg/updates/* /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
 )
 _APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
 _RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
-#: sh: what apt's answers depend on, for ``kept``: in double quotes.
+#: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
 APT_KEY = f"${{APT_KEY-{_APT}}}"
 
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
@@ -64,6 +64,16 @@ def unit_files(names: Iterable[str]) -> str:
     return f"${{UNIT_FILES-$({_FILES} {shlex.join(names)} 2>/dev/null)}}"
 
 
+def refers(fragment: str) -> bool:
+    """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
+    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-"))
+
+
+def release(fragments: str) -> str:
+    """Sh that sets the kernel's release, for fragments of which several want to know it."""
+    return "KERNEL_RELEASE=$(uname -r)\n" if fragments.count(_RELEASE) > 1 else ""
+
+
 def prelude(fragments: str) -> str:
     """Sh that sets what fragments refer to; empty where they refer to nothing."""
     units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
@@ -76,8 +86,6 @@ def prelude(fragments: str) -> str:
             show=_SHOW,
             variables=" ".join(units.values()),
         )
-    if fragments.count(_RELEASE) > 1:
-        found += "KERNEL_RELEASE=$(uname -r)\n"
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
     return found
@@ -109,4 +117,4 @@ END
 fi
 """.replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
 
-__all__ = ["APT_KEY", "KEPT", "prelude", "shown", "unit_files"]
+__all__ = ["APT_KEY", "KEPT", "prelude", "refers", "release", "shown", "unit_files"]

@@ -17,15 +17,18 @@ from gpustate.model.node import Node
 from gpustate.model.quarantine import AskQuarantine, left
 from gpustate.text import labels
 from gpustate.text.labels import VGpu
+from gpustate.text.numbers import whole
 
 _SCRIPT = r"""
 m=; [ -r "$SYS/class/dmi/id/product_name" ] && { read -r m <"$SYS/class/dmi/id/product_name" || :; printf 'machine=%s\n' "$m"; }
-for d in "$SYS"/bus/pci/devices/*; do
+set --; for d in "$SYS"/bus/pci/devices/*; do
   v=; read -r v 2>/dev/null <"$d/vendor" || continue
-  [ "$v" = 0x10de ] || continue
-  printf 'config=%s\n' "$(od -An -v -tx1 -N256 "$d/config" 2>/dev/null | tr -d ' \n')"
+  [ "$v" != 0x10de ] || set -- "$@" "$d/config"
 done
+echo "devices=$#"; [ $# = 0 ] || head -q -c 256 -- "$@" 2>/dev/null | od -An -v -tx1 -w256
 :"""
+#: Root reads at least so much of every device's configuration space.
+_CONFIG = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,26 @@ class AskMachine(Ask[Machine]):
 
     def parse(self, answer: Answer) -> Machine:
         product: str | None = None
-        configs: list[bytes] = []
+        devices: int | None = None
+        configs = b""
         for line in answer.text.splitlines():
-            key, _, value = line.partition("=")
+            key, equals, value = line.partition("=")
             if key == "machine":
                 product = value
-            elif key == "config":
+            elif key == "devices":
+                devices = whole(value)
+            elif not equals and devices is not None:
                 try:
-                    configs.append(bytes.fromhex(value))
+                    configs += bytes.fromhex(line)
                 except ValueError:
-                    raise ProbeError(f"PCI configuration space reads {value[:80]!r}") from None
-        return Machine(product, labels.vgpus(configs))
+                    raise ProbeError(f"PCI configuration space reads {line[:80]!r}") from None
+        if devices is None:
+            raise ProbeError("the machine's devices were not counted")
+        # Where one gave less, none can be told from the next.
+        if len(configs) != _CONFIG * devices:
+            return Machine(product, None)
+        starts = range(0, len(configs), _CONFIG)
+        return Machine(product, labels.vgpus(configs[at : at + _CONFIG] for at in starts))
 
     def stand_in(self) -> Machine:
         return Machine()

@@ -47,7 +47,7 @@ class RpmUpdate(Step):
                 f"--setopt={name}.metadata_expire=0 --setopt={name}.skip_if_unavailable=0 makecache"
             )
         else:
-            read = f"zypper -n refresh --force {name}"
+            read = f"${{ZYPPER:-zypper}} -n refresh --force {name}"
         back = f"roll_back {_words(self.roll_back)}\n" if self.roll_back else ""
         return (
             f"PM={self.manager}\nif rpm_wait && {read}; then effect read; exit 0; fi\n{back}exit 1"

@@ -39,12 +39,12 @@ rpm_wait() { # until nobody else is at work with packages
 }
 rpm_dnf() { # no questions, nothing that is not asked for, nothing removed because it seems unused
   if [ -d "$R/dnf-plugins" ]; then set -- --setopt=pluginconfpath="$R/dnf-plugins" "$@"; fi
-  COLUMNS=250 dnf -y --color=never --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0 \
+  COLUMNS=250 ${DNF:-dnf} -y --color=never --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0 \
     --setopt='*.metadata_expire=-1' --setopt=retries=3 --setopt=keepcache=1 "$@"
 }
 rpm_zypper() {
   if [ -e "$R/zypp.conf" ]; then export ZYPP_CONF="$R/zypp.conf"; fi
-  ZYPP_LOCK_TIMEOUT=${RPM_WAIT_S:-300} zypper -n --no-color --no-refresh "$@"
+  ZYPP_LOCK_TIMEOUT=${RPM_WAIT_S:-300} ${ZYPPER:-zypper} -n --no-color --no-refresh "$@"
 }
 rpm_zypper_own() { ( rm -f "$R/zypp.conf"; rpm_zypper "$@" ); } # with the node's own locks
 rpm_open() { # names...: work under a copy of the locks without those of these packages
@@ -112,7 +112,7 @@ rpm_reread() { # the repodata of our own repositories
   for f in /etc/yum.repos.d/gpustate-*.repo /etc/zypp/repos.d/gpustate-*.repo; do
     [ -e "$f" ] || continue
     i=${f##*/}; i=${i%.repo}
-    case $PM in dnf) rpm_dnf --setopt="$i.metadata_expire=0" --repo="$i" makecache || return 1 ;; *) zypper -n refresh "$i" || return 1 ;; esac
+    case $PM in dnf) rpm_dnf --setopt="$i.metadata_expire=0" --repo="$i" makecache || return 1 ;; *) ${ZYPPER:-zypper} -n refresh "$i" || return 1 ;; esac
   done
 }
 rpm_try() { # the download; dnf's shell ends with 0 whatever came of it

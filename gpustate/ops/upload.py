@@ -11,12 +11,25 @@ from gpustate.model.step import Step
 #: enter: apt drops root's rights before it reads a repository, the user's own apt too.
 BUNDLE_FOLDER = "/var/lib/gpustate-bundle"
 APT_CONF = f"{BUNDLE_FOLDER}/apt.conf"
-#: sh: as long as a node has a bundle, apt sees the bundle and no other repository in whatever we do.
-ONLY_BUNDLE = f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+#: Where the repositories of a bundle are for dnf and zypper.
+RPM_REPOS = f"{BUNDLE_FOLDER}/repos.d"
+#: sh: as long as a node has a bundle, apt, dnf and zypper see the bundle and no other repository in whatever we do.
+#: dnf reads repositories out of dnf.conf too, so all but ours are switched off (and --disablerepo forbids --repo).
+ONLY_BUNDLE = (
+    f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; export APT_CONFIG; }}\n"
+    f"DNF=dnf; ZYPPER=zypper; [ ! -d {RPM_REPOS} ] || {{\n"
+    f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --setopt=*.enabled=0 --setopt=gpustate-*.enabled=1"\n'
+    f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER\n'
+)
+#: What apt, dnf and zypper keep of a bundle's own repositories.
+BUNDLE_CACHES = (
+    "/var/lib/apt/lists/*gpustate-bundle* /var/cache/dnf/gpustate-bundle-* /var/lib/dnf/repos/gpustate-bundle-* "
+    "/var/cache/libdnf5/gpustate-bundle-* /var/cache/zypp/*/gpustate-bundle-*"
+)
 #: sh: the bundle goes when no repository of ours is in it any more.
 LEAVE_BUNDLE = (
-    "grep -qs gpustate-bundle /etc/apt/sources.list.d/gpustate-*.sources || "
-    f"rm -rf {BUNDLE_FOLDER} /var/lib/apt/lists/*gpustate-bundle*; effect left"
+    "grep -qs gpustate-bundle /etc/apt/sources.list.d/gpustate-*.sources /etc/yum.repos.d/gpustate-*.repo "
+    f"/etc/zypp/repos.d/gpustate-*.repo || rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect left"
 )
 
 

@@ -142,7 +142,13 @@ class Session:
         try:
             if self._prompt:
                 self._answer_sudo(channel, deadline)
-            channel.write(packed, deadline)
+            try:
+                channel.write(packed, deadline)
+            except ConnectionFailed:
+                if not channel.ended():
+                    raise
+                # What said no before it was sent anything, as sudo does, has said why.
+                raise ProbeError(self._not_started(channel)) from None
         except BaseException:
             channel.close()
             raise
@@ -176,8 +182,11 @@ class Session:
                     raise ProbeError(f"sudo did not run the command: {text or 'it said nothing'}")
         raise ProbeError("sudo neither asked for a password nor ran the command")
 
+    def _not_started(self, channel: Channel) -> str:
+        """A command that never began, and why, as far as it said."""
+        return f"the command did not start: {self._why_nothing(channel)}"
+
     def _why_nothing(self, channel: Channel) -> str:
-        """Turn what a command that never began said into a cause."""
         said = channel.read_stderr().decode("utf-8", "replace").strip()
         last = said.splitlines()[-1] if said else ""
         if "password is required" in said or "terminal is required" in said:
@@ -208,7 +217,7 @@ class Session:
                     if self._hung_up(channel):
                         raise self._broke("before the answer was complete")
                     if not reader.began:
-                        raise ProbeError(f"the probe did not start: {self._why_nothing(channel)}")
+                        raise ProbeError(self._not_started(channel))
                     raise ProbeError("the probe ended in the middle of its answer; was it killed?")
                 reader.feed(data)
                 while reader.needed:
@@ -319,7 +328,7 @@ class Session:
             if not data:
                 if began or self._hung_up(channel):
                     raise self._broke("while the node worked")
-                raise StepFailed(f"the program did not start: {self._why_nothing(channel)}")
+                raise StepFailed(self._not_started(channel))
             buffer += data
             *lines, buffer = buffer.split(b"\n")
             for raw in lines:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpustate.bundle import reading
+from gpustate.bundle import reading, write
 from gpustate.bundle.manifest import DRIVER, TOOLKIT
 from gpustate.errors import ConnectionFailed, PolicyError, ProbeError, RefusedError, UsageError
 from gpustate.files import TextFiles
@@ -21,15 +22,20 @@ from gpustate.model.policy import Policy, build, parameters, resolve
 from gpustate.model.state import AnyState
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Look
-from gpustate.run import fleet
+from gpustate.run import bundling, fleet, rpmbundled, rpmbundling
 from gpustate.run.bundleroots import asked
 from gpustate.run.bundling import Case
+from gpustate.run.rpmbundling import RpmCase
 from gpustate.solve.packages import Repository, Universe, parse
 from gpustate.states.bundle import BundleInPlace
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 from gpustate.states.repository.base import SOURCE_PATTERNS
 from gpustate.text import aptsources
+from gpustate.text.rpm import MANAGERS, is_rpm
 from gpustate.text.words import shown
+
+#: A kind of node, whatever its packages are.
+AnyCase = Case | RpmCase
 
 #: Who uses which repository.
 _USERS: dict[str, tuple[str, type[Any]]] = {
@@ -37,14 +43,9 @@ _USERS: dict[str, tuple[str, type[Any]]] = {
     TOOLKIT: ("container-toolkit", ToolkitRepository),
 }
 _FILES = TextFiles("file of sources", UsageError, 4)
-_RELEASE = re.compile(r"([a-z]+)([0-9]+)/([a-z0-9_]+)")
-#: Distributions of rpm packages, by the names that NVIDIA's repositories or os-release have.
-_WITH_RPM = frozenset(
-    {
-        *("rhel", "rocky", "alma", "almalinux", "ol", "oraclelinux", "centos", "fedora"),
-        *("amzn", "azl", "sles", "suse", "opensuse"),
-    }
-)
+_RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
+#: Distributions of rpm packages that no state knows.
+_NOT_KNOWN = frozenset({"azl", "mariner"})
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
 #: sh: what is installed, as an index of packages has it.
 _INSTALLED = (
@@ -62,29 +63,34 @@ _KEYS = (
 
 def cases_of_nodes(
     inventory: Inventory, policy: Policy, known: Collection[str], forks: int
-) -> list[Case]:
+) -> list[AnyCase]:
     """Ask all nodes.
 
     Raises:
         ConnectionFailed, ProbeError: one of them cannot be asked; a bundle without it would lack something.
     """
     states = {node.name: resolve(policy, node, known).states for node in inventory}
-    cases: list[Case] = []
+    cases: list[AnyCase] = []
     for node, case, error in fleet.question(
         inventory.nodes, forks, lambda asked: _case(asked, states[asked.name])
     ):
         if case is None:
             kind = ConnectionFailed if isinstance(error, ConnectionFailed) else ProbeError
             raise kind(f"{node.name}: {error}", fix="leave it out with --exclude, or use --for")
-        if case.facts.package_manager != "apt":
-            raise UsageError(f"{node.name}: has no apt", fix="leave it out with --exclude")
+        if case.facts.package_manager not in MANAGERS:
+            raise UsageError(
+                f"{node.name}: has neither apt, dnf nor zypper", fix="leave it out with --exclude"
+            )
         cases.append(case)
     return cases
 
 
-def _case(node: Node, states: Sequence[AnyState]) -> Case:
+def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
     facts = node.facts()
     kernels = node.ask(Kernels())
+    releases = tuple(sorted(k.release for k in kernels if k.bootable or k.running))
+    if is_rpm(facts.package_manager):
+        return rpmbundled.case(node, states, facts, releases)
     texts = node.read_texts(SOURCE_PATTERNS)
     installed = node.shell(_INSTALLED).stdout
     keys: dict[str, bytes] = {}
@@ -109,7 +115,7 @@ def _case(node: Node, states: Sequence[AnyState]) -> Case:
         states,
         sources,
         keys,
-        tuple(sorted(k.release for k in kernels if k.bootable or k.running)),
+        releases,
         (Universe(tuple(parse(installed, Repository("installed"), leaf=True))),),
     )
 
@@ -123,8 +129,17 @@ def _plain(key: bytes) -> bytes:
         return b""
 
 
-def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -> Case:
+def case_of_name(
+    text: str, policy: Policy, sources: Sequence[str], gpus: str, installed: Sequence[str] = ()
+) -> AnyCase:
     """A kind of node that nobody asked: ``debian12/x86_64`` with files of sources.
+
+    Args:
+        text: distribution and machine.
+        policy: whose packages it gets.
+        sources: files of sources.
+        gpus: as ``8xH100``; empty where they are not known.
+        installed: files that say what such nodes have, of rpm packages.
 
     Raises:
         UsageError: the name is none, or a file is not to be read.
@@ -134,16 +149,36 @@ def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -
         raise UsageError(
             f"--for: {shown(text)} is no distribution and machine", fix="write debian12/x86_64"
         )
-    if found[1] in _WITH_RPM:
-        raise UsageError(
-            f"--for: bundles are for nodes with apt, and {shown(text)} has none",
-            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
-        )
     if not sources:
         raise UsageError(
             "--for does not say where the distribution's packages are",
-            fix="name its sources with --sources FILE, as in /etc/apt",
+            fix="name its sources with --sources FILE, as in /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
         )
+    if found[1] in _NOT_KNOWN:
+        raise UsageError(
+            f"--for: NVIDIA's packages for {shown(text)} are not known here",
+            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
+        )
+    rpm = rpmbundled.family(found[1])
+    if installed and rpm is None:
+        raise UsageError(
+            "--installed is for distributions with dnf or zypper",
+            fix="leave it out: the essential packages of Debian and Ubuntu are known",
+        )
+    try:
+        pci = meant_for(gpus)
+    except ValueError as error:
+        raise UsageError(f"--gpu: {error}") from None
+    if rpm is not None:
+        facts = NodeFacts(
+            os_id=rpm.os_id,
+            os_version=found[2],
+            machine=found[3],
+            package_manager=rpm.manager,
+            pci=pci,
+        )
+        states = resolve(policy, InventoryNode(text)).states
+        return rpmbundled.named(facts, states, sources, installed)
     os_id, digits, machine = found.groups()
     texts: dict[str, str] = {}
     for file in sources:
@@ -158,10 +193,6 @@ def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -
         for word in entry.signed_by.replace(",", " ").split():
             if word.startswith("/"):
                 keys[word] = _key(word, entry.file)
-    try:
-        pci = meant_for(gpus)
-    except ValueError as error:
-        raise UsageError(f"--gpu: {error}") from None
     version = f"{digits[:2]}.{digits[2:]}" if os_id == "ubuntu" and len(digits) == 4 else digits
     main = (one.suite for one in entries if "main" in one.components)
     codename = next((one for one in main if not re.search(r"-|/", one)), "")
@@ -176,6 +207,22 @@ def case_of_name(text: str, policy: Policy, sources: Sequence[str], gpus: str) -
     return Case(facts, resolve(policy, InventoryNode(text)).states, entries, keys)
 
 
+def with_sources(case: AnyCase, policy: Policy, files: Sequence[str]) -> AnyCase:
+    """The same kind of node with the repositories of some files in the place of its own.
+
+    Raises:
+        UsageError: a file is not to be read.
+    """
+    name = f"{case.facts.distribution}/{case.facts.machine}"
+    if isinstance(case, RpmCase):
+        sources, keys = rpmbundled.read_sources(files, case.facts)
+        return replace(case, sources=sources, keys=keys)
+    other = case_of_name(name, policy, files, "")
+    return (
+        replace(case, sources=other.sources, keys=other.keys) if isinstance(other, Case) else case
+    )
+
+
 def _key(path: str, place: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -185,6 +232,21 @@ def _key(path: str, place: str) -> bytes:
             place=place,
             fix="name a key ring of this machine in Signed-By, or write the key itself there",
         ) from error
+
+
+def chosen(cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]) -> list[write.Chosen]:
+    """Everything that every kind of node gets.
+
+    Raises:
+        GpustateError: something is not to be had.
+    """
+    apt, rpm = bundling.Read(cache, say), rpmbundling.RpmRead(cache, say)
+    debs = bundling.grouped(one for one in cases if isinstance(one, Case))
+    rpms = rpmbundling.grouped(one for one in cases if isinstance(one, RpmCase))
+    return [
+        *(bundling.chosen(case, apt) for case in debs),
+        *(rpmbundling.chosen(case, rpm) for case in rpms),
+    ]
 
 
 def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
@@ -228,6 +290,7 @@ def onto(policy: Policy, file: str | None) -> Policy:
             "fingerprint": None,
             "exclusive": True,
             "refresh_days": None,
+            "signed": "metadata",
         }
         made[name] = build(cls, {**kept, **said})
         last += [("states", name, key) for key in said]
@@ -246,14 +309,15 @@ def lacking(states: Sequence[AnyState], look: Look) -> RefusedError | None:
         return None  # the state says so
     there = target.versions()
     driver: Any = look.seen.get("driver")
-    bare = sorted(k for k, ready in driver.headers.items() if not ready) if driver else []
+    wanted: Any = next((state for state in states if state.name == "driver"), None)
+    # Built modules of rpm distributions are wanted for every kernel, headers where there are none.
+    every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)
+    bare = sorted(k for k, ready in driver.headers.items() if every or not ready) if driver else []
     wants = asked(states, facts, lambda name: there.get(name, ()), bare)
-    missing = wants.problem
-    option = ""
-    if not missing:
-        kernels = (name for name, _ in wants.by_state.get("kernels", ()) if name not in there)
-        missing = next(kernels, "")
-        option = f" --kernel {missing.removeprefix('linux-headers-')}" if missing else ""
+    missing, option = wants.problem, ""
+    if not missing and wants.bare:
+        kernel, missing = next(iter(wants.bare.items()))
+        option = f" --kernel {kernel}"
     if not missing:
         return None
     return RefusedError(

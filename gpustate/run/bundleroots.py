@@ -16,8 +16,9 @@ from gpustate.solve import branches, schemes
 from gpustate.states.container_toolkit import PACKAGES as TOOLKIT_PACKAGES
 from gpustate.states.cuda_toolkit import package_name
 from gpustate.states.driver.gpus import module_type
-from gpustate.text import dpkg, driverset
+from gpustate.text import dpkg, driverschemes, driverset, kernelnames
 from gpustate.text.dcgm import packages as dcgm
+from gpustate.text.rpm import is_rpm
 
 Root = tuple[str, str]
 #: Versions that are to be had of a package, newest first.
@@ -25,7 +26,7 @@ Versions = Callable[[str], tuple[str, ...]]
 #: Taken along where they are offered: whether a node needs them only its hardware tells.
 _MAYBE = {
     "nvlsm": ("nvlsm",),
-    "gdrcopy": ("gdrdrv-dkms", "libgdrapi"),
+    "gdrcopy": ("gdrdrv-dkms", "libgdrapi", "gdrcopy-kmod", "gdrcopy"),
     "gds": ("nvidia-fs-dkms", "nvidia-fs"),
     "nouveau": (),
 }
@@ -38,10 +39,12 @@ class Asked:
     Args:
         by_state: names and versions; what belongs to kernels is under ``kernels``.
         problem: why something cannot be had, with the package that is missing.
+        bare: kernels whose headers are not offered, with the package that would have them.
     """
 
     by_state: Mapping[str, tuple[Root, ...]] = field(default_factory=dict[str, tuple[Root, ...]])
     problem: str = ""
+    bare: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -62,7 +65,7 @@ def asked(
     """
     by_name: dict[str, Any] = {state.name: state for state in states if not state.absent}
     found: dict[str, tuple[Root, ...]] = {}
-    driver = ""
+    driver, bare = "", dict[str, str]()
     if "driver" in by_name:
         target, problem = _driver(by_name["driver"], facts, versions, kernels)
         if target is None:
@@ -71,24 +74,65 @@ def asked(
         found["driver"] = tuple(target.packages.items())
         found["fabric-manager"] = tuple(_fabric(by_name, driver, versions))
         if not by_name["driver"].precompiled and by_name["driver"].headers == "install":
-            found["kernels"] = tuple((f"linux-headers-{kernel}", "") for kernel in kernels)
+            found["kernels"], bare = _headers(facts.package_manager, kernels, versions)
     for name, state in by_name.items():
         rows, problem = _of(name, state, driver, versions)
         if problem:
             return Asked(problem=problem)
         found[name] = (*found.get(name, ()), *rows)
-    return Asked({name: rows for name, rows in found.items() if rows})
+    return Asked({name: rows for name, rows in found.items() if rows}, bare=bare)
+
+
+def _headers(
+    manager: str, kernels: Sequence[str], versions: Versions
+) -> tuple[tuple[Root, ...], dict[str, str]]:
+    """Packages with the headers of kernels, and those that are not offered."""
+    found: dict[Root, None] = {}
+    bare: dict[str, str] = {}
+    for kernel in kernels:
+        if not is_rpm(manager):
+            name = f"linux-headers-{kernel}"
+            if versions(name):
+                found[name, ""] = None
+            else:
+                bare[kernel] = name
+            continue
+        names = kernelnames.header_names(manager, kernel)
+        package = kernelnames.headers(manager, kernel, {name: versions(name) for name in names})
+        if package is None:
+            bare[kernel] = f"{names[0]}-{kernelnames.parts(manager, kernel)['e']}"
+            continue
+        found[package] = None
+        if package[1] in versions(kernelnames.MATCHED):
+            found[kernelnames.MATCHED, package[1]] = None
+    return tuple(found), bare
+
+
+def _names(state: Any, os_id: str, versions: Versions, kernels: Sequence[str]) -> Iterator[str]:
+    """Every name that a package of the driver may have on a distribution."""
+    if not driverschemes.is_rpm(os_id):
+        yield from (name for one, rows in state.names_to_ask() if one == os_id for name in rows)
+        for name in state.per_kernel():
+            yield from (name.replace("{k}", kernel) for kernel in kernels)
+        return
+    yield from state.rpm_names()
+    for scheme in driverschemes.of(os_id) if state.precompiled else ():
+        for version in {driverset.driver_version(v) for v in versions(scheme.compute[0])}:
+            for kernel in kernels if scheme.prebuilt and version else ():
+                for kind in (driverset.OPEN, driverset.PROPRIETARY):
+                    yield scheme.built_for(kernel, version, kind)
 
 
 def _driver(
     state: Any, facts: NodeFacts, versions: Versions, kernels: Sequence[str]
 ) -> tuple[driverset.Target, str] | tuple[None, str]:
-    names = [name for os_id, rows in state.names_to_ask() if os_id == facts.os_id for name in rows]
-    names += [name.replace("{k}", kernel) for name in state.per_kernel() for kernel in kernels]
+    names = dict.fromkeys(_names(state, facts.os_id, versions, kernels))
     available = {name: found for name in names if (found := versions(name))}
     offered = driverset.choices(
         facts.os_id, available, full=state.packages == "full", prebuilt=state.precompiled
     )
+    if state.precompiled and kernels and driverschemes.is_rpm(facts.os_id):
+        offered = [one for one in offered if driverset.covers(*one, kernels, available)]
     problem = ""
     for scheme, version, kind in offered:
         if not _admits(state, version):
@@ -171,5 +215,5 @@ def _together(
     fitting = [one for one in common if version in (None, one, dpkg.upstream_version(one))]
     if not fitting:
         return (), f"{names[0]} {version or 'in one version with ' + ', '.join(names[1:])}"
-    best = max(fitting, key=dpkg.version_key)
+    best = next(one for one in versions(names[0]) if one in fitting)  # the newest
     return tuple((name, best) for name in names), ""

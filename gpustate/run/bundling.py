@@ -20,7 +20,7 @@ from gpustate.bundle.write import Chosen
 from gpustate.errors import RefusedError, UsageError
 from gpustate.model.facts import NodeFacts
 from gpustate.model.state import AnyState
-from gpustate.run.bundleroots import Asked, asked
+from gpustate.run.bundleroots import Asked, Root, asked
 from gpustate.solve.packages import Universe
 from gpustate.text import drivernames, openpgp
 from gpustate.text.aptsources import Source
@@ -113,33 +113,39 @@ def chosen(case: Case, read: Read) -> Chosen:
     ]
     world = World(indexes, pins)
     wants = asked(case.states, case.facts, world.versions, case.kernels)
-    wants = _complete(wants, case, world)
+    wants = _complete(wants, case)
     stanzas = close(world, wants.roots, Base(case.nodes, essential=not case.nodes))
     date = max((one.date for rows in indexes.values() for one in rows), default=0)
-    told = {
-        state: tuple(f"{n}={v}" if v else n for n, v in rows)
-        for state, rows in wants.by_state.items()
-    }
-    return Chosen(case.facts.distribution, case.facts.machine, case.kernels, told, stanzas, date)
+    facts = case.facts
+    return Chosen(facts.distribution, facts.machine, case.kernels, told(wants), stanzas, date)
 
 
-def _complete(wants: Asked, case: Case, world: World) -> Asked:
-    """With packages that somebody named, and without headers that all nodes have."""
+def _complete(wants: Asked, case: Case) -> Asked:
+    """With packages that somebody named, and with headers that are not offered, unless all nodes have them."""
     if wants.problem:
         raise RefusedError(f"{case.name}: {wants.problem}")
     base = Base(case.nodes)
-    rows = {
-        state: tuple(
-            (name, version)
-            for name, version in names
-            if not (state == "kernels" and not world.versions(name) and base.has(name))
-        )
-        for state, names in wants.by_state.items()
+    rows = dict(wants.by_state)
+    wanted = tuple((name, "") for name in wants.bare.values() if not base.has(name))
+    rows["kernels"] = (*rows.get("kernels", ()), *wanted)
+    return Asked(with_named(rows, case.packages))
+
+
+def with_named(
+    rows: Mapping[str, tuple[Root, ...]], packages: Sequence[str]
+) -> dict[str, tuple[Root, ...]]:
+    """What states want, and packages that somebody named as ``name`` or ``name=version``."""
+    split = (one.partition("=") for one in packages)
+    named = tuple((name, version) for name, _, version in split)
+    return {state: some for state, some in {**rows, "--package": named}.items() if some}
+
+
+def told(wants: Asked) -> dict[str, tuple[str, ...]]:
+    """What was asked for, as the manifest has it."""
+    return {
+        state: tuple(f"{name}={version}" if version else name for name, version in rows)
+        for state, rows in wants.by_state.items()
     }
-    if case.packages:
-        split = (one.partition("=") for one in case.packages)
-        rows["--package"] = tuple((name, version) for name, _, version in split)
-    return Asked({state: names for state, names in rows.items() if names})
 
 
 def _own(state: Any, case: Case) -> Place | None:
@@ -155,7 +161,7 @@ def _own(state: Any, case: Case) -> Place | None:
         key = fetch.text_of(where.key_url)
         if key is None:
             raise RefusedError(f"{where.key_url}: there is no such key", fix="set key")
-        _check_key(key, where.fingerprint or "", where.key_url)
+        check_key(key, where.fingerprint or "", where.key_url)
         return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))
     if state.key is not None:
         key = state.key.encode()
@@ -166,7 +172,12 @@ def _own(state: Any, case: Case) -> Place | None:
     return _place(entry, case)
 
 
-def _check_key(key: bytes, fingerprint: str, url: str) -> None:
+def check_key(key: bytes, fingerprint: str, url: str) -> None:
+    """A fetched key is the one whose fingerprint is wanted.
+
+    Raises:
+        RefusedError: it is another, or none.
+    """
     try:
         have = openpgp.primaries(openpgp.binary(key))
     except ValueError as error:

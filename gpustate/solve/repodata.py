@@ -26,14 +26,14 @@ from gpustate.text import rpmversion
 
 #: Far above any real repository: Fedora's has 70,000 packages, the largest with 20,000 capabilities.
 _MAX_DEPTH = 16
-_MAX_PACKAGES = 1_000_000
-_MAX_ENTRIES = 200_000
+MAX_PACKAGES = 1_000_000
+MAX_ENTRIES = 200_000
 _MAX_TEXT = 1 << 20
 _MAX_ATTRIBUTE = 1 << 16
-_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._+-]*")
+NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._+-]*")
 _ARCH = re.compile(r"[0-9A-Za-z_]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_HREF = re.compile(r"(?:[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*/)*[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*")
+HREF = re.compile(r"(?:[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*/)*[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*")
 #: Hash algorithms of repomd.xml with the digits of their values.
 _SUMS = {"sha256": 64, "sha512": 128, "sha384": 96, "sha224": 56, "sha": 40, "sha1": 40}
 
@@ -45,21 +45,24 @@ class Location:
     Args:
         href: below the repository's address: ``repodata/...-primary.xml.gz``.
         algorithm, checksum: of the file as it lies there; empty when none is given.
+        size: in bytes; 0 when none is given.
     """
 
     href: str
     algorithm: str = ""
     checksum: str = ""
+    size: int = 0
 
 
 @dataclass(slots=True)
-class _Reader:
+class Reader:
     """Walks over elements, within limits; ``taken`` is called for each that ends.
 
     Names are without their prefix: ``rpm:entry`` is ``entry``.
     """
 
     place: str
+    at: int = 0  # where the tag that is being read begins, in bytes
     path: list[str] = field(default_factory=list[str])
     texts: list[str] = field(default_factory=list[str])
     attributes: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
@@ -67,6 +70,9 @@ class _Reader:
     def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         """An element is complete; ``path`` ends with its own name."""
         raise NotImplementedError
+
+    def begun(self, path: list[str]) -> None:
+        """An element begins; ``path`` ends with its own name."""
 
     def refused(self, why: str) -> ProbeError:
         return ProbeError(f"{self.place}: {why}", fix="look at what the repository serves")
@@ -79,8 +85,17 @@ class _Reader:
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
+
+        def start(name: str, attributes: dict[str, str]) -> None:
+            self.at = parser.CurrentByteIndex
+            self._start(name, attributes)
+
+        def end(name: str) -> None:
+            self.at = parser.CurrentByteIndex
+            self._end(name)
+
+        parser.StartElementHandler = start
+        parser.EndElementHandler = end
         parser.CharacterDataHandler = self._text
         parser.StartDoctypeDeclHandler = self._doctype
         parser.EntityDeclHandler = self._entity
@@ -109,6 +124,7 @@ class _Reader:
         self.path.append(name.rpartition(":")[2])
         self.attributes.append(attributes)
         self.texts.append("")
+        self.begun(self.path)
 
     def _text(self, text: str) -> None:
         if self.texts:
@@ -127,10 +143,11 @@ class _Reader:
 
 
 @dataclass(slots=True)
-class _Repomd(_Reader):
+class _Repomd(Reader):
     found: dict[str, Location] = field(default_factory=dict[str, Location])
     href: str = ""
     checksum: tuple[str, str] = ("", "")
+    size: int = 0
 
     def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         if path[:2] != ["repomd", "data"]:
@@ -139,17 +156,19 @@ class _Repomd(_Reader):
             self.href = attributes.get("href", "")
         elif path[2:] == ["checksum"]:
             self.checksum = (attributes.get("type", "").lower(), text.lower())
+        elif path[2:] == ["size"]:
+            self.size = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else 0
         elif len(path) == 2:
             self._take(attributes.get("type", ""))
 
     def _take(self, kind: str) -> None:
         algorithm, checksum = self.checksum
-        if not _HREF.fullmatch(self.href):
+        if not HREF.fullmatch(self.href):
             raise self.refused(f"has no usable address for {kind or 'a file'}: {self.href[:80]!r}")
         if algorithm not in _SUMS or not re.fullmatch(f"[0-9a-f]{{{_SUMS[algorithm]}}}", checksum):
             algorithm = checksum = ""
-        self.found.setdefault(kind, Location(self.href, algorithm, checksum))
-        self.href, self.checksum = "", ("", "")
+        self.found.setdefault(kind, Location(self.href, algorithm, checksum, self.size))
+        self.href, self.checksum, self.size = "", ("", ""), 0
 
 
 def parse_repomd(data: bytes, place: str) -> dict[str, Location]:
@@ -184,7 +203,7 @@ class _Raw:
 
 
 @dataclass(slots=True)
-class _Primary(_Reader):
+class _Primary(Reader):
     repository: Repository = field(default_factory=lambda: Repository(""))
     architectures: Collection[str] = ()
     leaf: bool = False
@@ -203,7 +222,7 @@ class _Primary(_Reader):
             case ["arch"]:
                 self.raw.arch = text
             case ["version"]:
-                self.raw.version = _evr(attributes)
+                self.raw.version = evr(attributes)
             case ["checksum"] if attributes.get("type") == "sha256":
                 self.raw.sha256 = text.lower() if _SHA256.fullmatch(text.lower()) else ""
             case ["size"]:
@@ -216,10 +235,10 @@ class _Primary(_Reader):
 
     def _entry(self, kind: str, attributes: Mapping[str, str]) -> None:
         raw, name = self.raw, attributes.get("name", "")
-        flags, version = attributes.get("flags", ""), _evr(attributes)
+        flags, version = attributes.get("flags", ""), evr(attributes)
         raw.entries += 1
-        if raw.entries > _MAX_ENTRIES:
-            raise self.refused(f"has a package with more than {_MAX_ENTRIES} capabilities")
+        if raw.entries > MAX_ENTRIES:
+            raise self.refused(f"has a package with more than {MAX_ENTRIES} capabilities")
         if kind == "provides":
             # A bound other than "=" on what is provided says too little to be matched.
             if name and (not flags or flags == "EQ"):
@@ -239,9 +258,9 @@ class _Primary(_Reader):
     def _take(self, kind: str) -> None:
         raw, self.raw = self.raw, _Raw()
         self.count += 1
-        if self.count > _MAX_PACKAGES:
-            raise self.refused(f"has more than {_MAX_PACKAGES} packages")
-        if kind != "rpm" or not _NAME.fullmatch(raw.name) or not _ARCH.fullmatch(raw.arch):
+        if self.count > MAX_PACKAGES:
+            raise self.refused(f"has more than {MAX_PACKAGES} packages")
+        if kind != "rpm" or not NAME.fullmatch(raw.name) or not _ARCH.fullmatch(raw.arch):
             return
         if raw.arch == "src" or (self.architectures and raw.arch not in self.architectures):
             return
@@ -264,7 +283,7 @@ class _Primary(_Reader):
         )
 
 
-def _evr(attributes: Mapping[str, str]) -> str:
+def evr(attributes: Mapping[str, str]) -> str:
     """Epoch, version and release of an element, as one text; empty when it names no version."""
     epoch, version = attributes.get("epoch") or "0", attributes.get("ver", "")
     if not version:

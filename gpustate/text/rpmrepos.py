@@ -63,6 +63,7 @@ def render_repo(
     packages_signed: bool,
     metadata_signed: bool,
     priority: int,
+    title: str = "NVIDIA packages",
 ) -> str:
     """The text of a .repo file.
 
@@ -73,10 +74,11 @@ def render_repo(
         key_path: its key, a file on the node.
         packages_signed, metadata_signed: what is signed with that key, and so is checked.
         priority: the lower, the more it is preferred; 99 is the others'.
+        title: what is in it, for people.
     """
     rows = {
-        "name": f"NVIDIA packages ({id})",
-        "baseurl": uri,
+        "name": f"{title} ({id})",
+        "baseurl": re.sub(r"^file:/(?!/)", "file:///", uri),
         "enabled": "1",
         "gpgcheck": _flag(packages_signed or (manager == "zypper" and metadata_signed)),
         "repo_gpgcheck": _flag(metadata_signed),

@@ -113,7 +113,8 @@ class AskApt(Ask[Apt]):
             more = f' [ "$s" != 1 ] || {{{more} }};'
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
-            f"m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null | grep -E '{driverset.MEMBER_ERE}')\n"
+            f"{KEPT}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
+            f'm=$(kept driver-members "{APT_KEY}" members)\n'
             's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
             '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-${KERNEL_RELEASE-$(uname -r)}"\n'
@@ -124,7 +125,7 @@ class AskApt(Ask[Apt]):
             'for p in $m; do case $p in *\\|*\\|*\\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac\n'
             f'  case $p in *-[0-9][0-9][0-9]) p=${{p%-*}}; n="$n $p";; esac; for b in {" ".join(map(str, drivernames.KNOWN_BRANCHES))}; do\n'
             '    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done\n'
-            f'{KEPT}kept driver-offers "{APT_KEY} $n" apt-cache policy $n 2>/dev/null || :'
+            f'kept driver-offers "{APT_KEY} $n" apt-cache policy $n 2>/dev/null || :'
         )
 
     def parse(self, answer: Answer) -> Apt:

@@ -84,12 +84,12 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
         f"k=$( {{ echo \"$i $f\"; stat -c '%n %s %Y %i' {RPM_FILES}; }} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
         f"c=$G/cache/driver-{kept}\n"
         'if [ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ]; then tail -n +2 "$c"; else o=; s=0; case $pm in\n'
-        'dnf) q="timeout -k 2 60 dnf -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f\n'
+        'dnf) q="timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f\n'
         "  o=$($q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' "
         f"{dnf} $i 2>/dev/null) || s=1\n"
         f'  t=$($q module list {MODULE} 2>/dev/null | awk \'$1 == "{MODULE}" {{ print "=stream " $2 }}\'); set +f; o="$o\n$t" ;;\n'
         f"*) n=\"{zypper}\"; for f in $(echo $f | tr ' ' '\\n' | sort -u); do n=\"$n {more}\"; done\n"
-        "  o=$(timeout -k 2 60 zypper -x -n --no-refresh search -s -t package --match-exact $n $i 2>/dev/null)\n"
+        "  o=$(timeout -k 2 60 ${ZYPPER:-zypper} -x -n --no-refresh search -s -t package --match-exact $n $i 2>/dev/null)\n"
         # 104: none of the names is known.
         "  case $? in 0|104) ;; *) s=1 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
         "printf '%s\\n' \"$o\"\n"

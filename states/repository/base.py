@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.model.node import NOT_AS_WRITTEN
-from gpustate.ops.upload import BUNDLE_FOLDER, LEAVE_BUNDLE
+from gpustate.ops.upload import LEAVE_BUNDLE
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
@@ -139,7 +139,7 @@ class RepositoryState(RepositoryParameters):
         stamp: str | None,
     ) -> Observed:
         manager = facts.package_manager
-        where = replace(self._rpm_where(facts), os_id=facts.os_id)
+        where = replace(self.rpm_place(facts), os_id=facts.os_id)
         others = rpm.others(manager, self.name, texts)
         return Observed(
             sources_text=ours,
@@ -161,7 +161,8 @@ class RepositoryState(RepositoryParameters):
             manager=manager,
         )
 
-    def _rpm_where(self, facts: NodeFacts) -> Repository:
+    def rpm_place(self, facts: NodeFacts) -> Repository:
+        """Where the packages come from, for a node with dnf or zypper."""
         if self.source == "distribution":
             return rpm.archive(facts)
         url = None if self.source == "vendor" else self.url
@@ -326,8 +327,9 @@ class RepositoryState(RepositoryParameters):
                 yield rpm.fetch_key(self.name, seen.where)
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
+        yield from _leave_bundle(seen, wanted.sources_text)
         if "lists_read" in plan.fields:
-            yield rpm.import_key(self.name, wanted.fingerprints)
+            yield from rpm.key_steps(self.name, seen.where.uri, wanted.fingerprints)
             moved = dict.fromkeys(
                 paths["key_text" if field == "fingerprints" else field]
                 for field in ("key_text", "fingerprints", "sources_text")
@@ -352,11 +354,10 @@ class RepositoryState(RepositoryParameters):
                 yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
         if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
             yield ops.RemoveFile(self.key_path)
-        if _bundled(seen.sources_text) and not _bundled(wanted.sources_text):
-            yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
+        yield from _leave_bundle(seen, wanted.sources_text)
         if "lists_read" in plan.fields:
             # A node with a bundle has no way out: nobody else is asked.
-            for file in () if _bundled(seen.where.uri) else seen.unread:
+            for file in () if rpm.is_bundled(seen.where.uri) else seen.unread:
                 yield read_if_possible(file)
             paths = {
                 "key_text": self.key_path,
@@ -386,6 +387,7 @@ class RepositoryState(RepositoryParameters):
                 yield ops.ForgetOriginal(path)
         if is_rpm(seen.manager):
             yield from rpm.forget(seen.manager, self.name, self.stamp_path)
+            yield from _leave_bundle(seen, None)
             return
         base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
         lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
@@ -395,13 +397,13 @@ class RepositoryState(RepositoryParameters):
             f"forget the package lists of {self.name}",
             timeout=30,
         )
-        if _bundled(seen.sources_text):
-            yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
+        yield from _leave_bundle(seen, None)
 
 
-def _bundled(text: str | None) -> bool:
-    """A source entry or address is that of a bundle (see the state bundle)."""
-    return f"file:{BUNDLE_FOLDER}/" in (text or "")
+def _leave_bundle(seen: Observed, wanted: str | None) -> Iterator[Step]:
+    """The bundle goes with the last repository that was in it."""
+    if rpm.is_bundled(seen.sources_text) and not rpm.is_bundled(wanted):
+        yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
 
 
 def _read_by_all(key: str | None) -> tuple[str, ...]:

@@ -10,7 +10,12 @@ streams, which hide all drivers but those of one stream: ours shows all (``modul
 are exact here. A key is imported into rpm's database by whoever comes first, and leaves with the state when
 it came with it.
 
+Of a bundle's repository nothing goes into rpm's database: rpm 4.14 (RHEL 8, SLES 15) is older than keys of its
+kind, Ed25519. dnf checks the metadata with the key's file; zypper knows keys from that database only, and takes
+the files as they are, whose hashes were checked when they came.
+
 Sources:
+    rpm-software-management/rpm, pull request 1202 of 2020 (Ed25519);
     NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
     NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``.
 """
@@ -23,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpustate import NodeFacts, Step, ops
+from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.states.repository.where import FOREIGN, Repository
 from gpustate.text import rpmrepos
 from gpustate.text.rpmrepos import RpmSource
@@ -135,7 +141,14 @@ def key_path(name: str) -> str:
     return f"/etc/pki/rpm-gpg/gpustate-{name}.asc"
 
 
+def is_bundled(text: str | None) -> bool:
+    """A source entry or address is that of a bundle (see the state bundle)."""
+    return f"{BUNDLE_FOLDER}/" in (text or "")
+
+
 def sources_text(manager: str, name: str, where: Repository) -> str:
+    if manager == "zypper" and is_bundled(where.uri):
+        where = replace(where, signed="nothing")
     return _WRITTEN + rpmrepos.render_repo(
         manager,
         id=f"gpustate-{name}",
@@ -212,6 +225,12 @@ def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
         f"import the key of {name} into rpm's database",
         timeout=360,
     )
+
+
+def key_steps(name: str, uri: str | None, fingerprints: tuple[str, ...]) -> Iterator[Step]:
+    """Let rpm know the key of a repository, where it is one for rpm."""
+    if not is_bundled(uri):
+        yield import_key(name, fingerprints)
 
 
 def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:

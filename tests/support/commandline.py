@@ -16,8 +16,9 @@ from gpustate.cli.main import entry
 from gpustate.policies import operator
 from gpustate.run import fleet
 
-#: What every fork would import again.
+#: What every fork would import again, the states among it.
 IMPORTED = (apply, fleet, inventory, operator, plan, policies)
+STATES = [registry.get(name) for name in registry.states()]
 
 Cli = Callable[..., "Done"]
 

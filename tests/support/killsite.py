@@ -9,14 +9,15 @@ WRAPPER = """#!/bin/sh
 # to disk: who dies here are processes, and what they wrote stays.
 k=/run/gpustate-kill
 case ${R-}:${LOCK-} in /var/lib/gpustate/runs/*:?*) ;; *) exec /usr/bin/sync "$@";; esac
-[ -d $k ] || exec /usr/bin/sync "$@"
+for f in "$@"; do [ -e "$f" ] || exec /usr/bin/sync "$@"; done
+[ -d $k ] || exit 0
 read -r n <$k/count; n=$((n + 1)); echo $n >$k/count
 read -r at <$k/at
 case $at in
   every|$n) w=; for f in "$@"; do case $f in */journal) w=entry;; esac; done
     echo "$n ${R##*/} $w" >$k/reached; read -r go <$k/go;;
 esac
-for f in "$@"; do [ -e "$f" ] || exec /usr/bin/sync "$@"; done
+:
 """
 
 #: Files of others: nothing that gpustate does may change a byte, an owner, a mode or a time of them.
@@ -26,7 +27,11 @@ FOREIGN: Mapping[str, tuple[str, int]] = {
         0o640,
     ),
     "etc/modules-load.d/site.conf": ("# nothing yet\n", 0o644),
-    "etc/apt/apt.conf.d/99site": ('Acquire::Retries "3";\n', 0o644),
+    # Nobody is there to be asked, and asking costs a second a run.
+    "etc/apt/apt.conf.d/99site": (
+        'Acquire::Retries "3";\n#clear DPkg::Pre-Install-Pkgs;\n',
+        0o644,
+    ),
     "etc/apt/preferences.d/site": (
         "Package: nosuchpackage\nPin: release *\nPin-Priority: -1\n",
         0o600,
@@ -39,7 +44,7 @@ FOREIGN: Mapping[str, tuple[str, int]] = {
         "[Service]\nLimitMEMLOCK=infinity\n",
         0o644,
     ),
-    "etc/initramfs-tools/conf.d/site": ("# COMPRESS=zstd\n", 0o644),
+    "etc/initramfs-tools/conf.d/site": ("# COMPRESS=zstd\nCOMPRESSLEVEL=1\n", 0o644),
     "etc/nvidia/site-notes.txt": ("ask Kim before touching these nodes\n", 0o604),
     "etc/default/grub.d/site.cfg": (
         'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n',

@@ -111,7 +111,7 @@ def gpustate(
     policy = folder / "policy.py"
     policy.write_text(POLICY.format(key=repository.key, body=body))
     code = "import sys; from gpustate.cli.main import entry; sys.exit(entry())"
-    target = ["-i", str(_inventory(lab, folder)), "-l", node.name, "-o", "json"]
+    target = ["-i", str(inventory(lab, folder)), "-l", node.name, "-o", "json"]
     if verb in ("apply", "remove"):
         target.append("--yes")
     done = subprocess.run(
@@ -127,8 +127,8 @@ def gpustate(
     return document
 
 
-def _inventory(lab: Lab, folder: Path) -> Path:
-    """The lab's, without the parameters that lead to its repository for apt."""
+def inventory(lab: Lab, folder: Path) -> Path:
+    """The lab's inventory, without the parameters that lead to its repository for apt."""
     rows = yaml.safe_load(lab.inventory.read_text())
     for group in rows["all"]["children"].values():
         group.get("vars", {}).pop("gpustate", None)

@@ -15,6 +15,7 @@ from bundleworld import DATE, Site, stanza
 from gpustate.bundle import manifest, reading, upstream, write
 from gpustate.bundle.closure import Base, World, close
 from gpustate.bundle.manifest import BASE, DRIVER
+from gpustate.bundle.offers import Build
 from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 from gpustate.solve import packages
@@ -289,7 +290,7 @@ def world(*texts: str, driver: str = "") -> World:
     return World({DRIVER: [own], BASE: [index]}, {DRIVER: frozenset({"libcuda1"})})
 
 
-def got(found: dict[str, list[upstream.Stanza]]) -> list[str]:
+def got(found: dict[str, list[Build]]) -> list[str]:
     return sorted(f"{home}:{one.package}" for home, rows in found.items() for one in rows)
 
 

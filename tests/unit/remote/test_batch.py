@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustate.errors import ProbeError, RefusedError
+from gpustate.model import beforehand
 from gpustate.model.asks import Answer, Shell
 from gpustate.model.file_asks import FileStats, FileText, FileTexts
 from gpustate.model.gpu_facts import GpuFacts
@@ -201,3 +204,53 @@ def test_the_status_of_a_part_is_its_own() -> None:
     n = NONCE.encode()
     body = b"\n%s 0\n\n%s = 1 7\n\n%s = 0 3\n\n%s 1\nb\n%s = 1 4\n" % (n, n, n, n, n)
     assert [a.status for a in batch.split_answers(body, NONCE, 2)] == [3, 4]
+
+
+def on_a_node(run: Path, *asks: Shell, image: bool = False) -> list[Answer]:
+    """Answers of a node where systemd runs, or of an image; ``run`` is its /run."""
+    (run / "systemd/system").mkdir(parents=True)
+    made = batch.make_batch(NODE, asks, NONCE)
+    script = made.script.replace("/run/", f"{run}/")
+    done = subprocess.run(
+        ["sh"],
+        input=("GPUSTATE_IMAGE=1\n" if image else "").encode() + script.encode(),
+        capture_output=True,
+        check=False,
+    )
+    reader = batch.AnswerReader(made)
+    reader.feed(done.stdout)
+    return list(reader.answers())
+
+
+def test_fragments_that_hang_on_nothing_run_side_by_side_and_leave_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # Each of the first two waits for what the other does.
+    meet = ": >@/{}; n=0; until [ -e @/{} ]; do sleep 0.1; n=$((n + 1)); [ $n -lt 100 ] || exit 1; done"
+    meet = meet.replace("@", str(tmp_path))
+    numbered = [Shell(f"echo {n}; exit {n}") for n in range(2, 12)]
+    found = on_a_node(run, Shell(meet.format("a", "b")), Shell(meet.format("b", "a")), *numbered)
+    assert [one.status for one in found] == [0, 0, *range(2, 12)]
+    assert [one.text for one in found[2:]] == [f"{n}\n" for n in range(2, 12)]
+    assert os.listdir(run) == ["systemd"]
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_what_several_want_to_know_is_there_before_those_that_want_it(
+    tmp_path: Path, image: bool
+) -> None:
+    wants = f'echo "{beforehand.APT_KEY}" >@; [ "$APT_KEY" ] && [ "$KERNEL_RELEASE" ] && echo "${{KERNEL_RELEASE-$(uname -r)}}"'
+    first, last = (Shell(wants.replace("@", str(tmp_path / name))) for name in "ab")
+    others = [Shell(f'echo {n} "${{KERNEL_RELEASE-$(uname -r)}}"') for n in range(10)]
+    found = [one.text for one in on_a_node(tmp_path / "run", first, *others, last, image=image)]
+    release = os.uname().release
+    assert found == [f"{release}\n", *(f"{n} {release}\n" for n in range(10)), f"{release}\n"]
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() != "\n"
+
+
+def test_a_look_at_an_image_writes_nothing_into_its_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "systemd").mkdir(parents=True)
+    os.utime(run, (1, 1))
+    found = on_a_node(run, *(Shell(f"echo {n}") for n in range(10)), image=True)
+    assert [one.text for one in found] == [f"{n}\n" for n in range(10)]
+    assert run.stat().st_mtime == 1

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from filestates import First, here, request
 
+from gpustate.errors import ProbeError
+from gpustate.remote import session
 from gpustate.run import fleet
 
 #: Wants a password, as sudo does with and without ``-n``, and takes none.
@@ -33,3 +35,22 @@ def test_a_password_that_is_missing_or_wrong_is_a_failure(
     result = fleet.run(request(replace(node, connection=become), First(path=str(tmp_path / "a"))))
     assert result.exit_code == 1
     assert said in result.nodes[0].reason
+
+
+def test_sudo_that_ended_before_anything_was_sent_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sudo").write_text(SUDO)
+    (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    class Slow(session.LocalChannel):
+        def write(self, data: bytes, deadline: float) -> None:
+            self._process.wait(10)
+            super().write(data, deadline)
+
+    monkeypatch.setattr(session, "LocalChannel", Slow)
+    node = here(tmp_path / "state")
+    one = session.Session(replace(node, connection=replace(node.connection, become=True)))
+    with pytest.raises(ProbeError, match="the command did not start: sudo wants a password"):
+        one.answer([])

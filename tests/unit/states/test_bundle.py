@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -77,14 +78,13 @@ def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle:
     [
         ({"os_version": "13"}, "debian13-x86_64 is not in the bundle .* has debian12-x86_64"),
         ({"machine": "aarch64"}, "debian12-aarch64 is not in the bundle"),
-        ({"package_manager": "dnf"}, "this node has none"),
+        ({"package_manager": "apk"}, "this node has none"),
+        ({"package_manager": "dnf"}, "for debian12-x86_64 is not for dnf; make it for this node"),
     ],
 )
 def test_a_node_that_the_bundle_is_not_for_is_refused(
     bundle: Bundle, facts: dict[str, Any], said: str
 ) -> None:
-    import re
-
     state = BundleInPlace(file=bundle.path)
     reason = state.refuse(state.probe(node(**facts)))
     assert reason is not None
@@ -110,6 +110,22 @@ def test_taking_it_away_needs_no_bundle_any_more() -> None:
 def test_everything_that_runs_on_a_node_looks_for_the_bundle_first() -> None:
     assert ONLY_BUNDLE in ops.LIBRARY
     assert f"APT_CONFIG={APT_CONF}" in ONLY_BUNDLE
+
+
+def test_nothing_calls_dnf_or_zypper_past_the_bundle() -> None:
+    """Every call begins with a variable that the bundle sets; options tell calls from words of messages."""
+    root = Path(ops.__file__).parents[1]
+    call = re.compile(r"(?<![\w./'$-])(?:dnf|zypper) +-")
+    found = [
+        f"{file.relative_to(root)}: {match[0]}"
+        for folder in ("ops", "model", "run", "remote", "nodeside", "states")
+        for file in (root / folder).rglob("*.py")
+        for match in call.finditer(file.read_text())
+        if file.name != "upload.py"
+    ]
+    assert found == []
+    for word in ("${DNF:-dnf} -y", "${ZYPPER:-zypper} -n"):
+        assert word in ops.LIBRARY
 
 
 # --- policies ------------------------------------------------------------------------------

@@ -66,7 +66,6 @@ def test_nothing_is_asked_of_gpus_that_an_image_is_only_meant_for() -> None:
         facts=replace(IMAGE, pci=meant_for("8xH100")),
         files={"/lib/systemd/system/nvidia-persistenced.service": "[Service]\n[Install]\n"},
         units={"nvidia-persistenced.service": "inactive"},
-        shell={"nvidia-smi": (0, "")},
     )
     first, second = converge(PersistenceMode(), node)
     assert first.fields == {"at_boot"}

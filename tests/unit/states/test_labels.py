@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -158,12 +161,34 @@ def test_it_keeps_the_contract() -> None:
 
 def test_the_machine_is_read_from_what_the_node_printed() -> None:
     ask = AskMachine()
-    config = (bytes(256)).hex()
-    said = Answer(0, f"machine=PowerEdge XE9680\nconfig={config}\n".encode())
+    config = bytes(256).hex(" ")
+    said = Answer(0, f"machine=PowerEdge XE9680\ndevices=1\n {config}\n".encode())
     assert ask.parse(said) == Machine("PowerEdge XE9680", ())
-    assert ask.parse(Answer(0, b"config=00\n")) == Machine(None, None)
-    with pytest.raises(ProbeError):
-        ask.parse(Answer(0, b"config=zz\n"))
+    assert ask.parse(Answer(0, b"devices=1\n 00\n")) == Machine(None, None)
+    for torn in (b"devices=1\n zz\n", b"machine=x\n"):
+        with pytest.raises(ProbeError):
+            ask.parse(Answer(0, torn))
+
+
+def test_the_configuration_of_each_device_is_read(tmp_path: Path) -> None:
+    for name, vendor, size in (("0", "0x10de", 4096), ("1", "0x8086", 256), ("2", "0x10de", 256)):
+        device = tmp_path / "bus/pci/devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "config").write_bytes(bytes(size))
+
+    def looked() -> Machine:
+        done = subprocess.run(
+            ["sh", "-c", AskMachine().script()],
+            env={"SYS": str(tmp_path), "PATH": os.environ["PATH"]},
+            capture_output=True,
+            check=False,
+        )
+        return AskMachine().parse(Answer(done.returncode, done.stdout))
+
+    assert looked() == Machine(None, ())
+    (tmp_path / "bus/pci/devices/2/config").write_bytes(bytes(64))
+    assert looked() == Machine(None, None)
 
 
 @pytest.mark.parametrize("timestamp", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpustate import NodeFacts, PciGpu
+from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
     DROP_IN_PATH,
     UNIT,
@@ -12,7 +13,6 @@ from gpustate.states.persistenced import (
     WANTS_PATH,
     PersistenceMode,
     drop_in_text,
-    parse_modes,
 )
 from gpustate.testing import FakeNode, converge
 
@@ -31,24 +31,28 @@ ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persisten
 GPU = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
 
 
+def told(*gpus: Gpu) -> NvmlFacts:
+    return NvmlFacts(source="nvml", driver_loaded=True, gpus=gpus)
+
+
 def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
     """A node whose GPUs are in persistence mode while the daemon runs in it."""
 
-    def modes(fake: FakeNode) -> tuple[int, str]:
+    def modes(fake: FakeNode) -> NvmlFacts:
         text = fake.files.get(DROP_IN_PATH) or fake.files.get(UNIT_PATH, "")
         on = fake.unit_states.get(UNIT) == "active" and "--no-persistence-mode" not in text
-        return (
-            0,
-            f"00000000:1B:00.0, {'Enabled' if on else 'Disabled'}\n" if gpus else "No devices\n",
-        )
+        return told(*(Gpu(0, pci=gpu.address, persistence_mode=on) for gpu in gpus))
+
+    def unwanted(fake: FakeNode) -> None:
+        fake.files.pop(WANTS_PATH, None)
 
     return FakeNode(
         facts=NodeFacts(systemd=True, pci=gpus),
         files={UNIT_PATH: unit} if unit else {},
         units={UNIT: "inactive"} if unit else {},
-        shell={"nvidia-smi": modes},
+        answers={"GpuFacts": modes},
         runs={
-            "no longer start": lambda fake: fake.files.pop(WANTS_PATH, None) and None,
+            "no longer start": unwanted,
             "start nvidia-persistenced at boot": lambda fake: fake.files.update({WANTS_PATH: ""}),
         },
     )
@@ -85,7 +89,7 @@ def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
 def test_a_gpu_that_fell_back_gets_a_restart() -> None:
     fake = node(NVIDIA)
     list(converge(PersistenceMode(), fake))
-    fake.shells["nvidia-smi"] = (0, "00000000:1B:00.0, Disabled\n")
+    fake.answers["GpuFacts"] = told(Gpu(0, pci=GPU.address, persistence_mode=False))
     state = PersistenceMode()
     assert state.plan(state.probe(fake)).fields == {"persistent"}
 
@@ -105,8 +109,11 @@ def test_a_drop_in_is_written_only_where_the_unit_is_wrong() -> None:
 
 
 def test_gpus_that_do_not_answer_are_left_to_the_validator() -> None:
-    said = "00000000:1B:00.0, Enabled\n00000000:43:00.0, [GPU is lost]\nUnable to determine\n"
-    assert parse_modes(said) == {"00000000:1B:00.0": True}
+    fake = node(NVIDIA)
+    fake.answers["GpuFacts"] = told(
+        Gpu(0, pci="a", persistence_mode=True), Gpu(1, pci="b", error=15)
+    )
+    assert PersistenceMode().probe(fake).persistent == {"a": True}
 
 
 def test_an_image_without_gpus_only_enables_it() -> None:

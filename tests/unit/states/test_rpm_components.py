@@ -134,7 +134,8 @@ def test_mps_without_its_program_names_the_package_of_the_driver(manager: str) -
 def test_a_unit_below_usr_lib_alone_is_seen_as_on_sles_15() -> None:
     text = "[Service]\nExecStart=/usr/bin/nvidia-persistenced\n\n[Install]\nWantedBy=multi-user.target\n"
     path = f"/usr/lib/systemd/system/{UNIT}"
-    fake = node("zypper", files={path: text}, units={UNIT: "inactive"})
+    nothing = {"GpuFacts": NvmlFacts(error=9)}
+    fake = node("zypper", files={path: text}, units={UNIT: "inactive"}, answers=nothing)
     seen = PersistenceMode().probe(fake)
     assert seen.unit_text == text
     assert PersistenceMode().refuse(seen) is None

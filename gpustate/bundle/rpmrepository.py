@@ -1,0 +1,53 @@
+"""The repodata of a bundle's repository of rpm packages, as dnf and zypper read it.
+
+Plain ``primary.xml.gz`` and ``repomd.xml``, made of the elements that the packages have where they come from: no
+program is needed for it. Lists of files and of changes are left out, and neither dnf nor zypper misses them.
+
+Sources:
+    createrepo_c, src/xml_dump_repomd.c and src/xml_dump_primary.c; libsolv, ext/repo_rpmmd.c.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Sequence
+
+from gpustate.bundle.manifest import REPOMD
+from gpustate.bundle.rpmupstream import RpmBuild
+from gpustate.bundle.signing import SigningKey
+
+PRIMARY = "repodata/primary.xml.gz"
+SIGNATURE = f"{REPOMD}.asc"
+_HEAD = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n'
+    '<metadata xmlns="http://linux.duke.edu/metadata/common" '
+    'xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="{count}">\n'
+)
+
+
+def indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
+    """Repodata of some packages that lie beside it, by its files' names; the same bytes for the same packages.
+
+    Args:
+        builds: the packages.
+        key: signs ``repomd.xml``.
+        date: of all of it, in seconds.
+    """
+    rows = sorted(build.indexed() for build in builds)
+    text = _HEAD.format(count=len(rows)).encode() + b"\n".join(rows) + b"\n</metadata>\n"
+    packed = gzip.compress(text, 9, mtime=0)
+    repomd = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<repomd xmlns="http://linux.duke.edu/metadata/repo" '
+        'xmlns:rpm="http://linux.duke.edu/metadata/rpm">\n'
+        f"<revision>{date}</revision>\n"
+        '<data type="primary">\n'
+        f'<checksum type="sha256">{hashlib.sha256(packed).hexdigest()}</checksum>\n'
+        f'<open-checksum type="sha256">{hashlib.sha256(text).hexdigest()}</open-checksum>\n'
+        f'<location href="{PRIMARY}"/>\n'
+        f"<timestamp>{date}</timestamp>\n"
+        f"<size>{len(packed)}</size>\n<open-size>{len(text)}</open-size>\n"
+        "</data>\n</repomd>\n"
+    ).encode()
+    return {REPOMD: repomd, SIGNATURE: key.sign(repomd, date).encode(), PRIMARY: packed}

@@ -1,0 +1,267 @@
+"""Repositories of rpm packages that bundles are made from: their repodata, checked, and what is in it.
+
+What is believed is what dnf or zypper would believe: of a repository whose metadata is signed, ``repomd.xml`` with
+its ``repomd.xml.asc``, and all that its hashes lead to; of one whose packages are signed, each package that goes in.
+A repository of which neither is signed with a pinned key is refused.
+
+Surprising: of a repository whose packages alone are signed, nobody vouches for the repodata: somebody in between can
+withhold packages or offer old ones, as with dnf itself. What goes in is signed either way.
+
+Sources:
+    dnf.conf(5): gpgcheck, repo_gpgcheck, mirrorlist, metalink; metalink 3.0; createrepo_c, src/xml_dump_repomd.c.
+"""
+
+from __future__ import annotations
+
+import bz2
+import fnmatch
+import gzip
+import html
+import lzma
+import re
+import subprocess
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from gpustate.bundle import fetch, rpmfile, upstream
+from gpustate.bundle.manifest import Source
+from gpustate.bundle.offers import Build, Offers
+from gpustate.bundle.upstream import Place
+from gpustate.errors import ConnectionFailed, ProbeError, RefusedError, UsageError
+from gpustate.solve import modules, repodata, rpmprimary
+from gpustate.solve.modules import Modules
+from gpustate.solve.packages import Package, Repository
+from gpustate.solve.repodata import Location
+from gpustate.solve.rpmneeds import Need
+from gpustate.solve.rpmprimary import Listed
+
+_LIMIT = 2 << 30
+#: Of a list of mirrors, how many are tried.
+_MIRRORS = 5
+_LOCATION = re.compile(rb"<location\b[^>]*?(?:/>|>\s*</location\s*>)")
+_METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\s*</url>")
+
+
+@dataclass(frozen=True, slots=True)
+class RpmPlace:
+    """One repository of rpm packages.
+
+    Args:
+        name: its id.
+        uri: its address without a slash at the end; empty where only a list of mirrors is given.
+        mirrors: address of such a list, or of a metalink.
+        keys, fingerprints: as of :class:`~gpustate.bundle.upstream.Place`.
+        packages_signed, metadata_signed: what is signed with those keys.
+        hotfixes: module streams hide none of its packages.
+        excluded, included: patterns of names; nothing but what is included, where there is any.
+    """
+
+    name: str
+    uri: str
+    mirrors: str
+    keys: tuple[bytes, ...] = field(repr=False)
+    fingerprints: tuple[str, ...] = ()
+    packages_signed: bool = True
+    metadata_signed: bool = False
+    hotfixes: bool = False
+    excluded: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+
+
+class RpmBuild(Build):
+    """One build of an rpm package in a repository."""
+
+    def __init__(self, listed: Listed, place: Place, source: Source, *, signed: bool) -> None:
+        self.listed = listed
+        self.place = place
+        self.source = source
+        self._signed = signed  # the package itself is to be checked
+
+    @property
+    def package(self) -> Package:
+        return self.listed.package
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What it requires."""
+        return self.listed.needs
+
+    @property
+    def url(self) -> str:
+        base = self.listed.base.rstrip("/") or self.place.uri
+        return f"{base}/{urllib.parse.quote(self.listed.href, safe='/+~:@,=()^')}"
+
+    @property
+    def digest(self) -> str:
+        return self.listed.digest
+
+    @property
+    def file(self) -> str:
+        plain = self.package.version.rpartition(":")[2]
+        return f"{self.package.name}-{plain}.{self.package.architecture}.rpm"
+
+    def proven(self, path: Path) -> Source:
+        if not self._signed:
+            return self.source
+        return replace(self.source, signed_by=rpmfile.check(path, self.file, self.place))
+
+    def indexed(self) -> bytes:
+        """Its element, for a repository in which it lies beside the repodata."""
+        mine = f'<location href="{html.escape(self.file)}"/>'.encode()
+        return _LOCATION.sub(lambda _: mine, self.listed.text)
+
+
+def read(
+    place: RpmPlace,
+    machine: str,
+    streams: Mapping[str, str],
+    cache: Path,
+    say: fetch.Say = lambda _: None,
+) -> Offers:
+    """Read what a repository offers for a machine.
+
+    Args:
+        place: the repository.
+        machine: ``x86_64``.
+        streams: module streams that are enabled, by module.
+        cache: where fetched repodata lies.
+        say: is told what is fetched.
+
+    Raises:
+        ConnectionFailed: it cannot be fetched.
+        RefusedError: nothing of it is signed by a pinned key, or its files do not fit.
+    """
+    if not place.keys or not (place.packages_signed or place.metadata_signed):
+        why = "no key is pinned to it" if not place.keys else "nothing of it is signed"
+        raise RefusedError(
+            f"{place.name}: {why}",
+            fix="give it gpgkey and gpgcheck=1 or repo_gpgcheck=1: what cannot be checked goes into no bundle",
+        )
+    uri = (place.uri or _mirror(place, say)).rstrip("/")
+    checked = Place(uri, "/", (), place.keys, place.fingerprints)
+    say(f"{uri}/repodata/repomd.xml")
+    repomd, signed_by = _repomd(checked, place.metadata_signed)
+    try:
+        files = repodata.parse_repomd(repomd, f"{uri}/repodata/repomd.xml")
+        data = _file(uri, files["primary"], cache, say)
+        where = Repository(place.name, "/", "", uri)
+        rows = rpmprimary.parse(data, where, f"primary.xml of {uri}", (machine, "noarch"))
+        known = Modules()
+        if "modules" in files and not place.hotfixes:
+            text = _file(uri, files["modules"], cache, say).decode("utf-8", "replace")
+            known = modules.parse(text, f"modules.yaml of {uri}")
+    except ProbeError as error:
+        raise RefusedError(error.message, fix="look at what the repository serves") from None
+    times = [int(one) for one in re.findall(rb"<timestamp>\s*([0-9]{1,12})", repomd)]
+    source = Source(place.name, "/", "", uri, signed_by)
+    shown = modules.filtered([row.package for row in rows], [known], streams)
+    offers = Offers(max(times, default=0))
+    for row, package in zip(rows, shown, strict=True):
+        if not package.forbidden and _is_taken(package, place):
+            build = RpmBuild(row, checked, source, signed=not place.metadata_signed)
+            offers.take(package.name, build, dict.fromkeys(name for name, _ in package.provides))
+    return offers
+
+
+def _repomd(place: Place, signed: bool) -> tuple[bytes, tuple[str, ...]]:
+    address = f"{place.base}/repodata/repomd.xml"
+    text = fetch.text_of(address)
+    if text is None:
+        raise ConnectionFailed(
+            f"{address}: there is no such file: no repository of rpm packages",
+            fix="check the address: it ends above repodata",
+        )
+    if not signed:
+        return text, ()
+    signature = fetch.text_of(f"{address}.asc")
+    if signature is None:
+        raise RefusedError(
+            f"{address}: is not signed, and repo_gpgcheck wants that it is",
+            fix="check address and repo_gpgcheck",
+        )
+    return text, upstream.checked(place, text, signature)[1]
+
+
+def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
+    """A file of repodata, without compression."""
+    address = f"{uri}/{file.href}"
+    if len(file.checksum) not in fetch.SUMS or not file.size:
+        raise RefusedError(
+            f"{uri}/repodata/repomd.xml: has no SHA-256 or size for {file.href}",
+            fix="use a repository that has them: what cannot be checked goes into no bundle",
+        )
+    path = fetch.file(address, file.checksum, file.size, cache, say)
+    end = file.href.rpartition(".")[2]
+    try:
+        if end == "zst":
+            return _unzstd(path)
+        with _opened(path, end) as stream:
+            data = stream.read(_LIMIT + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise RefusedError(f"{address}: cannot be unpacked ({error})") from error
+    if len(data) > _LIMIT:
+        raise RefusedError(f"{address}: is larger than {_LIMIT >> 20} MiB")
+    return data
+
+
+def _opened(path: Path, end: str) -> IO[bytes] | gzip.GzipFile:
+    match end:
+        case "gz":
+            return gzip.open(path, "rb")
+        case "xz":
+            return lzma.open(path, "rb")
+        case "bz2":
+            return bz2.open(path, "rb")
+        case _:
+            return open(path, "rb")
+
+
+def _unzstd(path: Path) -> bytes:
+    try:
+        done = subprocess.run(["zstd", "-dcq", str(path)], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise UsageError(
+            "zstd is not installed here, and a repository's repodata is compressed with it",
+            fix="install zstd",
+        ) from None
+    if done.returncode or len(done.stdout) > _LIMIT:
+        raise OSError(f"zstd: {done.stderr.decode('utf-8', 'replace')[-200:].strip()}")
+    return done.stdout
+
+
+def mirrors(text: str) -> list[str]:
+    """Addresses of a metalink or a list of mirrors, those by https first."""
+    rows = [line.strip() for line in text.splitlines()]
+    found = _METALINK.findall(text) or [r for r in rows if re.match(r"https?://", r)]
+    found.sort(key=lambda one: not one.startswith("https:"))
+    return [html.unescape(one).rstrip("/") for one in found]
+
+
+def _mirror(place: RpmPlace, say: fetch.Say) -> str:
+    """The first mirror of a list that answers."""
+    if not place.mirrors:
+        raise UsageError(f"{place.name}: has no address", fix="give the repository a baseurl")
+    say(place.mirrors)
+    found = mirrors((fetch.text_of(place.mirrors) or b"").decode("utf-8", "replace"))
+    for uri in found[:_MIRRORS]:
+        try:
+            if fetch.text_of(f"{uri}/repodata/repomd.xml") is not None:
+                return uri
+        except ConnectionFailed:
+            continue
+    said = f"{len(found)} mirrors, and none answers" if found else "no mirror"
+    raise ConnectionFailed(
+        f"{place.mirrors}: names {said} for {place.name}",
+        fix="check the proxy, or give the repository a baseurl",
+    )
+
+
+def _is_taken(package: Package, place: RpmPlace) -> bool:
+    def hit(patterns: tuple[str, ...]) -> bool:
+        names = (package.name, f"{package.name}.{package.architecture}", repodata.nevra(package))
+        return any(fnmatch.fnmatchcase(name, one) for one in patterns for name in names)
+
+    return not hit(place.excluded) and (not place.included or hit(place.included))

@@ -1,0 +1,117 @@
+"""A node with dnf or zypper has its part of a bundle, sees nothing else, and both go again without a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundleworld import RpmSite
+
+from gpustate import NodeFacts, ops
+from gpustate.bundle import reading, write
+from gpustate.bundle.reading import Bundle
+from gpustate.model.policy import build
+from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.states.bundle import BundleInPlace
+from gpustate.states.repository import DriverRepository
+from gpustate.testing import FakeNode
+
+FACTS: dict[str, Any] = {"machine": "x86_64"}
+ROCKY: dict[str, Any] = {"os_id": "rocky", "os_version": "9.6", "package_manager": "dnf"}
+SLES: dict[str, Any] = {"os_id": "sles", "os_version": "15.7", "package_manager": "zypper"}
+
+
+def node(**facts: Any) -> FakeNode:
+    return FakeNode(facts=NodeFacts(**{**FACTS, **facts}), shell={"gpustate-bundle": (0, "")})
+
+
+@pytest.fixture
+def rpms(tmp_path: Path) -> Bundle:
+    site = RpmSite(tmp_path / "rpms")
+    target = site.made(name="sles15").manifest.targets[0]
+    made = site.made(name="rocky9")
+    files = {k.replace("rocky9", "sles15"): v for k, v in made.contents.items() if "/" in k}
+    manifest = replace(made.manifest, targets=(*made.manifest.targets, target))
+    both = write.Made(manifest, {**made.contents, **files})
+    both.contents["manifest.json"] = both.text.encode()
+    write.write(both, tmp_path / "rpms.tar")
+    return reading.load(str(tmp_path / "rpms.tar"))
+
+
+@pytest.mark.parametrize("facts", [ROCKY, SLES])
+def test_dnf_and_zypper_see_the_bundle_and_nothing_else(
+    rpms: Bundle, facts: dict[str, Any]
+) -> None:
+    assert reading.check(rpms) == []
+    state = BundleInPlace(file=rpms.path)
+    seen = state.probe(node(**facts))
+    assert state.refuse(seen) is None
+    steps = list(state.apply(seen, state.plan(seen)))
+    upload = next(step for step in steps if isinstance(step, ops.Upload))
+    assert upload.prefix == ("rocky9-x86_64" if facts is ROCKY else "sles15-x86_64")
+    assert "base/repodata/repomd.xml.asc" in {name for name, _, _ in upload.files}
+    texts = {step.path: step.text for step in steps if isinstance(step, ops.PutText)}
+    assert set(texts) == {f"{BUNDLE_FOLDER}/key.asc", f"{BUNDLE_FOLDER}/repos.d/gpustate.repo"}
+    keys = dict(
+        row.split("=", 1)
+        for row in texts[f"{BUNDLE_FOLDER}/repos.d/gpustate.repo"].splitlines()[2:]
+    )
+    assert keys["baseurl"] == f"file://{BUNDLE_FOLDER}/{rpms.id}/base"
+    assert keys["gpgcheck"] == "0"
+    assert keys["repo_gpgcheck"] == ("1" if facts is ROCKY else "0")
+    assert keys["gpgkey"] == f"file://{BUNDLE_FOLDER}/key.asc"
+    (read,) = (step for step in steps if isinstance(step, ops.RpmUpdate))
+    assert (read.manager, read.repository) == (facts["package_manager"], "gpustate-bundle-base")
+    told = state.plan(seen).fields
+    assert "conf_text" not in told
+
+
+def test_repodata_counts_as_read_by_its_hash(rpms: Bundle) -> None:
+    state = BundleInPlace(file=rpms.path)
+    (repository,) = rpms.target("rocky9", "x86_64").repositories
+    assert repository.repomd is not None
+    for said, known in ((repository.repomd.sha256, True), ("0" * 64, False)):
+        fake = FakeNode(facts=NodeFacts(**{**FACTS, **ROCKY}), shell={"gpustate-bundle": (0, said)})
+        assert state.probe(fake).lists_read is known
+
+
+def test_a_node_with_apt_is_not_made_from_rpm_packages(rpms: Bundle) -> None:
+    state = BundleInPlace(file=rpms.path)
+    reason = state.refuse(state.probe(node(**{**ROCKY, "package_manager": "apt"})))
+    assert reason is not None
+    assert "for rocky9-x86_64 is not for apt" in reason
+
+
+@pytest.mark.parametrize("facts", [ROCKY, SLES])
+def test_a_repository_in_a_bundle_puts_no_key_into_rpms_database(
+    rpms: Bundle, facts: dict[str, Any]
+) -> None:
+    said = {
+        "origin": "mirror",
+        "url": f"file:{BUNDLE_FOLDER}/{rpms.id}/driver-repository",
+        "key": rpms.key,
+        "signed": "metadata",
+    }
+    state = build(DriverRepository, said)
+    fake = FakeNode(facts=NodeFacts(**{**FACTS, **facts}), shell={"": (0, "")})
+    seen = state.probe(fake)
+    steps = list(state.apply(seen, state.plan(seen)))
+    assert not any("rpm --import" in step.script() for step in steps)
+    folder = "yum.repos.d" if facts is ROCKY else "zypp/repos.d"
+    path = f"/etc/{folder}/gpustate-driver-repository.repo"
+    text = next(s.text for s in steps if isinstance(s, ops.PutText) and s.path == path)
+    assert f"baseurl=file://{BUNDLE_FOLDER}/{rpms.id}/driver-repository\n" in text
+    assert f"repo_gpgcheck={'1' if facts is ROCKY else '0'}\n" in text
+
+    # Away with it, or on to another repository: the bundle goes with the last that was in it.
+    fake.files[path] = text
+    elsewhere = {**said, "url": "https://mirror.example/cuda", "signed": None}
+    for other in (build(DriverRepository, {**said, "ensure": "absent"}), elsewhere):
+        after = build(DriverRepository, other) if isinstance(other, dict) else other
+        seen = after.probe(fake)
+        scripts = [step.script() for step in after.apply(seen, after.plan(seen))]
+        (leaving,) = (n for n, text in enumerate(scripts) if f"rm -rf {BUNDLE_FOLDER}" in text)
+        assert "/etc/yum.repos.d/gpustate-*.repo" in scripts[leaving]
+        assert not any("makecache" in text for text in scripts[:leaving])
