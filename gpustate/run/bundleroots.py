@@ -120,7 +120,7 @@ def _names(state: Any, os_id: str, versions: Versions, kernels: Sequence[str]) -
         for version in {driverset.driver_version(v) for v in versions(scheme.compute[0])}:
             for kernel in kernels if scheme.prebuilt and version else ():
                 for kind in (driverset.OPEN, driverset.PROPRIETARY):
-                    yield scheme.built_for(kernel, version, kind)
+                    yield from scheme.built_for(kernel, version, kind)
 
 
 def _driver(

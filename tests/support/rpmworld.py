@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,7 @@ def documents(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(f"---\n{json.dumps(row)}\n...\n" for row in rows)
 
 
-def patches(bundles: dict[str, Iterable[Rpm]]) -> str:
+def patches(bundles: Mapping[str, Iterable[Rpm]]) -> str:
     """An updateinfo.xml: security patches by their names, and what each brings."""
     rows = []
     for name, packages in bundles.items():
