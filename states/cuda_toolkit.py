@@ -30,6 +30,8 @@ from gpustate.text.rpm import is_rpm
 
 LINK = "/usr/local/cuda"
 GROUP = "cuda"
+#: Where the link leads that alternatives make of it.
+ALTERNATIVE = f"/etc/alternatives/{GROUP}"
 #: How the link was before this state first installed something: ``auto`` or ``manual``, and the path.
 LINK_RECORD = "/var/lib/gpustate/cuda-link"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
@@ -135,6 +137,10 @@ class CudaToolkits(State[Observed]):
         group = alternatives.parse_query(said)
         lines = [line.partition("=") for line in said.splitlines()]
         leads = next((value for key, _, value in lines if key == "leads"), None)
+        link = group.value if group else None
+        if group and self.default and leads != ALTERNATIVE:
+            # What is in force is where the link itself leads, not what the group has.
+            link = leads
         compilers = (value.partition(" ") for key, _, value in lines if key == "nvcc")
         return Observed(
             packages={
@@ -143,11 +149,11 @@ class CudaToolkits(State[Observed]):
                 if p.installed and re.fullmatch(r"cuda-toolkit-[0-9]+-[0-9]+", p.name)
             },
             nvcc={version: says for version, _, says in compilers},
-            link=group.value if group else None,
+            link=link,
             link_record=record,
             brought=came,
             choices=group.choices if group else (),
-            foreign_link=leads if group is None else None,
+            foreign_link=leads if group is None or leads == "." else None,
             offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
             manager=manager,
         )
@@ -285,7 +291,10 @@ class CudaToolkits(State[Observed]):
     def _set(self, seen: Observed) -> str:
         if self.default:
             path = f"{LINK}-{self.default}"
-            return f"update-alternatives --set {GROUP} {path}; effect set"
+            return (
+                f'[ ! -L {LINK} ] || [ "$(readlink {LINK})" = {ALTERNATIVE} ] || rm -f {LINK}\n'
+                f"update-alternatives --set {GROUP} {path}; effect set"
+            )
         return (
             f"{QUERY}read -r m p <{LINK_RECORD} || :\n"
             "n=$(cuda_query | sed -n 's/^Value: //p')\n"

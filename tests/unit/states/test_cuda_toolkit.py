@@ -23,6 +23,7 @@ class Cuda(FakeNode):
 
     def __init__(self, installed: dict[str, str] | None = None, **more: Any) -> None:
         self.auto, self.value = True, ""
+        self.leads = "/etc/alternatives/cuda"
         self.broken: set[str] = set()
         super().__init__(
             candidates=OFFERED,
@@ -55,6 +56,7 @@ class Cuda(FakeNode):
             status = "auto" if self.auto else "manual"
             lines += ["Link: /usr/local/cuda", f"Status: {status}", f"Value: {self.value}"]
             lines += [f"Alternative: /usr/local/cuda-{v}" for v in self.versions()]
+            lines += [f"leads={self.leads}"] if self.leads else []
         return "\n".join(lines) + "\n"
 
     def _note(self) -> None:
@@ -71,6 +73,7 @@ class Cuda(FakeNode):
 
     def _keep(self) -> None:
         if self.wanted:
+            self.leads = "/etc/alternatives/cuda"
             self.auto, self.value = False, f"/usr/local/cuda-{self.wanted}"
             return
         words = self.files[LINK_RECORD].split()
@@ -104,6 +107,25 @@ def test_a_newer_toolkit_does_not_move_the_link() -> None:
     assert node.versions() == ["12.9", "13.0"]
     assert node.value == "/usr/local/cuda-12.9"
     assert not second
+
+
+@pytest.mark.parametrize("leads", ["", "/usr/local/cuda-12.9", "cuda-12.9"])
+def test_a_link_that_is_gone_or_was_laid_by_hand_is_put_back(leads: str) -> None:
+    node = Cuda({"cuda-toolkit-13-0": "13.0.1-1", "cuda-toolkit-12-9": "12.9.1-1"})
+    state = CudaToolkits(versions=("13.0",), default="13.0")
+    node.wanted = "13.0"
+    list(converge(state, node))
+    node.leads = leads
+    first, second = converge(state, node)
+    assert first.fields == {"link"}
+    assert not second
+
+
+def test_a_folder_in_place_of_the_link_is_refused_although_there_are_alternatives() -> None:
+    node = Cuda({"cuda-toolkit-13-0": "13.0.1-1"})
+    node.leads = "."
+    state = CudaToolkits(versions=("13.0",), default="13.0")
+    assert "is a folder that no package" in str(state.refuse(state.probe(node)))
 
 
 def test_the_link_moves_when_it_is_asked_for() -> None:
