@@ -61,6 +61,12 @@ class PutText(Step):
     def label(self) -> str:
         return f"write {self.path}"
 
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """A masked unit is a link to nothing, just where its file belongs."""
+        folder, _, name = self.path.rpartition("/")
+        return (name,) if folder == "/etc/systemd/system" else ()
+
     def script(self) -> str:
         mode = "-" if self.mode is None else f"{self.mode:04o}"
         # A file with a mode of ours is ours.

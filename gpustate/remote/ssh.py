@@ -317,6 +317,11 @@ def _open(
         with closing(sock):
             pass
         text = getattr(error, "strerror", None) or str(error)
+        if "No authentication methods" in text:
+            raise ConnectionFailed(
+                f"{where}: there is no key to log in with",
+                fix="name one (--private-key, ansible_ssh_private_key_file), or load it into the agent",
+            ) from error
         if isinstance(error, EOFError) or "shut down" in text:
             text = "it hung up before we were logged in"
         # paramiko goes on to log in when nothing more came while keys were exchanged.

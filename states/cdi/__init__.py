@@ -85,8 +85,8 @@ class CdiSpecification(State[Observed]):
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
         env, unit_text = node.read_text(ENV_PATH), node.own_text(OUR_UNIT_PATH)
         keys, specs = observed.split(node.shell(observed.SCRIPT).stdout)
-        named = node.units(*TOOLKIT_UNITS, OUR_UNIT)
-        units = {n: u.unit_file_state for n, u in named.items() if u.exists}
+        rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
+        units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
         world = observed.world(version, keys, node.ask(AskQuarantine()))
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
         dropins = {path: node.own_text(path) for path in paths}

@@ -19,6 +19,12 @@ OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 # The specification, what it names and does not exist, and what is there instead. One stat and one
 # grep, whatever the number of GPUs; the rest are builtins.
 SCRIPT = rf"""
+for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
+  for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
+    [ -e "$d/$u" ] || continue
+    echo "unit=$u $(systemctl is-enabled "$u" 2>/dev/null)"; break
+  done
+done
 [ -x /usr/bin/nvidia-ctk ] && echo ctk=1
 [ ! -e /var/run/cdi ] || [ -d /var/run/cdi ] || echo blocked=/var/run/cdi is no folder
 [ -L {SPEC_PATH} ] || [ ! -d {SPEC_PATH} ] || echo blocked={SPEC_PATH} is a folder

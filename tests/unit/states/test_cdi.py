@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from gpustate.states.cdi.observed import (
 )
 from gpustate.testing import FakeNode, converge
 from gpustate.text import quarantine
-from gpustate.text.systemd import Unit
 
 VERSION = "580.65.06"
 PROC_VERSION = (
@@ -57,7 +55,7 @@ class Node(FakeNode):
         super().__init__(
             files={**files, **(specs or {})},
             facts=NodeFacts(os_id="debian", os_version="12", systemd=systemd),
-            shell={"spec=%s": lambda node: (0, self.answer())},
+            shell={"is-enabled": lambda node: (0, self.answer())},
             runs={
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
@@ -65,18 +63,15 @@ class Node(FakeNode):
         self.version, self.ctk, self.blocked = version, ctk, blocked
         self.toolkit_units = dict(toolkit_units or {})
 
-    def _unit(self, name: str) -> Unit:
+    def answer(self) -> str:
         units = dict(self.toolkit_units)
         if OUR_UNIT_PATH in self.files:
             units[OUR_UNIT] = "disabled"
-        found = super()._unit(name)
-        if name not in units:
-            return found
-        state = "enabled" if name in self.enabled else units[name]
-        return replace(found, load_state="loaded", unit_file_state=state)
-
-    def answer(self) -> str:
-        rows = ["ctk=1"] if self.ctk else []
+        rows = [
+            f"unit={unit} {'enabled' if unit in self.enabled else state}"
+            for unit, state in units.items()
+        ]
+        rows += ["ctk=1"] if self.ctk else []
         rows += [f"blocked={self.blocked}"] if self.blocked else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
         for path, text in sorted(self.files.items()):
@@ -104,13 +99,13 @@ def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) ->
 
 def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() -> None:
     node = new_toolkit()
-    rows = node.shells["spec=%s"]
+    rows = node.shells["is-enabled"]
     assert callable(rows)
     state = CdiSpecification()
     assert state.refuse(state.probe(node)) is None
-    node.shells["spec=%s"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
+    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
     assert "/dev/nvidia1 is missing" in str(state.refuse(state.probe(node)))
-    node.shells["spec=%s"] = lambda fake: (0, f"gpu=1 GPU-????????\n{rows(fake)[1]}")
+    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-????????\n{rows(fake)[1]}")
     assert state.refuse(state.probe(node)) is None  # nobody has opened it yet
 
 
@@ -232,6 +227,14 @@ def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
     wanted = state.desired(state.probe(node))
     assert not state.plan(wanted)
     assert state.desired(wanted) == wanted
+
+
+def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
+    node = Node()
+    rows = node.answer() + "unit=-H=x enabled\nunit=other.service enabled\n"
+    for part in node.shells:
+        node.shells[part] = (0, rows)
+    assert CdiSpecification().probe(node).refresh == ()
 
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
