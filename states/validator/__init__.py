@@ -189,6 +189,7 @@ class Validated(State[Observed]):
         "mig",
         "cdi",
         "quarantine",
+        "gds",  # its device nodes are in the specification for containers
     )
     stable: ClassVar[tuple[str, ...] | None] = (
         "proof",

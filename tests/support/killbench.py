@@ -66,6 +66,7 @@ class Bench:
         self.environment = {"XDG_STATE_HOME": str(folder / "xdg")}
         self.copier = nodedisk.Copier(self.node)
         self.copies: dict[str, Path] = {}
+        self.stops: list[Stop] = []
         self.reference: dict[str, Any] = {}
         self._number = 0
         self._memory: dict[tuple[object, ...], str] = {}
@@ -116,6 +117,17 @@ class Bench:
         """The node as :meth:`prepare` left it, booted."""
         nodedisk.put_back(self.node, self.copies["base"])
         self.boot()
+
+    def at_stage(self, stage: int) -> int:
+        """The node as it stood between two stages of the recorded run, booted; how many calls were before.
+
+        What is done there next is that stage, by a run of its own.
+        """
+        last = [s for s in self.stops if s.stage == stage - 1 and s.kind == "end"][-1]
+        nodedisk.put_back(self.node, self.copies[last.name])
+        shutil.rmtree(nodedisk.upper(self.node) / ledger.OWN / "lock", ignore_errors=True)
+        self.boot()
+        return last.call
 
     def boot(self) -> None:
         """Switch the node on; a busy machine is no reason to fail."""
@@ -245,6 +257,7 @@ class Bench:
         if run.wait(60) != 0:
             raise Trouble(f"the recorded run ended with {run.code}:\n{run.said()}")
         made.seconds = time.monotonic() - began
+        self.stops = made.stops
         rows = json.loads(run.out.read_text())["nodes"]
         made.states = {row["state"]: row["outcome"] for row in rows[0]["states"]}
         self.reference = self.summary()
