@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.errors import ConnectionFailed, UsageError
+from gpustate.solve import repodata
 
 _CHUNK = 1 << 18
 _TRIES = 5
 _TIMEOUT_S = 60
 _SCHEMES = ("http", "https", "file")
 #: Algorithms that are good enough, by the number of hexadecimal digits.
-SUMS = {64: "sha256", 96: "sha384", 128: "sha512"}
+SUMS = {digits: name for name, digits in repodata.SUMS.items()}
 #: Larger than any index there is.
 _INDEX_LIMIT = 512 << 20
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 from xml.parsers import expat
 
 from gpustate.errors import ProbeError
@@ -34,8 +34,10 @@ NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._+-]*")
 _ARCH = re.compile(r"[0-9A-Za-z_]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 HREF = re.compile(r"(?:[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*/)*[0-9A-Za-z_+~^-][0-9A-Za-z._+~^-]*")
-#: Hash algorithms of repomd.xml with the digits of their values.
-_SUMS = {"sha256": 64, "sha512": 128, "sha384": 96, "sha224": 56, "sha": 40, "sha1": 40}
+#: Hash algorithms that are good enough, with the digits of their values.
+SUMS = {"sha256": 64, "sha384": 96, "sha512": 128}
+#: Those of repomd.xml.
+_SUMS = {**SUMS, "sha224": 56, "sha": 40, "sha1": 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,83 +190,129 @@ def parse_repomd(data: bytes, place: str) -> dict[str, Location]:
 
 
 @dataclass(slots=True)
-class _Raw:
-    """One package as far as it is read."""
+class Row:
+    """One package of a ``primary.xml`` as far as it is read, without what it needs."""
 
     name: str = ""
     arch: str = ""
     version: str = ""
-    sha256: str = ""
     size: int = 0
     entries: int = 0
-    depends: list[Clause] = field(default_factory=list[Clause])
     conflicts: list[Relation] = field(default_factory=list[Relation])
     provides: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
+R = TypeVar("R", bound=Row)
+
+
 @dataclass(slots=True)
-class _Primary(Reader):
+class PrimaryReader(Reader, Generic[R]):
+    """Reads the packages of a ``primary.xml``; what is kept of them is each reader's own."""
+
     repository: Repository = field(default_factory=lambda: Repository(""))
     architectures: Collection[str] = ()
-    leaf: bool = False
-    raw: _Raw = field(default_factory=_Raw)
     count: int = 0
-    packages: list[Package] = field(default_factory=list[Package])
+    row: R = field(init=False)  # the package that is being read
+
+    def fresh(self) -> R:
+        """A package of which nothing is known."""
+        raise NotImplementedError
+
+    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        """Another element of a package is complete; ``path`` begins below it."""
+        raise NotImplementedError
+
+    def needed(self, name: str, flags: str, version: str) -> None:
+        """The package requires something."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """An rpm package with a name and a version is complete."""
+        raise NotImplementedError
+
+    def begun(self, path: list[str]) -> None:
+        if path == ["metadata", "package"]:
+            self.row = self.fresh()
 
     def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         if path[:2] != ["metadata", "package"]:
             return
         match path[2:]:
             case []:
-                self._take(attributes.get("type", "rpm"))
+                self._complete(attributes.get("type", "rpm"))
             case ["name"]:
-                self.raw.name = text
+                self.row.name = text
             case ["arch"]:
-                self.raw.arch = text
+                self.row.arch = text
             case ["version"]:
-                self.raw.version = evr(attributes)
-            case ["checksum"] if attributes.get("type") == "sha256":
-                self.raw.sha256 = text.lower() if _SHA256.fullmatch(text.lower()) else ""
+                self.row.version = evr(attributes)
             case ["size"]:
                 size = attributes.get("package", "")
-                self.raw.size = int(size) if re.fullmatch(r"[0-9]{1,15}", size) else 0
+                self.row.size = int(size) if re.fullmatch(r"[0-9]{1,15}", size) else 0
             case ["format", kind, "entry"]:
                 self._entry(kind, attributes)
-            case _:
-                pass
+            case rest:
+                self.more(rest, attributes, text)
 
     def _entry(self, kind: str, attributes: Mapping[str, str]) -> None:
-        raw, name = self.raw, attributes.get("name", "")
+        row, name = self.row, attributes.get("name", "")
         flags, version = attributes.get("flags", ""), evr(attributes)
-        raw.entries += 1
-        if raw.entries > MAX_ENTRIES:
+        row.entries += 1
+        if row.entries > MAX_ENTRIES:
             raise self.refused(f"has a package with more than {MAX_ENTRIES} capabilities")
         if kind == "provides":
             # A bound other than "=" on what is provided says too little to be matched.
             if name and (not flags or flags == "EQ"):
-                raw.provides.append((name, version))
-        elif kind == "requires" and not self.leaf:
-            if name.startswith("("):
-                raw.depends += rpmrelations.parse(name)
-            elif (needed := rpmrelations.plain(name, flags, version)) is not None:
-                raw.depends.append((needed,))
+                row.provides.append((name, version))
+        elif kind == "requires":
+            self.needed(name, flags, version)
         elif kind in ("conflicts", "obsoletes"):
             clash = rpmrelations.plain(name, flags, version)
             if clash is not None:
                 if kind == "obsoletes":
                     clash = rpmrelations.RpmRelation(clash.name, clash.op, clash.version, "", True)
-                raw.conflicts.append(clash)
+                row.conflicts.append(clash)
 
-    def _take(self, kind: str) -> None:
-        raw, self.raw = self.raw, _Raw()
+    def _complete(self, kind: str) -> None:
         self.count += 1
         if self.count > MAX_PACKAGES:
             raise self.refused(f"has more than {MAX_PACKAGES} packages")
-        if kind != "rpm" or not NAME.fullmatch(raw.name) or not _ARCH.fullmatch(raw.arch):
+        named = kind == "rpm" and NAME.fullmatch(self.row.name)
+        if named and rpmversion.is_version(self.row.version):
+            self.take()
+
+
+@dataclass(slots=True)
+class _Raw(Row):
+    sha256: str = ""
+    depends: list[Clause] = field(default_factory=list[Clause])
+
+
+@dataclass(slots=True)
+class _Primary(PrimaryReader[_Raw]):
+    leaf: bool = False
+    packages: list[Package] = field(default_factory=list[Package])
+
+    def fresh(self) -> _Raw:
+        return _Raw()
+
+    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+        if path == ["checksum"] and attributes.get("type") == "sha256":
+            self.row.sha256 = text.lower() if _SHA256.fullmatch(text.lower()) else ""
+
+    def needed(self, name: str, flags: str, version: str) -> None:
+        if self.leaf:
             return
-        if raw.arch == "src" or (self.architectures and raw.arch not in self.architectures):
+        if name.startswith("("):
+            self.row.depends += rpmrelations.parse(name)
+        elif (needed := rpmrelations.plain(name, flags, version)) is not None:
+            self.row.depends.append((needed,))
+
+    def take(self) -> None:
+        raw = self.row
+        if not _ARCH.fullmatch(raw.arch) or raw.arch == "src":
             return
-        if not rpmversion.is_version(raw.version):
+        if self.architectures and raw.arch not in self.architectures:
             return
         self.packages.append(
             Package(

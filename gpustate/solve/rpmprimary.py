@@ -13,15 +13,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from gpustate.solve import rpmneeds, rpmrelations
+from gpustate.solve import rpmneeds
 from gpustate.solve.packages import Package, Repository
-from gpustate.solve.relations import Relation
-from gpustate.solve.repodata import HREF, MAX_ENTRIES, MAX_PACKAGES, NAME, Reader, evr
+from gpustate.solve.repodata import HREF, SUMS, PrimaryReader, Row
 from gpustate.solve.rpmneeds import Need
-from gpustate.text import rpmversion
 
-#: Hash algorithms that are good enough, with the digits of their values.
-_SUMS = {"sha256": 64, "sha384": 96, "sha512": 128}
 _END = b"</package>"
 #: The only prefix that createrepo_c writes, and dnf and zypper read.
 _OTHER_PREFIX = re.compile(rb"</?(?!rpm:)[A-Za-z_][\w.-]*:")
@@ -51,99 +47,50 @@ class Listed:
 
 
 @dataclass(slots=True)
-class _Row:
-    """One package as far as it is read."""
-
+class _Row(Row):
     start: int = 0
-    name: str = ""
-    arch: str = ""
-    version: str = ""
     href: str = ""
     base: str = ""
     digest: str = ""
-    size: int = 0
-    entries: int = 0
     needs: list[Need] = field(default_factory=list[Need])
     unread: list[str] = field(default_factory=list[str])
-    conflicts: list[Relation] = field(default_factory=list[Relation])
-    provides: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
 @dataclass(slots=True)
-class _Whole(Reader):
-    repository: Repository = field(default_factory=lambda: Repository(""))
-    architectures: Collection[str] = ()
+class _Whole(PrimaryReader[_Row]):
     data: bytes = b""
-    row: _Row = field(default_factory=_Row)
-    count: int = 0
     found: list[Listed] = field(default_factory=list[Listed])
 
-    def begun(self, path: list[str]) -> None:
-        if path == ["metadata", "package"]:
-            self.row = _Row(self.at)
+    def fresh(self) -> _Row:
+        return _Row(start=self.at)
 
-    def ended(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
-        if path[:2] != ["metadata", "package"]:
-            return
+    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         row = self.row
-        match path[2:]:
-            case []:
-                self._take(attributes.get("type", "rpm"))
-            case ["name"]:
-                row.name = text
-            case ["arch"]:
-                row.arch = text
-            case ["version"]:
-                row.version = evr(attributes)
+        match path:
             case ["checksum"]:
-                digits = _SUMS.get(attributes.get("type", "").lower(), 0)
+                digits = SUMS.get(attributes.get("type", "").lower(), 0)
                 good = digits and re.fullmatch(f"[0-9a-f]{{{digits}}}", text.lower())
                 row.digest = text.lower() if good else ""
-            case ["size"]:
-                size = attributes.get("package", "")
-                row.size = int(size) if re.fullmatch(r"[0-9]{1,15}", size) else 0
             case ["location"]:
                 row.href = attributes.get("href", "")
                 row.base = attributes.get("xml:base", "")
             case ["format", "file"]:
                 row.provides.append((text, ""))
-            case ["format", kind, "entry"]:
-                self._entry(kind, attributes)
             case _:
                 pass
 
-    def _entry(self, kind: str, attributes: Mapping[str, str]) -> None:
-        row, name = self.row, attributes.get("name", "")
-        flags, version = attributes.get("flags", ""), evr(attributes)
-        row.entries += 1
-        if row.entries > MAX_ENTRIES:
-            raise self.refused(f"has a package with more than {MAX_ENTRIES} capabilities")
-        if kind == "provides":
-            if name and (not flags or flags == "EQ"):
-                row.provides.append((name, version))
-        elif kind == "requires":
-            try:
-                need = rpmneeds.read(name, flags, version)
-            except ValueError:
-                row.unread.append(name)
-                return
-            if need is not None:
-                row.needs.append(need)
-        elif kind in ("conflicts", "obsoletes"):
-            clash = rpmrelations.plain(name, flags, version)
-            if clash is not None:
-                if kind == "obsoletes":
-                    clash = rpmrelations.RpmRelation(clash.name, clash.op, clash.version, "", True)
-                row.conflicts.append(clash)
-
-    def _take(self, kind: str) -> None:
-        row = self.row
-        self.count += 1
-        if self.count > MAX_PACKAGES:
-            raise self.refused(f"has more than {MAX_PACKAGES} packages")
-        if kind != "rpm" or not NAME.fullmatch(row.name) or row.arch not in self.architectures:
+    def needed(self, name: str, flags: str, version: str) -> None:
+        try:
+            need = rpmneeds.read(name, flags, version)
+        except ValueError:
+            self.row.unread.append(name)
             return
-        if not rpmversion.is_version(row.version):
+        if need is not None:
+            self.row.needs.append(need)
+
+    def take(self) -> None:
+        row = self.row
+        if row.arch not in self.architectures:
             return
         if not HREF.fullmatch(row.href):
             raise self.refused(f"has no usable address for {row.name}: {row.href[:80]!r}")
@@ -158,7 +105,7 @@ class _Whole(Reader):
             (),
             tuple(row.conflicts),
             tuple(dict.fromkeys(row.provides)),
-            row.digest if len(row.digest) == _SUMS["sha256"] else "",
+            row.digest if len(row.digest) == SUMS["sha256"] else "",
             row.size,
             rpm=True,
         )
