@@ -33,7 +33,7 @@ from gpustate.bundle.manifest import BASE, KEY_NAME, Target
 from gpustate.errors import GpustateError
 from gpustate.ops.upload import APT_CONF, BUNDLE_CACHES, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.text.rpm import MANAGERS, is_rpm
-from gpustate.text.rpmrepos import render_repo
+from gpustate.text.rpmrepos import PRIORITIES, render_repo
 
 SOURCES_PATH = f"{BUNDLE_FOLDER}/sources.list"
 REPOS_PATH = f"{RPM_REPOS}/gpustate.repo"
@@ -61,8 +61,6 @@ _READ = (
     "for f in /var/cache/dnf/gpustate-*/repodata/repomd.xml /var/cache/libdnf5/gpustate-*/repodata/repomd.xml "
     '/var/cache/zypp/raw/gpustate-*/repodata/repomd.xml; do [ ! -s "$f" ] || sha256sum <"$f" | cut -c 1-64; done'
 )
-#: Like those of the repositories' own states.
-_PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +270,7 @@ def _sources(identity: str, target: Target, manager: str) -> str:
                 packages_signed=False,
                 # zypper knows keys from rpm's database only, and rpm 4.14 cannot read this one.
                 metadata_signed=manager == "dnf",
-                priority=_PRIORITIES.get(repository.name, 99),
+                priority=PRIORITIES.get(repository.name, 99),
                 title="gpustate bundle",
             )
             for repository in target.repositories

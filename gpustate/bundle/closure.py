@@ -23,6 +23,8 @@ from gpustate.solve.relations import Clause, Relation, text
 
 #: A name, and a version or nothing for the newest.
 Root = tuple[str, str]
+#: The next move where something is missing.
+SOURCES = "name the repository that has it with --sources"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,22 @@ class World:
     def versions(self, name: str) -> tuple[str, ...]:
         """What there is of a package, newest first."""
         return tuple(dict.fromkeys(built(stanza).version for _, stanza in self.called(name)))
+
+    def wanted(self, name: str, version: str) -> tuple[str, Build]:
+        """The build of a package at a version, or the newest where that is empty.
+
+        Raises:
+            RefusedError: nobody offers it.
+        """
+        rows = self.called(name)
+        fitting = [row for row in rows if version in ("", built(row[1]).version)]
+        if not fitting:
+            there = f" (there are {', '.join(self.versions(name)[:5])})" if rows else ""
+            raise RefusedError(
+                f"no repository offers {f'{name} {version}'.rstrip()}{there}",
+                fix=f"{SOURCES}, or want another version",
+            )
+        return fitting[0]
 
     def _homes(self, name: str) -> Iterator[str]:
         pinned = [
@@ -108,18 +126,6 @@ class _Search:
     chosen: dict[str, tuple[str, Build]] = field(default_factory=dict[str, tuple[str, Build]])
     why: dict[str, str] = field(default_factory=dict[str, str])
 
-    def root(self, name: str, version: str) -> None:
-        rows = self.world.called(name)
-        fitting = [row for row in rows if version in ("", built(row[1]).version)]
-        if not fitting:
-            there = f" (there are {', '.join(self.world.versions(name)[:5])})" if rows else ""
-            wanted = f"{name} {version}".rstrip()
-            raise RefusedError(
-                f"no repository offers {wanted}{there}",
-                fix="name the repository that has it with --sources, or want another version",
-            )
-        self._take(fitting[0], "asked for")
-
     def need(self, by: Package, clause: Clause) -> str | None:
         """Meet a clause; the package that came for it."""
         if any(built(s).meets(one) for one in clause for _, s in self.chosen.values()):
@@ -132,11 +138,11 @@ class _Search:
                 if self.base.essential and _is_essential(row[1]) and not relation.op:
                     return None
                 if self._fits(package):
-                    self._take(row, f"{by} needs it")
+                    self.take(row, f"{by} needs it")
                     return package.name
         raise RefusedError(
             f"{by} needs {text(clause)}, which no repository offers in a version that fits",
-            fix="name the repository that has it with --sources",
+            fix=SOURCES,
         )
 
     def _ways(self, relation: Relation) -> Iterator[tuple[str, Build]]:
@@ -147,7 +153,7 @@ class _Search:
         others = (built(stanza) for _, stanza in self.chosen.values())
         return not any(package.clashes(other) for other in others)
 
-    def _take(self, row: tuple[str, Build], why: str) -> None:
+    def take(self, row: tuple[str, Build], why: str) -> None:
         package = built(row[1])
         for _, stanza in self.chosen.values():
             if package.clashes(built(stanza)):
@@ -179,7 +185,7 @@ def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Bui
     for name, version in dict.fromkeys(roots):
         mine = search.chosen.get(name)
         if mine is None or version not in ("", built(mine[1]).version):
-            search.root(name, version)
+            search.take(world.wanted(name, version), "asked for")
     waiting = deque(search.chosen)
     while waiting:
         package = built(search.chosen[waiting.popleft()][1])
@@ -187,9 +193,14 @@ def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Bui
             came = search.need(package, clause)
             if came is not None:
                 waiting.append(came)
+    return by_repository(search.chosen.values())
+
+
+def by_repository(chosen: Iterable[tuple[str, Build]]) -> dict[str, list[Build]]:
+    """Builds by the repository they go to, in an order that is always the same."""
     found: dict[str, list[Build]] = {}
-    for repository, stanza in search.chosen.values():
-        found.setdefault(repository, []).append(stanza)
+    for repository, build in chosen:
+        found.setdefault(repository, []).append(build)
     return {
         name: sorted(rows, key=lambda one: (built(one).name, built(one).version))
         for name, rows in sorted(found.items())

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpustate.bundle.closure import Root, World, built
+from gpustate.bundle.closure import SOURCES, Root, World, built, by_repository
 from gpustate.bundle.offers import Build
 from gpustate.bundle.rpmupstream import RpmBuild
 from gpustate.errors import RefusedError
@@ -29,7 +29,6 @@ from gpustate.solve.rpmneeds import Need
 
 #: Installed in several versions.
 _SIDE_BY_SIDE = re.compile(r"kernel(?:-.+|[0-9.]+(?:-.+)?)?")
-_SOURCES = "name the repository that has it with --sources"
 
 
 @dataclass(frozen=True)
@@ -92,22 +91,6 @@ class _Search:
         return any(self.there(node, need) for node in self.nodes)
 
     # --- choosing --------------------------------------------------------------------------
-
-    def root(self, name: str, version: str, why: str = "asked for") -> None:
-        """Take a package, at a version or at the newest.
-
-        Raises:
-            RefusedError: nobody offers it.
-        """
-        rows = self.world.called(name)
-        fitting = [row for row in rows if version in ("", built(row[1]).version)]
-        if not fitting:
-            there = f" (there are {', '.join(self.world.versions(name)[:5])})" if rows else ""
-            wanted = f"{name} {version}".rstrip()
-            raise RefusedError(
-                f"no repository offers {wanted}{there}", fix=f"{_SOURCES}, or want another version"
-            )
-        self.take(fitting[0], why)
 
     def take(self, row: tuple[str, Build], why: str) -> None:
         home, build = row
@@ -203,7 +186,7 @@ class _Search:
                 more = " (repodata has the files of some folders only)" if files else ""
                 raise RefusedError(
                     f"{build.package} needs {need}, which no repository offers in a version that fits{more}",
-                    fix=_SOURCES,
+                    fix=SOURCES,
                 )
 
     def _keep_whole(self, node: Installed) -> None:
@@ -246,7 +229,7 @@ class _Search:
             raise RefusedError(
                 f"{name} {version} is installed and needs {need}, which would be replaced, and no repository "
                 "offers a version of it that fits",
-                fix="update the nodes first, or name the repository that has it with --sources",
+                fix=f"update the nodes first, or {SOURCES}",
             )
         self.take(row, f"what {name} {version} needs is replaced")
 
@@ -272,12 +255,6 @@ def close(
     search = _Search(world, nodes)
     for name, version in dict.fromkeys(roots):
         if version or not any(name == key for key, _ in search.chosen):
-            search.root(name, version)
+            search.take(world.wanted(name, version), "asked for")
     search.close()
-    found: dict[str, list[Build]] = {}
-    for home, build in search.chosen.values():
-        found.setdefault(home, []).append(build)
-    return {
-        home: sorted(rows, key=lambda one: (built(one).name, built(one).version))
-        for home, rows in sorted(found.items())
-    }
+    return by_repository(search.chosen.values())

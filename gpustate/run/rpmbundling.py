@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.bundle import fetch, rpmclosure, rpmupstream
-from gpustate.bundle.closure import World
+from gpustate.bundle.closure import SOURCES, World
 from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
@@ -27,9 +27,8 @@ from gpustate.model.facts import NodeFacts
 from gpustate.model.state import AnyState
 from gpustate.run.bundleroots import Asked, asked
 from gpustate.run.bundling import check_key, told, with_named
-from gpustate.text import openpgp
+from gpustate.text import openpgp, rpmrepos
 
-_OFF = frozenset({"0", "no", "false", "off"})
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 #: Options of a repository with which it wants more than an address.
 _SECRETS = ("sslclientcert", "username")
@@ -55,7 +54,7 @@ class RpmSource:
 
     def is_on(self, key: str, default: str) -> bool:
         """One option that is a yes or no."""
-        return self.get(key, default).lower() not in _OFF
+        return self.get(key, default).lower() not in rpmrepos.OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +96,15 @@ def parse_sources(texts: Mapping[str, str], variables: Mapping[str, str]) -> tup
     Raises:
         UsageError: one has a variable that nobody set.
     """
-    found: list[RpmSource] = []
-    for file, text in texts.items():
-        section, options, key = "", dict[str, str](), ""
-        for line in [*text.splitlines(), "[]"]:
-            head = re.fullmatch(r"\s*\[(.*)\]\s*", line)
-            if head is not None:
-                if section not in ("", "main") and options.get("enabled", "1").lower() not in _OFF:
-                    rows = {k: _filled(v, variables, section, file) for k, v in options.items()}
-                    found.append(RpmSource(section, file, tuple(rows.items())))
-                section, options, key = head[1], {}, ""
-            elif line[:1] in (" ", "\t"):
-                if key and line.strip():
-                    options[key] += f" {line.strip()}"
-            elif line[:1] not in ("#", ";") and "=" in line:
-                name, _, value = line.partition("=")
-                key = name.strip()
-                options[key] = value.strip()
-    return tuple(found)
+    return tuple(
+        RpmSource(
+            one.id,
+            file,
+            tuple((k, _filled(v, variables, one.id, file)) for k, v in one.options.items()),
+        )
+        for file, text in texts.items()
+        for one in rpmrepos.sections(text)
+    )
 
 
 def _filled(text: str, variables: Mapping[str, str], section: str, file: str) -> str:
@@ -185,7 +175,7 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
         if kernel not in case.ready:
             raise RefusedError(
                 f"{case.name}: no repository offers {package}, the headers of kernel {kernel}",
-                fix="name the repository that has it with --sources",
+                fix=SOURCES,
             )
     return Asked(with_named(wants.by_state, case.packages))
 

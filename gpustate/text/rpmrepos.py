@@ -8,10 +8,13 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_OFF = frozenset({"0", "no", "false", "off"})
+#: What switches an option off.
+OFF = frozenset({"0", "no", "false", "off"})
+#: Of the repositories that we write: lower is better, and 99 is what others have.
+PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +27,43 @@ class RpmSource:
     uri: str  # its first address
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One enabled repository as it is written: its id, its line and all that is said of it."""
+
+    id: str
+    line: int
+    options: Mapping[str, str]
+
+
+def sections(text: str) -> Iterator[Section]:
+    """Enabled repositories of a .repo file, whatever they say."""
+    section, place, key = "", 0, ""
+    options: dict[str, str] = {}
+    for number, line in enumerate([*text.splitlines(), "[]"], 1):
+        head = re.fullmatch(r"\s*\[(.*)\]\s*", line)
+        if head is not None:
+            if section not in ("", "main") and options.get("enabled", "1").lower() not in OFF:
+                yield Section(section, place, options)
+            options, section, place, key = {}, head[1], number, ""
+        elif line[:1] in (" ", "\t"):
+            if key and line.strip():
+                options[key] += f" {line.strip()}"
+        elif line[:1] not in ("#", ";") and "=" in line:
+            name, _, value = line.partition("=")
+            key = name.strip()
+            options[key] = value.strip()
+
+
 def parse_repos(texts: Mapping[str, str]) -> tuple[RpmSource, ...]:
     """Enabled repositories of some files, by path; what cannot be read is no repository."""
     found: list[RpmSource] = []
     for file, text in texts.items():
-        keys: dict[str, str] = {}
-        section, place, key = "", 0, ""
-        for number, line in enumerate([*text.splitlines(), "[]"], 1):
-            head = re.fullmatch(r"\s*\[(.*)\]\s*", line)
-            if head is not None:
-                uri = (
-                    keys.get("baseurl") or keys.get("mirrorlist") or keys.get("metalink") or ""
-                ).split()
-                if (
-                    section
-                    and section != "main"
-                    and uri
-                    and keys.get("enabled", "1").lower() not in _OFF
-                ):
-                    found.append(RpmSource(file, place, section, uri[0].rstrip(",").rstrip("/")))
-                keys, section, place, key = {}, head[1], number, ""
-            elif line[:1] in (" ", "\t"):
-                if key and line.strip():
-                    keys[key] += f" {line.strip()}"
-            elif line[:1] not in ("#", ";") and "=" in line:
-                name, _, value = line.partition("=")
-                key = name.strip()
-                keys[key] = value.strip()
+        for one in sections(text):
+            said = (one.options.get(key) for key in ("baseurl", "mirrorlist", "metalink"))
+            uri = next(filter(None, said), "").split()
+            if uri:
+                found.append(RpmSource(file, one.line, one.id, uri[0].rstrip(",").rstrip("/")))
     return tuple(found)
 
 

@@ -40,8 +40,6 @@ LISTS = (
     "for f in /var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
     '/var/cache/zypp/raw/*/repodata/repomd.xml; do [ -s "$f" ] && printf \'%s\\n\' "$f"; done; :'
 )
-#: Like apt's: lower is better here, and 99 is what others have.
-PRIORITIES = {"driver-repository": 50, "toolkit-repository": 40}
 #: NVIDIA's graphics repositories for SUSE: the driver, at other versions than the CUDA repository has.
 GRAPHICS = re.compile(r"//download\.nvidia\.")
 #: Amazon's own repository of NVIDIA's packages; the package nvidia-release brings it.
@@ -156,7 +154,7 @@ def sources_text(manager: str, name: str, where: Repository) -> str:
         key_path=key_path(name),
         packages_signed=where.signed in ("packages", "both"),
         metadata_signed=where.signed in ("metadata", "both"),
-        priority=PRIORITIES.get(name, 50),
+        priority=rpmrepos.PRIORITIES.get(name, 50),
     )
 
 
