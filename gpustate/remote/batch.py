@@ -25,8 +25,9 @@ from gpustate.model.beforehand import prelude, refers, release
 from gpustate.model.inventory import InventoryNode
 from gpustate.ops.upload import ONLY_BUNDLE
 
+#: Fragments, below which starting lanes costs more than it saves.
+_WORTH_LANES = 8
 #: What stands behind the nonce where a part begins, and where it ends with its status.
-_WORTH_LANES = 8  # fragments, below which starting lanes costs more than it saves
 _FRAME = re.compile(rb"(\d{1,6})|= (\d{1,6}) (\d{1,3})")
 
 
