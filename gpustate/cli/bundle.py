@@ -149,13 +149,13 @@ def _cases(
             bundled.case_of_name(kind, policy, files, gpus, options["installed"]) for kind in kinds
         ]
     else:
-        for name in ("gpu", "installed"):
-            if gpus if name == "gpu" else options["installed"]:
+        for name, given in (("gpu", gpus), ("installed", options["installed"])):
+            if given:
                 raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
         inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
         cases = bundled.cases_of_nodes(inventory, policy, common.known_states(), options["forks"])
         if files:
-            cases = [bundled.with_sources(case, policy, files) for case in cases]
+            cases = [bundled.with_sources(case, files) for case in cases]
     packages = tuple(options["packages"])
     return [
         replace(case, kernels=tuple({*case.kernels, *kernels}), packages=packages) for case in cases

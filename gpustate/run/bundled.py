@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +23,7 @@ from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Look
 from gpustate.run import bundling, fleet, rpmbundled, rpmbundling
 from gpustate.run.bundleroots import asked
-from gpustate.run.bundling import Case
+from gpustate.run.bundling import Case, key_here, keys_of
 from gpustate.run.rpmbundling import RpmCase
 from gpustate.solve.packages import Repository, Universe, parse
 from gpustate.states.bundle import BundleInPlace
@@ -93,13 +92,7 @@ def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
         return rpmbundled.case(node, states, facts, releases)
     texts = node.read_texts(SOURCE_PATTERNS)
     installed = node.shell(_INSTALLED).stdout
-    keys: dict[str, bytes] = {}
-    for line in node.shell(_KEYS).stdout.splitlines():
-        path, _, text = line.partition(" ")
-        try:
-            keys[path] = base64.b64decode(text, validate=True)
-        except ValueError:
-            raise ProbeError(f"the key ring {path} did not arrive whole") from None
+    keys = keys_of(node.shell(_KEYS).stdout)
     trusted = b"".join(_plain(key) for path, key in keys.items() if "/trusted.gpg" in path)
     if trusted:
         keys[""] = trusted
@@ -180,19 +173,7 @@ def case_of_name(
         states = resolve(policy, InventoryNode(text)).states
         return rpmbundled.named(facts, states, sources, installed)
     os_id, digits, machine = found.groups()
-    texts: dict[str, str] = {}
-    for file in sources:
-        data = _FILES.text(file)
-        deb822 = re.search(r"^Types:", data, re.MULTILINE) is not None
-        texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
-    entries = aptsources.parse_sources(texts)
-    if not entries:
-        raise UsageError("names no repository", place=sources[0], fix="as in /etc/apt/sources.list")
-    keys: dict[str, bytes] = {}
-    for entry in entries:
-        for word in entry.signed_by.replace(",", " ").split():
-            if word.startswith("/"):
-                keys[word] = _key(word, entry.file)
+    entries, keys = _read_sources(sources)
     version = f"{digits[:2]}.{digits[2:]}" if os_id == "ubuntu" and len(digits) == 4 else digits
     main = (one.suite for one in entries if "main" in one.components)
     codename = next((one for one in main if not re.search(r"-|/", one)), "")
@@ -207,31 +188,42 @@ def case_of_name(
     return Case(facts, resolve(policy, InventoryNode(text)).states, entries, keys)
 
 
-def with_sources(case: AnyCase, policy: Policy, files: Sequence[str]) -> AnyCase:
+def _read_sources(
+    files: Sequence[str],
+) -> tuple[tuple[aptsources.Source, ...], dict[str, bytes]]:
+    """Entries of apt's files of sources of this machine, and the keys that they name."""
+    texts: dict[str, str] = {}
+    for file in files:
+        data = _FILES.text(file)
+        deb822 = re.search(r"^Types:", data, re.MULTILINE) is not None
+        texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
+    entries = aptsources.parse_sources(texts)
+    if not entries:
+        raise UsageError("names no repository", place=files[0], fix="as in /etc/apt/sources.list")
+    keys: dict[str, bytes] = {}
+    for entry in entries:
+        for word in entry.signed_by.replace(",", " ").split():
+            if word.startswith("/"):
+                keys[word] = key_here(
+                    word,
+                    of="",
+                    place=entry.file,
+                    fix="name a key ring of this machine in Signed-By, or write the key itself there",
+                )
+    return entries, keys
+
+
+def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
     """The same kind of node with the repositories of some files in the place of its own.
 
     Raises:
         UsageError: a file is not to be read.
     """
-    name = f"{case.facts.distribution}/{case.facts.machine}"
     if isinstance(case, RpmCase):
-        sources, keys = rpmbundled.read_sources(files, case.facts)
-        return replace(case, sources=sources, keys=keys)
-    other = case_of_name(name, policy, files, "")
-    return (
-        replace(case, sources=other.sources, keys=other.keys) if isinstance(other, Case) else case
-    )
-
-
-def _key(path: str, place: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the key {path} cannot be read ({error.strerror})",
-            place=place,
-            fix="name a key ring of this machine in Signed-By, or write the key itself there",
-        ) from error
+        rows, keys = rpmbundled.read_sources(files, case.facts)
+        return replace(case, sources=rows, keys=keys)
+    entries, keys = _read_sources(files)
+    return replace(case, sources=entries, keys=keys)
 
 
 def chosen(cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]) -> list[write.Chosen]:

@@ -7,17 +7,19 @@ states' packages chosen from what they offer, as the states themselves would, an
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from gpustate.bundle import fetch, upstream
 from gpustate.bundle.closure import Base, World, close
 from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
 from gpustate.bundle.upstream import Index, Place
 from gpustate.bundle.write import Chosen
-from gpustate.errors import RefusedError, UsageError
+from gpustate.errors import ProbeError, RefusedError, UsageError
 from gpustate.model.facts import NodeFacts
 from gpustate.model.state import AnyState
 from gpustate.run.bundleroots import Asked, Root, asked
@@ -158,10 +160,7 @@ def _own(state: Any, case: Case) -> Place | None:
     if where.uri.startswith("mirror"):
         raise UsageError(f"{state.name}: {where.uri} is no address that can be fetched from here")
     if where.key_url is not None:
-        key = fetch.text_of(where.key_url)
-        if key is None:
-            raise RefusedError(f"{where.key_url}: there is no such key", fix="set key")
-        check_key(key, where.fingerprint or "", where.key_url)
+        key = fetched_key(where.key_url, where.fingerprint or "")
         return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))
     if state.key is not None:
         key = state.key.encode()
@@ -172,18 +171,59 @@ def _own(state: Any, case: Case) -> Place | None:
     return _place(entry, case)
 
 
-def check_key(key: bytes, fingerprint: str, url: str) -> None:
-    """A fetched key is the one whose fingerprint is wanted.
+def fetched_key(url: str, fingerprint: str) -> bytes:
+    """The key at an address, when it is the one whose fingerprint is wanted.
 
     Raises:
         RefusedError: it is another, or none.
     """
+    key = fetch.text_of(url)
+    if key is None:
+        raise RefusedError(f"{url}: there is no such key", fix="set key")
     try:
         have = openpgp.primaries(openpgp.binary(key))
     except ValueError as error:
         raise RefusedError(f"{url}: is no key ({error})") from None
     if fingerprint not in have:
         raise RefusedError(f"{url}: has the key {', '.join(have)}, wanted {fingerprint}")
+    return key
+
+
+def keys_of(text: str) -> dict[str, bytes]:
+    """Keys that a node printed, by path: a line each, the bytes as base64 behind the last blank.
+
+    Raises:
+        ProbeError: one did not arrive whole.
+    """
+    keys: dict[str, bytes] = {}
+    for line in text.splitlines():
+        path, _, body = line.rpartition(" ")
+        try:
+            keys[path.strip()] = base64.b64decode(body, validate=True)
+        except ValueError:
+            raise ProbeError(f"the key {path} did not arrive whole") from None
+    return keys
+
+
+def key_here(path: str, *, of: str, place: str, fix: str) -> bytes:
+    """A key file of this machine.
+
+    Args:
+        path: the file.
+        of: whose it is, for the message, with a colon; empty where the path says it.
+        place: the file that names it.
+        fix: the next move.
+
+    Raises:
+        UsageError: it is not to be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise UsageError(
+            f"{of}the key {path} cannot be read ({why})", place=place, fix=fix
+        ) from error
 
 
 def _place(source: Source, case: Case) -> Place:
@@ -205,13 +245,26 @@ def _place(source: Source, case: Case) -> Place:
     return Place(source.uri, source.suite, source.components, tuple(keys), fingerprints)
 
 
-def grouped(cases: Iterable[Case]) -> list[Case]:
-    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
-    kinds: dict[str, list[Case]] = {}
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+AnyNamed = TypeVar("AnyNamed", bound=_Named)
+
+
+def by_kind(cases: Iterable[AnyNamed]) -> list[list[AnyNamed]]:
+    """Cases of one kind of node together, sorted by its name."""
+    kinds: dict[str, list[AnyNamed]] = {}
     for case in cases:
         kinds.setdefault(case.name, []).append(case)
+    return [rows for _, rows in sorted(kinds.items())]
+
+
+def grouped(cases: Iterable[Case]) -> list[Case]:
+    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
     made: list[Case] = []
-    for _, rows in sorted(kinds.items()):
+    for rows in by_kind(cases):
         first = rows[0]
         kernels = tuple(sorted({kernel for row in rows for kernel in row.kernels}))
         sources = tuple(dict.fromkeys(source for row in rows for source in row.sources))

@@ -10,14 +10,11 @@ Sources:
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpustate.bundle.rpmclosure import Installed
 from gpustate.errors import ProbeError, UsageError
@@ -25,6 +22,7 @@ from gpustate.files import TextFiles
 from gpustate.model.facts import NodeFacts
 from gpustate.model.node import Node
 from gpustate.model.state import AnyState
+from gpustate.run.bundling import key_here, keys_of
 from gpustate.run.rpmbundling import RpmCase, RpmSource, parse_sources
 from gpustate.solve import modules, rpmneeds
 from gpustate.solve.packages import Package, Repository, Universe
@@ -182,13 +180,7 @@ def _known(text: str) -> Installed:
 
 
 def _keys(text: str) -> dict[str, bytes]:
-    keys: dict[str, bytes] = {}
-    for line in text.splitlines():
-        path, _, body = line.rpartition(" ")
-        try:
-            keys[path.strip()] = base64.b64decode(body, validate=True)
-        except ValueError:
-            raise ProbeError(f"the key {path} did not arrive whole") from None
+    keys = keys_of(text)
     if openpgp.BEGIN.encode() not in keys.get("", b""):
         keys.pop("", None)
     return keys
@@ -248,16 +240,10 @@ def read_sources(
         for word in source.get("gpgkey").replace(",", " ").split():
             path = re.sub(r"^file:/+", "/", word)
             if path.startswith("/"):
-                keys[path] = _key(path, source)
+                keys[path] = key_here(
+                    path,
+                    of=f"{source.name}: ",
+                    place=source.file,
+                    fix="name a key file of this machine in gpgkey",
+                )
     return sources, keys
-
-
-def _key(path: str, source: RpmSource) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{source.name}: the key {path} cannot be read ({os.strerror(error.errno or 0)})",
-            place=source.file,
-            fix="name a key file of this machine in gpgkey",
-        ) from error

@@ -26,7 +26,7 @@ from gpustate.errors import RefusedError, UsageError
 from gpustate.model.facts import NodeFacts
 from gpustate.model.state import AnyState
 from gpustate.run.bundleroots import Asked, asked
-from gpustate.run.bundling import check_key, told, with_named
+from gpustate.run.bundling import by_kind, fetched_key, told, with_named
 from gpustate.text import openpgp, rpmrepos
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
@@ -186,10 +186,7 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     if where.problem or where.uri is None:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
     if where.key_url is not None:
-        key = fetch.text_of(where.key_url)
-        if key is None:
-            raise RefusedError(f"{where.key_url}: there is no such key", fix="set key")
-        check_key(key, where.fingerprint or "", where.key_url)
+        key = fetched_key(where.key_url, where.fingerprint or "")
         fingerprints: tuple[str, ...] = (where.fingerprint or "",)
     else:
         key = (state.key or "").encode()
@@ -248,11 +245,8 @@ def _patterns(source: RpmSource, kind: str) -> tuple[str, ...]:
 
 def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
     """One case for all nodes of a kind: all their kernels, and what every one of them has."""
-    kinds: dict[str, list[RpmCase]] = {}
-    for case in cases:
-        kinds.setdefault(case.name, []).append(case)
     made: list[RpmCase] = []
-    for _, rows in sorted(kinds.items()):
+    for rows in by_kind(cases):
         first = rows[0]
         bare = {kernel for row in rows for kernel in row.kernels if kernel not in row.ready}
         made.append(
