@@ -184,18 +184,15 @@ class Session:
 
     def _not_started(self, channel: Channel) -> str:
         """A command that never began, and why, as far as it said."""
-        return f"the command did not start: {self._why_nothing(channel)}"
-
-    def _why_nothing(self, channel: Channel) -> str:
         said = channel.read_stderr().decode("utf-8", "replace").strip()
         last = said.splitlines()[-1] if said else ""
         if "password is required" in said or "terminal is required" in said:
-            return "sudo wants a password; set ansible_become_password or use --ask-become-pass"
-        return (
-            f"it says: {last}"
-            if last
-            else "the shell there printed nothing of ours (is the login shell usable?)"
-        )
+            why = "sudo wants a password; set ansible_become_password or use --ask-become-pass"
+        elif last:
+            why = f"it says: {last}"
+        else:
+            why = "the shell there printed nothing of ours (is the login shell usable?)"
+        return f"the command did not start: {why}"
 
     # --- probing -----------------------------------------------------------------------
 
