@@ -108,7 +108,7 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
 
     if not shares.everything():
         return share("", some, 0, always=False)
-    return share("", whole, 0, always=False) + share(", the rest", rest, 10, always=True)
+    return share("", whole, 0, always=False) + share(", the rest", rest, 5, always=True)
 
 
 @pytest.fixture(scope="module")
