@@ -181,6 +181,9 @@ How each state is proven, by distribution:
 - **golden file only**: decisions and steps are tested against recorded answers of that distribution.
 - **–**: nothing is tested for it there.
 
+The last column is where a policy in Python finds it: `containerd.ContainerdHandler` is
+`from gpustate.states.containerd import ContainerdHandler`.
+
 Every state keeps the contract of `tests/contract` as well: defaults, a probe that only reads, nothing to do where all is
 as desired, for `ensure: present` and `ensure: absent`.
 
@@ -192,13 +195,17 @@ def page() -> str:
     made = rows()
     columns = list(DISTRIBUTIONS)
     lines = [
-        f"| state | {' | '.join(columns)} | proven on nodes by |",
-        f"| --- |{' --- |' * (len(columns) + 1)}",
+        f"| state | {' | '.join(columns)} | proven on nodes by | in Python |",
+        f"| --- |{' --- |' * (len(columns) + 2)}",
     ]
     for row in made:
         cells = [row.cells.get(column, "–") for column in columns]
         tests = ", ".join(f"`{test}`" for test in sorted(row.tests)) or "–"
-        lines.append(f"| `{row.state}` | {' | '.join(cells)} | {tests} |")
+        cls = registry.get(row.state)
+        module = cls.__module__.removeprefix("gpustate.states.").partition(".")[0]
+        lines.append(
+            f"| `{row.state}` | {' | '.join(cells)} | {tests} | `{module}.{cls.__name__}` |"
+        )
     on_nodes = sum(bool(row.tests) for row in made)
     gpus = sum(REAL_GPU in row.cells.values() for row in made)
     tail = f"\n{len(made)} states: {on_nodes} proven on nodes, {gpus} of them with a real GPU.\n"
