@@ -48,6 +48,14 @@ def _down(view: View) -> str:
     return view.broken + (f"; it said: {why}" if why else "")
 
 
+def _stopped(view: View) -> str:
+    """Somebody has stopped it, and it starts again at the next boot: nothing is wrong with it."""
+    unit = view.clues.unit("containerd")
+    if unit.active != "inactive" or unit.enabled != "enabled":
+        return ""
+    return view.broken if "is not running" in view.broken else ""
+
+
 def _imports(view: View) -> str:
     if "no runtime handler" not in view.broken:
         return ""
@@ -150,6 +158,7 @@ CAUSES = (
     Cause("toolkit-broken", "toolkit", _toolkit_broken, remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),
+    Cause("containerd-stopped", "runtime", _stopped, remedies.CONTAINERD_STOPPED, state="containerd"),
     Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
     Cause("containerd-missing", "runtime", _absent, remedies.NO_CONTAINERD),
     Cause("containerd-imports-lost", "runtime", _imports,

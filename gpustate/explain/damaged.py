@@ -43,7 +43,10 @@ def named_in(view: View, evidence: str, otherwise: str = "") -> str:
 
 
 def _toolkit(view: View) -> str:
-    if view.check is None or view.check.outcome != chain.OK:  # the programs come first
+    # Programs that are not there come first; of those that fail, this may be why.
+    if view.check is None or view.check.outcome == chain.NOT_APPLICABLE:
+        return ""
+    if "not installed" in view.broken:
         return ""
     for path, kind in view.clues.fields("no_file", 2):
         if path.endswith(_TOOLKIT_CONFIG):

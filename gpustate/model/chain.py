@@ -181,20 +181,38 @@ def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
 
 
 def containers_apply(seen: Seen, wanted: Wanted) -> bool:
-    """The container side is to be looked at."""
-    if wanted.containers == "auto":
-        return seen.ctk is not None or seen.containerd is not None
-    return wanted.containers == "required"
+    """The container side is to be looked at; by itself, where something says that containers are to have GPUs.
+
+    A container runtime says nothing: many nodes have one for other work.
+    """
+    if wanted.containers != "auto":
+        return wanted.containers == "required"
+    handlers = seen.containerd.handlers if seen.containerd is not None else ()
+    return bool(
+        seen.ctk
+        or seen.runtime_binary
+        or seen.cdi
+        or seen.kubelet
+        or any(name == wanted.handler for name, _, _ in handlers)
+    )
+
+
+def _served_elsewhere(seen: Seen, wanted: Wanted) -> str:
+    """The runtime that serves containers here instead of containerd itself; empty where none is known to."""
+    if wanted.containers != "auto":
+        return ""
+    others = [n for n in seen.other_runtimes if n in ("crio", "k3s")]
+    if "dockerd" in seen.other_runtimes and not seen.kubelet:
+        others.append("docker")
+    return others[0] if others else ""
 
 
 def _no_containers(name: str, seen: Seen, wanted: Wanted) -> Check:
     why = (
         "not asked for"
         if wanted.containers == "none"
-        else "no containerd and no container toolkit here"
+        else "nothing here gives GPUs to containers: no container toolkit, no CDI specification, no kubelet"
     )
-    if wanted.containers == "auto" and seen.other_runtimes:
-        why += f" ({', '.join(seen.other_runtimes)} is not looked at)"
     return Check(name, NOT_APPLICABLE, why)
 
 
@@ -226,9 +244,12 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     if found.dump_status != 0:
         evidence = f"containerd config dump ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
+    handlers = {name: (binary, there) for name, binary, there in found.handlers}
+    other = _served_elsewhere(seen, wanted)
+    if other and wanted.handler not in handlers:
+        return Check("runtime", NOT_APPLICABLE, f"{other} serves containers, and is not looked at")
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
-    handlers = {name: (binary, there) for name, binary, there in found.handlers}
     if wanted.handler not in handlers:
         evidence = f"containerd has no runtime handler {wanted.handler} (containerd config dump)"
         return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)

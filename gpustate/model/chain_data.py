@@ -23,8 +23,8 @@ class Wanted:
     Args:
         cuda: run a kernel on every GPU.
         gpus: how many GPUs there must be; ``None``: as many as PCI shows.
-        containers: ``auto`` looks at the container side where there is a container runtime or
-            the toolkit; ``required`` and ``none`` do what they say.
+        containers: ``auto`` looks at the container side where the toolkit, a runtime handler, a CDI
+            specification or a kubelet is; ``required`` and ``none`` do what they say.
         handler: runtime handler containerd must have; empty: none.
         cdi: a CDI specification must be there and fit.
     """
@@ -171,6 +171,7 @@ class Seen:
     runtime_binary: Program | None = None
     containerd: Containerd | None = None
     other_runtimes: tuple[str, ...] = ()
+    kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     runtime_digest: str = ""  # of the files that configure the container side

@@ -37,6 +37,9 @@ CONTAINERD_CONFIG = (
     "mend what it names, or copy back what is kept of the file (cp -p), and restart containerd; then "
     "gpustate apply with the state containerd"
 )
+CONTAINERD_STOPPED = (
+    "start it: gpustate apply with the state containerd, or systemctl start containerd"
+)
 CONTAINERD_DOWN = "systemctl status containerd and journalctl -u containerd say why; then start it"
 NO_HANDLER = "register it: gpustate apply with the state containerd"
 HANDLER_BINARY = "install the container toolkit, or mend the handler: gpustate apply with container-toolkit and containerd"

@@ -111,6 +111,7 @@ version() { # key program
 version ctk nvidia-ctk
 version runtime_binary nvidia-container-runtime
 for n in crio dockerd k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
+command -v kubelet >/dev/null && echo kubelet=1
 if p=$(command -v containerd); then
   a=0
   if [ -d /run/systemd/system ]; then systemctl is-active --quiet containerd && a=1
@@ -306,6 +307,7 @@ def parse(
         runtime_binary=lines.program("runtime_binary"),
         containerd=_containerd(lines),
         other_runtimes=tuple(lines.values("other")),
+        kubelet=lines.one("kubelet") == "1",
         cdi=lines.cdi(),
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),

@@ -151,8 +151,8 @@ class Validated(State[Observed]):
     Args:
         cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's word is taken.
         gpus: how many GPUs there must be; as many as PCI shows when not given.
-        containers: ``auto`` proves the container side where there is containerd or the toolkit,
-            ``required`` always, ``none`` never.
+        containers: ``auto`` proves the container side where the toolkit, a runtime handler, a CDI
+            specification or a kubelet is, ``required`` always, ``none`` never.
         handler: runtime handler that containerd must have; empty: none.
         cdi: a CDI specification must be there and fit the GPUs.
         status_files: write the GPU Operator's files below /run/nvidia/validations.

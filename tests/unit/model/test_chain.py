@@ -334,11 +334,51 @@ def test_an_nvswitch_is_no_gpu() -> None:
     assert chain.first_broken(chain.evaluate(replace(GOOD, pci=(*GOOD.pci, switch)))) is None
 
 
+NO_TOOLKIT: dict[str, object] = {
+    "ctk": None,
+    "runtime_binary": None,
+    "containerd": None,
+    "cdi": (),
+}
+PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change", "outcome"),
+    [
+        (chain.Wanted(), {"containerd": PLAIN}, "failed"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("podman",)}, "failed"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("dockerd",)}, "not applicable"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("crio",)}, "not applicable"),
+        (
+            chain.Wanted(),
+            {"containerd": PLAIN, "other_runtimes": ("dockerd",), "kubelet": True},
+            "failed",
+        ),
+        (
+            chain.Wanted(containers="required"),
+            {"containerd": PLAIN, "other_runtimes": ("dockerd",)},
+            "failed",
+        ),
+        (chain.Wanted(), {"other_runtimes": ("dockerd",)}, "ok"),
+    ],
+)
+def test_a_containerd_of_another_runtime_need_not_have_the_handler(
+    wanted: chain.Wanted, change: dict[str, object], outcome: str
+) -> None:
+    checks = {check.name: check for check in chain.evaluate(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
+    assert checks["runtime"].outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("wanted", "change", "outcome"),
     [
         (chain.Wanted(containers="none"), {"ctk": None}, "not applicable"),
-        (chain.Wanted(), {"ctk": None, "containerd": None}, "not applicable"),
+        (chain.Wanted(), NO_TOOLKIT, "not applicable"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN}, "not applicable"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN, "kubelet": True}, "failed"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": GOOD.containerd}, "failed"),
+        (chain.Wanted(), {**NO_TOOLKIT, "cdi": GOOD.cdi}, "failed"),
         (chain.Wanted(containers="required"), {"ctk": None, "containerd": None}, "failed"),
         (chain.Wanted(), {"containerd": None}, "ok"),
     ],
