@@ -26,12 +26,14 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.beforehand import shown
+from gpustate.model.package_files import PackageFiles
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
 UNIT = services.ENGINE_UNIT
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
+_FILES = PackageFiles("dcgm-files", (packages.CORE,), ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi"))
 _LOOK = f"""
 if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
   for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
@@ -66,9 +68,10 @@ class Observed:
     systemd: bool = True
     image: bool = False
     manager: str = "apt"
+    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
 
 
-_RUNS = frozenset({"packages", "old", "drop_in", "active", "bound", "words"})
+_RUNS = frozenset({"packages", "damaged", "old", "drop_in", "active", "bound", "words"})
 
 
 class DcgmRunning(State[Observed]):
@@ -94,6 +97,7 @@ class DcgmRunning(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = (
         *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),
+        "damaged",
     )
 
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
@@ -112,6 +116,7 @@ class DcgmRunning(State[Observed]):
         offered = node.candidates(*packages.all_names())
         unit = node.units(UNIT).get(UNIT)
         drop_in = node.own_text(DROP_IN_PATH)
+        damaged = node.ask(_FILES)
         keys = keyed.lists(node.shell(_LOOK).stdout)
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
@@ -132,6 +137,7 @@ class DcgmRunning(State[Observed]):
             systemd=facts.systemd or facts.image,
             image=facts.image,
             manager=facts.package_manager,
+            damaged=damaged,
         )
 
     def _set(self, seen: Observed) -> dict[str, str] | None:
@@ -156,6 +162,7 @@ class DcgmRunning(State[Observed]):
             return replace(
                 seen,
                 packages={},
+                damaged=(),
                 held=tuple(name for name in seen.held if name not in seen.packages),
                 drop_in=None,
                 at_boot=False,
@@ -170,6 +177,7 @@ class DcgmRunning(State[Observed]):
         return replace(
             running,
             packages=wanted,
+            damaged=(),
             old=None,
             held=tuple(wanted) if self.hold else tuple(n for n in seen.held if n in wanted),
             drop_in=services.engine_drop_in(self.address, self.port),
@@ -245,6 +253,9 @@ class DcgmRunning(State[Observed]):
             )
         elif "held" in plan.fields:
             yield ops.hold(seen.manager, wanted.held)
+        yield from ops.reinstall(
+            seen.manager, seen.damaged, seen.packages, wanted.packages, hold=self.hold
+        )
         if "drop_in" in plan.fields and wanted.drop_in is not None:
             yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
         if plan.fields & {"drop_in", "packages", "old"}:

@@ -31,6 +31,7 @@ from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.model.asks import Shell
 from gpustate.model.beforehand import shown
 from gpustate.model.gpu_facts import Gpu, GpuFacts
+from gpustate.model.package_files import PackageFiles
 from gpustate.text import dcgm, dpkg
 from gpustate.text.dcgm import packages, scraping, services, shipped
 from gpustate.text.numbers import whole
@@ -40,6 +41,7 @@ UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 
+_FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
 _LOOK = f"""
 [ -x {services.EXPORTER} ] && echo program=1
 for f in /usr/lib/systemd/system/{UNIT} /lib/systemd/system/{UNIT}; do [ -e "$f" ] && {{ echo unit=1; break; }}; done
@@ -80,10 +82,13 @@ class Observed:
     systemd: bool = True
     image: bool = False
     manager: str = "apt"
+    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
 
 
 _WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
-_RUNS = frozenset({"version", "unit", "drop_in", "counters", "running", "active", "missing"})
+_RUNS = frozenset(
+    {"version", "damaged", "unit", "drop_in", "counters", "running", "active", "missing"}
+)
 
 
 class DcgmExporterRunning(State[Observed]):
@@ -115,7 +120,7 @@ class DcgmExporterRunning(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = (
         *("package", "version", "held", "unit", "drop_in", "counters", "jobs", "at_boot", "active"),
-        *("running", "missing", "left_out"),
+        *("running", "missing", "left_out", "damaged"),
     )
 
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
@@ -177,7 +182,7 @@ class DcgmExporterRunning(State[Observed]):
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)
         unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
-        counters = node.own_text(COUNTERS_PATH)
+        counters, damaged = node.own_text(COUNTERS_PATH), node.ask(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         keys = _keys(node.shell(_LOOK).stdout)
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
@@ -214,6 +219,7 @@ class DcgmExporterRunning(State[Observed]):
             systemd=facts.systemd or facts.image,
             image=facts.image,
             manager=facts.package_manager,
+            damaged=damaged,
         )
 
     def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -262,7 +268,8 @@ class DcgmExporterRunning(State[Observed]):
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
             gone = replace(seen, package=None, version=None, held=False, unit=None, drop_in=None)
-            return replace(gone, counters=None, at_boot=False, active=False, running=(), missing=())
+            idle = replace(gone, at_boot=False, active=False, running=(), missing=())
+            return replace(idle, counters=None, damaged=())
         chosen = self._choice(seen)
         if chosen is None and not seen.program:
             return seen
@@ -280,6 +287,7 @@ class DcgmExporterRunning(State[Observed]):
             package=chosen[0] if chosen else None,
             version=chosen[1] if chosen else None,
             held=(self.hold or seen.held) and chosen is not None,
+            damaged=(),
             unit=services.exporter_unit(words, mark, local) if ours else None,
             drop_in=None if ours else services.exporter_drop_in(words, mark, local),
             counters=dcgm.as_text(wanted, "Written by gpustate; changes are overwritten."),
@@ -334,6 +342,10 @@ class DcgmExporterRunning(State[Observed]):
             )
         elif "held" in plan.fields and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
+        if seen.package:
+            there = {seen.package: seen.version}
+            after = {wanted.package or "": wanted.version}
+            yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
         for field, path, text in self._files(wanted):
             if field in plan.fields:
                 if text is None:
@@ -350,7 +362,7 @@ class DcgmExporterRunning(State[Observed]):
             yield ops.DaemonReload()
         if "at_boot" in plan.fields:
             yield ops.EnableUnit(UNIT, now=False)
-        if plan.fields & {"version", "running", "active", "missing"}:
+        if plan.fields & {"version", "damaged", "running", "active", "missing"}:
             wait_s = 30 + self.interval_ms // 1000
             yield ops.RestartUnit(UNIT, healthy=self._answers(seen), wait_s=wait_s)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate.ops.library import LIBRARY
 
 if TYPE_CHECKING:
-    from gpustate.ops.families import hold, install, remove
+    from gpustate.ops.families import hold, install, reinstall, remove
     from gpustate.ops.program import Block, Program, compile_program
     from gpustate.ops.steps import (
         AptHold,
@@ -69,11 +69,12 @@ __all__ = [
     "compile_program",
     "hold",
     "install",
+    "reinstall",
     "remove",
 ]
 
 
-_FAMILIES = ("hold", "install", "remove")
+_FAMILIES = ("hold", "install", "reinstall", "remove")
 _PROGRAM = ("Block", "Program", "compile_program")
 
 

@@ -5,6 +5,9 @@ A state that keeps ``facts.package_manager`` among what it observed asks for the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpustate.model.package_files import packages_of
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove
 from gpustate.text.rpm import is_rpm
@@ -34,6 +37,31 @@ def install(
     if is_rpm(manager):
         return RpmInstall(manager, packages, hold, remove, reinstall, roll_back, timeout)
     return AptInstall(packages, hold, remove, reinstall, roll_back, timeout)
+
+
+def reinstall(
+    manager: str,
+    damaged: Iterable[str],
+    there: Mapping[str, str | None],
+    wanted: Mapping[str, str | None],
+    *,
+    hold: bool,
+) -> Iterator[AptInstall | RpmInstall]:
+    """Yield the step that brings damaged files back, of packages that stay at their version.
+
+    Args:
+        manager: the node's package manager.
+        damaged: rows of :class:`gpustate.model.package_files.PackageFiles`.
+        there, wanted: name to version; another version brings its own files.
+        hold: hold them afterwards.
+    """
+    again = tuple(
+        (name, version)
+        for name in packages_of(damaged)
+        if (version := there.get(name)) and wanted.get(name) == version
+    )
+    if again:
+        yield install(manager, again, hold=hold, reinstall=True)
 
 
 def hold(manager: str, packages: tuple[str, ...], *, hold: bool = True) -> AptHold | RpmHold:

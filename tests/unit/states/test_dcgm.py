@@ -117,6 +117,23 @@ def test_a_service_that_was_stopped_is_started_and_nothing_else_is_done() -> Non
     assert not second
 
 
+def test_a_program_that_is_gone_comes_back_with_its_package() -> None:
+    one = node()
+    list(converge(DcgmRunning(), one))
+    damaged = [f"{packages.CORE}: /usr/bin/nv-hostengine is missing"]
+    one.answers["PackageFiles"] = lambda _: tuple(damaged)
+    state = DcgmRunning()
+    seen = state.probe(one)
+    plan = state.plan(seen)
+    assert plan.fields == {"damaged"}
+    assert plan.disruption is Disruption.RESTART
+    first, last = state.apply(seen, plan)
+    assert isinstance(first, ops.AptInstall)
+    assert first.reinstall
+    assert [name for name, _ in first.packages] == [packages.CORE]
+    assert isinstance(last, ops.RestartUnit)
+
+
 @pytest.mark.parametrize(
     ("made", "state", "said"),
     [
