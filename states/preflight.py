@@ -19,7 +19,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar
@@ -41,6 +41,7 @@ MACHINES = ("x86_64", "aarch64")
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
 _LIST = re.compile(r"/var/lib/apt/lists/[A-Za-z0-9_.:%~+@=-]+")
 _NVIDIA = re.compile(r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$")
+_UNMET = "unmet "
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
 _LATEST_S = 4_102_444_800  # 2100-01-01
 
@@ -52,10 +53,10 @@ def _checked_gpus(value: int | str | None) -> int | str | None:
 
 
 #: sh: lists that apt complains of, or that are none: apt tells the latter once, and then goes on as if
-#: the repository were empty.
+#: the repository were empty. And what packages want that is not there.
 _TORN = r"""
 torn() {
-  apt-get check -qq -o Debug::NoLocking=1 2>&1 | sed -n 's/^E: //p'
+  apt-get check -q -o Debug::NoLocking=1 2>&1 | sed -nE 's/^E: //p; s/^ ([^ ]+ : .*)/unmet \1/p; s/^ +((Pre)?Depends: .*)/unmet \1/p'
   for f in $(grep -aLE '^(Package|SHA256|SHA512|SHA1|MD5Sum):' /var/lib/apt/lists/*_Packages /var/lib/apt/lists/*Release 2>/dev/null); do
     [ ! -s "$f" ] || echo "$f is no package list"
   done
@@ -118,6 +119,9 @@ class Observed:
     dpkg_error: str = ""  # dpkg cannot read its database
     rpm_error: str = ""  # rpm cannot read its database
     apt_error: str = ""  # apt cannot work with what is installed, or with its package lists
+    unmet: tuple[
+        str, ...
+    ] = ()  # what installed packages want and do not have, as "NAME wants OTHER (= 1)"
     lock_holder: str = ""
     distribution: str = ""
     machine: str = ""
@@ -179,6 +183,7 @@ class NodeFit(State[Observed]):
         for line in node.shell(_SCRIPT).stdout.splitlines():
             key, _, value = line.partition("=")
             keys.setdefault(key, []).append(value.strip())
+        said = keys.get("apt", [])
         broken = tuple(filter(None, map(_package, keys.get("package", []))))
         return Observed(
             unsettled=tuple(row for row in broken if not _NVIDIA.search(row.split()[-1])),
@@ -187,7 +192,8 @@ class NodeFit(State[Observed]):
             left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
             dpkg_error=" ".join(keys.get("dpkg", [])),
             rpm_error="; ".join(keys.get("rpm", [])[:2]),
-            apt_error=_said_by_apt(keys.get("apt", [])),
+            apt_error=_said_by_apt([row for row in said if not row.startswith(_UNMET)]),
+            unmet=_unmet(row.removeprefix(_UNMET) for row in said if row.startswith(_UNMET)),
             lock_holder=keys.get("lock", [""])[0],
             distribution=facts.distribution,
             machine=facts.machine,
@@ -257,8 +263,11 @@ class NodeFit(State[Observed]):
         elif seen.apt_error and not (
             seen.unsettled or seen.journal or seen.torn_lists or seen.left
         ):
+            if seen.unmet and all(_NVIDIA.search(_wanted(row)) for row in seen.unmet):
+                return  # what the driver's state brings back
             _, move = aptsays.trouble(seen.apt_error) or ("", "see apt-get check on the node")
-            yield f"apt cannot work here ({seen.apt_error}): {move}"
+            wants = f": {', '.join(seen.unmet[:3])}" if seen.unmet else ""
+            yield f"apt cannot work here ({seen.apt_error}{wants}): {move}"
 
     def _room(self, seen: Observed) -> Iterator[str]:
         wanted = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
@@ -313,6 +322,8 @@ class NodeFit(State[Observed]):
     def _notes(self, seen: Observed) -> Iterator[str]:
         if seen.lock_holder:
             yield f"{seen.lock_holder} holds the package lock; installing waits up to 300 s for it"
+        if seen.unmet and not seen.unsettled:
+            yield f"left to the state that brings it: {', '.join(seen.unmet[:3])}"
         if seen.left:
             yield f"half-configured, left to the state that owns it: {', '.join(seen.left)}"
         if not seen.python3:
@@ -375,6 +386,25 @@ def _package(row: str) -> str:
     """Status and name; empty when it is no row of dpkg's: the name becomes a word of a command."""
     found = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
     return f"{found[1]} {found[2]}" if found else ""
+
+
+def _unmet(rows: Iterable[str]) -> tuple[str, ...]:
+    """Rows of apt's listing; one that names no package goes on with the one before."""
+    found: list[str] = []
+    name = ""
+    for row in rows:
+        head, colon, rest = row.partition(" : ")
+        if colon:
+            name, row = head, rest
+        kind, colon, wanted = row.partition(": ")
+        if name and colon and kind.endswith("Depends"):
+            found.append(f"{name} wants {wanted.partition(' but ')[0].strip()}")
+    return tuple(found)
+
+
+def _wanted(row: str) -> str:
+    """Name of the package that a row of :func:`_unmet` misses."""
+    return row.partition(" wants ")[2].partition(" ")[0]
 
 
 def _said_by_apt(lines: list[str]) -> str:

@@ -78,6 +78,12 @@ apt_fetch() { # words of an installation: all of it is here, and checked, before
   fi
   apt_gone "$@" && apt_room
 }
+apt_unmet() { # words of an installation: of their versions, what installed packages want and do not have, as NAME=VERSION
+  apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
+    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1=\3/p' | sort -u | while read -r w; do
+      case " $* " in *" ${w%%=*}="*) ;; *"=${w#*=} "*) echo "$w" ;; esac
+    done
+}
 apt_gone() { # what is not named may not leave, unless MAY_GO says that it has been looked at
   [ -z "${MAY_GO-}" ] || return 0
   gone=

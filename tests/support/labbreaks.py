@@ -83,6 +83,12 @@ BREAKS = (
         "is cut off",
     ),
     Break(
+        "driver-library-missing",
+        "driver",
+        sh("dpkg --purge --force-depends --force-remove-reinstreq libnvidia-ml1"),
+        "NVML 12",
+    ),
+    Break(
         "toolkit-missing",
         "container-toolkit",
         sh(
@@ -105,11 +111,17 @@ BREAKS = (
         "no runtime handler nvidia",
     ),
     Break(
-        "containerd-down",
-        "",
+        "containerd-stopped",
+        "containerd",
         sh("systemctl stop containerd"),
         "is not running",
-        sh("systemctl start containerd"),
+    ),
+    Break(
+        "containerd-down",
+        "",
+        sh("systemctl disable --now containerd"),
+        "is not running",
+        sh("systemctl enable --now containerd"),
     ),
     Break("cdi-missing", "cdi", sh(f"rm {SPEC}"), "no CDI specification"),
     Break(

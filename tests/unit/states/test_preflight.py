@@ -81,6 +81,30 @@ def test_what_apt_says_of_packages_left_half_way_is_no_reason_to_refuse() -> Non
     assert refusal(NodeFit(), node(GOOD + "apt=Unmet dependencies.\npackage=iU |tzdata\n")) is None
 
 
+UNMET = (
+    "apt=unmet nvidia-smi : Depends: libnvidia-ml1 (= 535.247.01-1) but it is not installed\n"
+    "apt=unmet Depends: libnvidia-ml1 (>= 535)\n"
+    "apt=Unmet dependencies. Try 'apt --fix-broken install'.\n"
+)
+
+
+def test_what_the_drivers_packages_miss_of_each_other_is_left_to_the_driver() -> None:
+    fake = node(GOOD + UNMET)
+    assert refusal(NodeFit(), fake) is None
+    state = NodeFit()
+    assert state.plan(state.probe(fake)).notes[0] == (
+        "left to the state that brings it: nvidia-smi wants libnvidia-ml1 (= 535.247.01-1), "
+        "nvidia-smi wants libnvidia-ml1 (>= 535)"
+    )
+
+
+def test_what_anything_else_misses_is_named_in_the_refusal() -> None:
+    more = "apt=unmet vim : Depends: vim-common (= 2) but 1 is installed\n"
+    reason = refusal(NodeFit(), node(GOOD + UNMET + more)) or ""
+    assert "apt cannot work here (Unmet dependencies" in reason
+    assert "vim wants vim-common (= 2)" in reason
+
+
 def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
