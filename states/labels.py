@@ -25,6 +25,7 @@ from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
+from gpustate.model.file_asks import noted
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.gpu_labels import look
 from gpustate.model.quarantine import AskQuarantine, unseen
@@ -81,7 +82,7 @@ class GpuLabels(State[Observed]):
         text, otherwise = files.get(PATH), node.otherwise(PATH)
         listed = None if text is None else labels.as_text(labels.parse(text))
         now = Observed(
-            text=f"[{otherwise}: not as written]\n{listed}" if otherwise and listed else listed,
+            text=noted(otherwise, listed) if listed else listed,
             wanted=None,
             rival=_rival(files),
             image=facts.image,

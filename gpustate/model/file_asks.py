@@ -17,6 +17,31 @@ from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Ask, SharedAsk
 from gpustate.text.numbers import hexadecimal, whole
 
+#: Defines ``odd PATH...``: tells of what else is where files belong, or where a folder above them does, and fails
+#: then. Nothing may wait for a pipe.
+ODD = r"""
+odd() {
+  odd=0
+  for q; do
+    [ ! -f "$q" ] || continue
+    odd_at=$q odd_for=file
+    if [ ! -e "$q" ] && [ ! -L "$q" ]; then
+      case $q in /*) ;; *) continue ;; esac
+      odd_for=folder odd_at=${q%/*}
+      while [ -n "$odd_at" ] && [ ! -e "$odd_at" ] && [ ! -L "$odd_at" ]; do odd_at=${odd_at%/*}; done
+      [ -n "$odd_at" ] && [ ! -d "$odd_at" ] || continue
+    fi
+    if [ -f "$odd_at" ]; then o='a file'
+    elif [ -d "$odd_at" ]; then o='a folder'
+    elif [ -p "$odd_at" ]; then o='a named pipe'
+    elif [ -S "$odd_at" ]; then o='a socket'
+    elif [ -e "$odd_at" ]; then o='a device'
+    else o="a symbolic link to $(readlink "$odd_at"), which is not there"; fi
+    printf 'odd=%s|%s|%s|%s\n' "$q" "$odd_at" "$odd_for" "$o"; odd=1
+  done
+  return $odd
+}
+"""
 #: Prints how many there are, a line about each, their sizes, and their bytes one after the other.
 _CONTENTS = 'echo "files=$#"; [ $# = 0 ] || { printf \'%s\' "$k"; wc -c -- "$@"; cat -- "$@"; }'
 
@@ -63,20 +88,19 @@ class FileText(SharedAsk[str | None]):
     def script(self) -> str:
         paths = " ".join(shlex.quote(path) for path in (self.path, *self.others))
         return (
-            f"set --; k=; for f in {paths}; do\n"
+            f"{ODD}set --; k=; for f in {paths}; do\n"
             "  p=$f; case $f in /proc/*) p=$PROC/${f#/proc/} ;; /sys/*) p=$SYS/${f#/sys/} ;; esac\n"
-            '  if [ -f "$p" ]; then set -- "$@" "$p"; k="$k$f\n"\n'
-            '  elif [ -e "$p" ]; then w=device; [ ! -d "$p" ] || w=folder; [ ! -p "$p" ] || w=pipe; '
-            '[ ! -S "$p" ] || w=socket; echo "odd=$w $f"; fi\ndone\n' + _CONTENTS
+            '  if [ -f "$p" ]; then set -- "$@" "$p"; k="$k$f\n"; continue; fi\n'
+            # A link that leads nowhere is replaced; some are meant to, such as those of alternatives.
+            '  case $f in /proc/* | /sys/*) ;; *) [ -L "$f" ] && [ ! -e "$f" ] || odd "$f" ;; esac\ndone\n'
+            + _CONTENTS
         )
 
     def parse(self, answer: Answer) -> str | None:
         out = answer.out
         while out.startswith(b"odd="):
-            odd, _, out = out.partition(b"\n")
-            kind, _, path = odd.decode("utf-8", "replace").removeprefix("odd=").partition(" ")
-            if path == self.path:
-                raise no_file(path, _ODD.get(kind, "no file"))
+            row, _, out = out.partition(b"\n")
+            refuse_odd(row.decode("utf-8", "replace").removeprefix("odd="), self.path)
         about, texts = _contents(Answer(answer.status, out))
         for path, text in zip(about, texts, strict=True):
             if path == self.path:
@@ -91,21 +115,46 @@ class FileText(SharedAsk[str | None]):
         return None
 
 
-_ODD = {
-    "folder": "a folder",
-    "pipe": "a named pipe",
-    "socket": "a socket",
-    "device": "a device",
-}
+_NOTED = ": not as written]\n"
 
 
-def no_file(path: str, what: str) -> RefusedError:
-    """Something else is where a file belongs: a person has to say whether it is wanted."""
+def noted(told: str, text: str) -> str:
+    """A file's text behind what :meth:`FileStat.otherwise` tells, where it tells something."""
+    return f"[{told}{_NOTED}{text}" if told else text
+
+
+def apart(text: str | None) -> tuple[str, str | None]:
+    """What :func:`noted` put together: what was told, and the text."""
+    told, mark, rest = (text or "").partition(_NOTED)
+    return (told[1:], rest) if mark and told.startswith("[owner ") else ("", text)
+
+
+def refuse_odd(row: str, only: str = "") -> None:
+    """Refuse what a row of ``odd`` tells of: a person has to say whether it is wanted.
+
+    Args:
+        row: without ``odd=``.
+        only: the file that is asked for; other rows are left alone.
+
+    Raises:
+        RefusedError: something else is where a file or a folder belongs.
+    """
+    asked, _, rest = row.partition("|")
+    path, _, rest = rest.partition("|")
+    belongs, _, what = rest.partition("|")
+    if only in ("", asked):
+        raise no_file(path, what, belongs)
+
+
+def no_file(path: str, what: str, belongs: str = "file") -> RefusedError:
+    """Something else is where a file or a folder belongs."""
     folder, _, name = path.rpartition("/")
     # Some programs read everything in such a folder, whatever it is called.
     away = folder.rpartition("/")[0] if folder.endswith(".d") else folder
     moved = shlex.join(("mv", path, f"{away}/{name}.moved"))
-    return RefusedError(f"{path} is {what}, and a file belongs there", fix=f"move it away: {moved}")
+    return RefusedError(
+        f"{path} is {what}, and a {belongs} belongs there", fix=f"move it away: {moved}"
+    )
 
 
 def _mark(pattern: str) -> str:
@@ -237,4 +286,14 @@ def _stat(parts: Sequence[str], target: str) -> FileStat:
     return FileStat(_KINDS[kind], int(mode, 8), user, group, length, target or None, device)
 
 
-__all__ = ["FileStat", "FileStats", "FileText", "FileTexts", "no_file"]
+__all__ = [
+    "ODD",
+    "FileStat",
+    "FileStats",
+    "FileText",
+    "FileTexts",
+    "apart",
+    "no_file",
+    "noted",
+    "refuse_odd",
+]

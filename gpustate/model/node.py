@@ -13,10 +13,6 @@ from gpustate.text import dpkg, systemd
 T = TypeVar("T")
 
 
-#: How the text of a file begins whose owner or mode are not as gpustate wrote them.
-NOT_AS_WRITTEN = "[owner "
-
-
 def _is_unit(path: str) -> bool:
     return "/systemd/system/" in path and path.endswith((".service", ".timer", ".socket", ".path"))
 
@@ -65,7 +61,7 @@ class Node(ABC):
         if stat.kind == "link" and text is None:
             raise file_asks.no_file(path, f"a symbolic link to {stat.target}, which is not there")
         told = stat.otherwise(private=private) if text is not None else ""
-        return f"[{told}: not as written]\n{text}" if told else text
+        return file_asks.noted(told, text or "") if told else text
 
     def otherwise(self, path: str, *, private: bool = False) -> str:
         """Owner and mode of a file that gpustate itself writes, where they are not as written.

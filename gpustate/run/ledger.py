@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.file_asks import ODD, refuse_odd
 from gpustate.text.numbers import whole
 
 #: How long a lock holds when nobody renews it, in seconds. A stage may build kernel modules.
@@ -96,7 +97,11 @@ class AskLedger(Ask[Ledger]):
     """Ask for both in one fragment."""
 
     def script(self) -> str:
-        return r"""printf 'now %s\n' "$(date +%s)"
+        return (
+            ODD
+            + r"""
+odd "$G/lock/info" "$G/runs/journal"
+printf 'now %s\n' "$(date +%s)"
 m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
 [ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
@@ -111,6 +116,7 @@ if [ -n "$r" ]; then
   esac
 fi
 :""".replace("@ONCE@", ONCE)
+        )
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
@@ -120,7 +126,9 @@ fi
         machine = ""
         for line in answer.text.splitlines():
             word, _, rest = line.partition(" ")
-            if word == "now":
+            if line.startswith("odd="):
+                refuse_odd(line.removeprefix("odd="))
+            elif word == "now":
                 now = whole(rest.strip()) or now
             elif word == "lock":
                 lock = read_lock(rest)

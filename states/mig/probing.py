@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpustate import Node, NodeFacts
 from gpustate.mig import live
 from gpustate.model import device_nodes
+from gpustate.model.file_asks import noted
 from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT_LINK, UNIT_PATH, Observed
 from gpustate.states.mig.planning import shown
 from gpustate.text.numbers import whole
@@ -43,7 +44,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     for path, stat in stats.items():
         name, told = path.rpartition("/")[2], stat.otherwise()
         if told and name in ("layout", "restore"):
-            files[name] = f"[{told}: not as written]\n{files.get(name, '')}"
+            files[name] = noted(told, files.get(name, ""))
     # nvidia-smi does not tell them; who has a GPU open is known by them.
     minors: dict[str, str] = {}
     for key, value in rows:

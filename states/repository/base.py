@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.model.node import NOT_AS_WRITTEN
+from gpustate.model.file_asks import apart
 from gpustate.ops.upload import LEAVE_BUNDLE
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
@@ -49,6 +49,7 @@ class RepositoryState(RepositoryParameters):
     stable: ClassVar[tuple[str, ...] | None] = (
         "sources_text",
         "fingerprints",
+        "key_access",
         "pin_text",
         "lists_read",
         "foreign",
@@ -86,7 +87,8 @@ class RepositoryState(RepositoryParameters):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN}")
-        key, rpm_key = node.own_text(self.key_path), node.own_text(rpm.key_path(self.name))
+        key_access, key = apart(node.own_text(self.key_path))
+        rpm_key_access, rpm_key = apart(node.own_text(rpm.key_path(self.name)))
         imported = node.read_text(rpm.record_path(self.name)) is not None
         pin, ours = node.own_text(self.pin_path), node.own_text(self.sources_path)
         repos = {m: node.own_text(rpm.sources_path(m, self.name)) for m in ("dnf", "zypper")}
@@ -103,7 +105,7 @@ class RepositoryState(RepositoryParameters):
             ours = repos[facts.package_manager]
             read = stamp if fresh else None
             seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
-            return replace(seen, imported=imported)
+            return replace(seen, imported=imported, key_access=rpm_key_access)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         others = [s for s in sources if s.file != self.sources_path]
@@ -117,7 +119,8 @@ class RepositoryState(RepositoryParameters):
         return Observed(
             sources_text=ours,
             key_text=key,
-            fingerprints=_read_by_all(key),
+            fingerprints=fingerprints(key),
+            key_access=key_access,
             pin_text=pin,
             lists_read=present and stamp == self._stamp(where) and fresh,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
@@ -144,7 +147,7 @@ class RepositoryState(RepositoryParameters):
         return Observed(
             sources_text=ours,
             key_text=key,
-            fingerprints=_read_by_all(key),
+            fingerprints=fingerprints(key),
             pin_text=None,
             lists_read=rpm.is_read(manager, self.name, lists)
             and stamp == self._stamp(where, manager),
@@ -259,6 +262,7 @@ class RepositoryState(RepositoryParameters):
             sources_text=self._text(where, seen.manager),
             key_text=self.key if where.key_url is None and where.signed_by else _kept_key(seen),
             fingerprints=self._wanted_fingerprints(seen),
+            key_access="",
             pin_text=None
             if is_rpm(seen.manager)
             else pin_text(where, self.packages(where.os_id), self.pin_priority),
@@ -305,6 +309,7 @@ class RepositoryState(RepositoryParameters):
             why={
                 "lists_read": "the package lists are read once with these files",
                 "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
+                "key_access": "apt reads the key as a user of its own",
             },
         )
         notes = [f"pinned away: {place}" for place in seen.foreign] if self.exclusive else []
@@ -325,6 +330,8 @@ class RepositoryState(RepositoryParameters):
                 yield ops.PutText(paths["key_text"], self.key or "", mode=0o644)
             else:
                 yield rpm.fetch_key(self.name, seen.where)
+        elif "key_access" in plan.fields and seen.key_text is not None:
+            yield _for_all(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
         yield from _leave_bundle(seen, wanted.sources_text)
@@ -348,6 +355,8 @@ class RepositoryState(RepositoryParameters):
             return
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
             yield self._key_step(seen.where)
+        elif "key_access" in plan.fields and seen.key_text is not None:
+            yield _for_all(self.key_path)
         for field, path in (("sources_text", self.sources_path), ("pin_text", self.pin_path)):
             text = getattr(wanted, field)
             if field in plan.fields:
@@ -400,15 +409,15 @@ class RepositoryState(RepositoryParameters):
         yield from _leave_bundle(seen, None)
 
 
+def _for_all(path: str) -> Step:
+    """The key's owner and mode as they are written."""
+    return ops.Run(f"chown 0:0 {path}; chmod 0644 {path}", f"have {path} read by all", timeout=30)
+
+
 def _leave_bundle(seen: Observed, wanted: str | None) -> Iterator[Step]:
     """The bundle goes with the last repository that was in it."""
     if rpm.is_bundled(seen.sources_text) and not rpm.is_bundled(wanted):
         yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
-
-
-def _read_by_all(key: str | None) -> tuple[str, ...]:
-    """The fingerprints of a key; none of one that apt, which reads it as a user of its own, cannot read."""
-    return () if key is not None and key.startswith(NOT_AS_WRITTEN) else fingerprints(key)
 
 
 def _kept_key(seen: Observed) -> str | None:

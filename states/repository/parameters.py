@@ -30,6 +30,7 @@ class Observed:
     apt: bool
     where: Repository
     manager: str = "apt"
+    key_access: str = ""  # owner and mode of the key file, where they are not as written
     imported: bool = False  # the key is in rpm's database because of this state
 
 

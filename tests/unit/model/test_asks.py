@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Units
 from gpustate.model.facts import AskFacts
 from gpustate.model.file_asks import FileStat, FileStats, FileText, FileTexts
@@ -97,3 +97,13 @@ def test_the_name_of_a_run_that_is_none_is_put_into_no_script() -> None:
     found = AskLedger().parse(Answer(0, b"now 7\nprogram 20260101-000000-abcdef-1 1 {\n"))
     assert found.now == 7
     assert found.program is not None
+
+
+def test_a_state_folder_that_is_none_is_refused_with_the_way_out() -> None:
+    row = b"odd=/var/lib/gpustate/lock/info|/var/lib/gpustate|folder|a file\n"
+    with pytest.raises(RefusedError) as refused:
+        AskLedger().parse(Answer(0, row))
+    assert str(refused.value) == (
+        "/var/lib/gpustate is a file, and a folder belongs there; "
+        "move it away: mv /var/lib/gpustate /var/lib/gpustate.moved"
+    )

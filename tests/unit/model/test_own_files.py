@@ -12,9 +12,10 @@ import pytest
 
 from gpustate.errors import RefusedError
 from gpustate.model.asks import Ask
+from gpustate.model.file_asks import apart
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.masked import AskMasked
-from gpustate.model.node import NOT_AS_WRITTEN, Node
+from gpustate.model.node import Node
 from gpustate.remote import batch
 
 T = TypeVar("T")
@@ -88,6 +89,25 @@ def test_a_link_to_a_file_is_read_through(tmp_path: Path) -> None:
     assert own(tmp_path / "a") == "b"
 
 
+def test_what_is_no_folder_above_a_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "lost").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    for name, what in (
+        ("file", "a file"),
+        ("lost", "a symbolic link to nowhere, which is not there"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            own(tmp_path / name / "etc/a.conf")
+        assert str(refused.value) == (
+            f"{tmp_path}/{name} is {what}, and a folder belongs there; "
+            f"move it away: mv {tmp_path}/{name} {tmp_path}/{name}.moved"
+        )
+    for name in ("none", "folder", "link"):
+        assert own(tmp_path / name / "etc/a.conf") is None
+
+
 def test_a_masked_unit_is_no_file_of_ours(tmp_path: Path) -> None:
     folder = tmp_path / "etc/systemd/system"
     folder.mkdir(parents=True)
@@ -131,4 +151,4 @@ def test_a_file_for_root_alone_is_as_written_while_nobody_else_gets_at_it(
     assert Here().otherwise(str(path), private=True) == told
     text = Here().own_text(str(path), private=True)
     assert text == (f"[{told}: not as written]\na\n" if told else "a\n")
-    assert bool(told) is (text or "").startswith(NOT_AS_WRITTEN)
+    assert apart(text) == (told, "a\n")
