@@ -23,7 +23,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -31,7 +30,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
-from gpustate.model.package_files import PackageFiles, packages_of
+from gpustate.model.package_files import PackageFiles
+from gpustate.ops.library import original_path
 from gpustate.text import dpkg, toolkit_config
 from gpustate.text.toolkit_config import CONFIG_PATH
 
@@ -54,7 +54,7 @@ _FILES = PackageFiles(
         *("/usr/lib/*-linux-gnu/libnvidia-container.so.*", "/usr/lib64/libnvidia-container.so.*"),
     ),
 )
-_KEPT = f"/var/lib/gpustate/originals/{hashlib.sha256(CONFIG_PATH.encode()).hexdigest()[:24]}.path"
+_KEPT = f"{original_path(CONFIG_PATH)}.path"
 
 
 def _checked_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -256,13 +256,9 @@ class ContainerToolkit(State[Observed]):
             pinned = tuple((name, seen.target) for name in PACKAGES)
             written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
             yield ops.install(seen.manager, pinned, hold=self.hold, roll_back=written)
-        again = tuple(
-            (name, seen.target)
-            for name in packages_of(seen.damaged)
-            if seen.versions.get(name) == seen.target  # another version brings its own files
+        yield from ops.reinstall(
+            seen.manager, seen.damaged, seen.versions, after.versions, hold=self.hold
         )
-        if again:
-            yield ops.install(seen.manager, again, hold=self.hold, reinstall=True)
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
             yield ops.hold(seen.manager, PACKAGES, hold=self.hold)
 

@@ -18,7 +18,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
@@ -28,6 +27,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import fabric as asking
 from gpustate.ops import keys
+from gpustate.ops.library import original_path
 from gpustate.text import fabric, fabric_config, imex
 from gpustate.text.fabric import COMPLETE, Topology
 
@@ -41,7 +41,7 @@ _NAMES = fabric.names(fabric.IMEX)
 
 
 def _kept(path: str) -> str:
-    return f"/var/lib/gpustate/originals/{hashlib.sha256(path.encode()).hexdigest()[:24]}.path"
+    return f"{original_path(path)}.path"
 
 
 _MASK = f"""[ ! -e /run/systemd/system ] || systemctl --no-reload disable --now {UNIT} 2>/dev/null || :

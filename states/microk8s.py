@@ -28,11 +28,13 @@ from gpustate.model.asks import Answer, Ask
 from gpustate.ops.daemons import (
     BLOBS,
     RUNNING,
+    RUNTIME,
     Daemon,
     or_refusal,
     owed,
     read_rows,
     require,
+    runtime_from,
     unit_command,
     writes,
 )
@@ -137,11 +139,13 @@ class Microk8sHandler(State[Observed]):
     stable: ClassVar[tuple[str, ...] | None] = ("template", "lacks", "read", "version")
 
     handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
-    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
-        "/usr/bin/nvidia-container-runtime"
-    )
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
+
+    @property
+    def uses(self) -> dict[str, str]:
+        return runtime_from(self.binary)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskMicrok8s())

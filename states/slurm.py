@@ -16,7 +16,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -27,6 +26,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import gpu_slurm
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.quarantine import AskQuarantine, left, unseen
+from gpustate.ops.library import original_path
 from gpustate.text import slurm
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
@@ -50,10 +50,6 @@ class Observed:
     active: bool = False
     problem: str | None = None
     image: bool = False
-
-
-def _kept(path: str) -> str:
-    return f"/var/lib/gpustate/originals/{hashlib.sha256(path.encode()).hexdigest()[:24]}"
 
 
 class SlurmGres(State[Observed]):
@@ -101,7 +97,7 @@ class SlurmGres(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         gres, node_text = node.read_text(self.gres_path), node.own_text(self.node_path)
-        otherwise, kept = node.otherwise(self.gres_path), _kept(self.gres_path)
+        otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
         here = node.shell(_HERE)

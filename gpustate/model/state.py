@@ -84,6 +84,14 @@ class State(BaseModel, Generic[Seen]):
         """This state is to be taken away."""
         return self.ensure == "absent"
 
+    @property
+    def uses(self) -> Mapping[str, str]:
+        """MAY: programs that what is written refers to, and the state that brings each; empty: none does.
+
+        A change is refused where one is missing and its state is not applied.
+        """
+        return {}
+
     @abstractmethod
     def probe(self, node: Node) -> Seen:
         """MUST: read the node into an observation, a frozen dataclass. Reads only, any time."""

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from gpustate.errors import ProbeError
 from gpustate.model.beforehand import shown
 from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.file_asks import no_file
+from gpustate.model.file_asks import ODD, refuse_odd
 from gpustate.model.step import Step
+from gpustate.ops.library import original_path
 from gpustate.ops.steps import (
     ForgetOriginal,
     PutText,
@@ -174,6 +175,27 @@ class RestartDaemon(RestartUnit):
 RUNNING = ("active", "reloading", "activating", "failed")
 
 
+def stopped(active: str, enabled: str) -> bool:
+    """A service that is meant to run and does not; one that nobody has enabled is not missed.
+
+    Args:
+        active: its ``ActiveState``.
+        enabled: its ``UnitFileState``. A masked one is missed: its state says that it is to serve.
+    """
+    return enabled == "masked" or (
+        active in ("inactive", "failed") and enabled in ("enabled", "enabled-runtime")
+    )
+
+
+def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:
+    """Yield the step that starts a service that is :func:`stopped`, ahead of what has to be read.
+
+    One that failed may have done so over what is about to change: it is started by its restart then.
+    """
+    if active != "failed" or not changes:
+        yield StartUnit(unit)
+
+
 def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None]) -> Iterator[Step]:
     """Yield the steps that give files their texts, in order; what equals the original is restored.
 
@@ -196,10 +218,19 @@ def digest(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()[:16]
 
 
-def require(binary: str, fix: str = "put container-toolkit into the policy") -> Run:
+#: NVIDIA's runtime as its packages install it.
+RUNTIME = "/usr/bin/nvidia-container-runtime"
+
+
+def runtime_from(binary: str) -> dict[str, str]:
+    """:attr:`State.uses` of a state that registers a program as a runtime."""
+    return {binary: "container-toolkit" if binary == RUNTIME else ""}
+
+
+def require(binary: str) -> Run:
     """Refuse to register a program that is not there: every container of the handler would fail."""
     return Run(
-        f"[ -x {_q(binary)} ] || fail {_q(f'{binary} is not there: {fix}')}",
+        f"[ -x {_q(binary)} ] || fail {_q(f'{binary} is not there: container-toolkit brings it')}",
         f"look for {binary}",
         30,
     )
@@ -222,8 +253,7 @@ def and_kept(problem: str, originals: Mapping[str, str | None]) -> str:
         return problem
     if originals[path] is None:
         return f"{problem} (before gpustate there was no {path})"
-    name = hashlib.sha256(path.encode()).hexdigest()[:24]
-    return f"{problem} (as it was before gpustate it is kept: /var/lib/gpustate/originals/{name})"
+    return f"{problem} (as it was before gpustate it is kept: {original_path(path)})"
 
 
 def owed(name: str) -> str:
@@ -237,7 +267,7 @@ def served(name: str) -> str:
 
 
 def unit_command(unit: str) -> str:
-    """Sh that prints ``unit=1`` and ``active=`` and sets ``x``, the unit's command line, and ``t``.
+    """Sh that prints ``unit=1``, ``active=`` and ``enabled=`` and sets ``x``, the unit's command line, and ``t``.
 
     ``t`` is the second in which the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
@@ -245,23 +275,10 @@ def unit_command(unit: str) -> str:
     return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
 
 
-#: Defines ``blob KIND PATH FILE``, ``known FOLDER...``, which prints kept originals, and ``odd PATH...``, which tells
-#: what else is where files belong, and fails then: nothing may wait for a pipe.
-BLOBS = r"""
-odd() {
-  e=0
-  for q; do
-    if [ -f "$q" ]; then continue
-    elif [ -d "$q" ]; then o='a folder'
-    elif [ -p "$q" ]; then o='a named pipe'
-    elif [ -S "$q" ]; then o='a socket'
-    elif [ -e "$q" ]; then o='a device'
-    elif [ -L "$q" ]; then o="a symbolic link to $(readlink "$q"), which is not there"
-    else continue; fi
-    printf 'odd=%s|%s\n' "$q" "$o"; e=1
-  done
-  return $e
-}
+#: Defines ``odd``, ``blob KIND PATH FILE``, and ``known FOLDER...``, which prints kept originals.
+BLOBS = (
+    ODD
+    + r"""
 blob() { printf '%s=%s %s\n' "$1" "$(wc -c <"$3")" "$2"; cat "$3"; echo; }
 known() { # patterns of paths: the bytes they had before gpustate first touched them
   for k in "$G"/originals/*.path; do
@@ -273,6 +290,7 @@ known() { # patterns of paths: the bytes they had before gpustate first touched 
   done
 }
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +316,7 @@ class Rows:
             RefusedError: something else is where a file belongs that is read or written here.
         """
         for row in self.keys.get("odd", ()):
-            path, _, what = row.partition("|")
-            raise no_file(path, what)
+            refuse_odd(row)
 
     @property
     def originals(self) -> dict[str, str | None]:
@@ -354,6 +371,7 @@ if [ -d /run/systemd/system ]; then
   while IFS= read -r l; do
     case $l in
       LoadState=*) [ "$l" = LoadState=loaded ] && echo unit=1 ;;
+      UnitFileState=*) echo "enabled=${l#*=}" ;;
       ActiveState=*) echo "active=${l#*=}" ;;
       MainPID=[1-9]*) m=${l#*=} ;;
       ExecMainStartTimestamp=?*) t=$(date -d "${l#*=}" +%s) ;;

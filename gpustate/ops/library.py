@@ -15,10 +15,18 @@ Expects ``G`` (state folder), ``R`` (folder of this run), ``LOCK`` (whose lock i
 ``PROC`` and ``SYS`` to be set.
 """
 
+import hashlib
+
 from gpustate.ops.packages import PACKAGES
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import ONLY_BUNDLE
+
+
+def original_path(path: str) -> str:
+    """Where the bytes are kept that a file had before gpustate; whose they are is in the file ``.path`` beside it."""
+    return f"/var/lib/gpustate/originals/{hashlib.sha256(path.encode()).hexdigest()[:24]}"
+
 
 LIBRARY = (
     r"""

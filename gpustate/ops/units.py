@@ -97,6 +97,7 @@ class StartUnit(Step):
         check = self.healthy or f"systemctl is-active --quiet {unit}"
         return (
             "healthy() { " + check + "\n}\n"
+            f"systemctl reset-failed {unit} 2>/dev/null || :\n"
             f"if systemctl start {unit} && wait_for {self.wait_s} healthy; then effect started; exit 0; fi\n"
             f"echo {_q(self.unit + ' does not run:')}\n"
             f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :\nexit 1"

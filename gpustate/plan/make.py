@@ -7,7 +7,7 @@ console), or not run because another failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -17,6 +17,7 @@ from gpustate.model.encode import fingerprint, plain
 from gpustate.model.facts import NodeView
 from gpustate.model.masked import in_the_way
 from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.programs import lacking
 from gpustate.model.state import AnyState
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
@@ -40,6 +41,7 @@ class Look:
         errors: why a state could not be.
         refused: those of them that a person has to put right on the node first.
         masked: units that systemd starts for nobody.
+        missing: programs of :attr:`State.uses` that are not there.
     """
 
     view: NodeView
@@ -47,6 +49,7 @@ class Look:
     errors: dict[str, str] = field(default_factory=dict[str, str])
     refused: set[str] = field(default_factory=set[str])
     masked: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
 
 def applicable(state: AnyState, view: NodeView) -> str | None:
@@ -68,10 +71,11 @@ def make(
     """
     results: dict[str, StateResult] = {}
     edges = _edges(states)
+    coming = {s.name for s in states if not s.absent and applicable(s, look.view) is None}
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
-            standing = _one(state, look, results, _first(state.name, edges))
+            standing = _one(state, look, results, _first(state.name, edges), coming)
         results[state.name] = standing
     return results
 
@@ -113,7 +117,11 @@ def _first(state: str, states: _Edges) -> tuple[str, ...]:
 
 
 def _one(
-    state: AnyState, look: Look, results: Mapping[str, StateResult], first: tuple[str, ...]
+    state: AnyState,
+    look: Look,
+    results: Mapping[str, StateResult],
+    first: tuple[str, ...],
+    coming: Collection[str],
 ) -> StateResult:
     name = state.name
     reason = applicable(state, look.view)
@@ -144,8 +152,10 @@ def _one(
         plan = state.plan(seen)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
-        if look.masked and plan and not (refusal or plan.refusal or state.absent):
-            refusal = in_the_way(state.apply(seen, plan), look.masked)
+        if plan and not (refusal or plan.refusal or state.absent):
+            refusal = lacking(state.uses, look.missing, coming)
+            if look.masked and refusal is None:
+                refusal = in_the_way(state.apply(seen, plan), look.masked)
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run

@@ -16,6 +16,7 @@ from gpustate.model.facts import AskFacts, NodeFacts, NodeView
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.masked import AskMasked
 from gpustate.model.node import Node
+from gpustate.model.programs import AskMissing
 from gpustate.model.state import AnyState
 from gpustate.plan.make import Look, applicable
 
@@ -63,12 +64,17 @@ def look_at(
     """
     known: dict[Ask[Any], Answer] = {}
     first: dict[Ask[Any], None] = dict.fromkeys((AskFacts(), AskMasked(), *extra))
+    programs = AskMissing(tuple(sorted({p for s in states if not s.absent for p in s.uses})))
+    if programs.paths:
+        first[programs] = None
     for _ in range(_MAX_ROUNDS):
         facts = AskFacts().parse(known[AskFacts()]) if AskFacts() in known else None
         view = NodeView(node.name, node.groups, node.vars, facts or AskFacts().stand_in())
         look = Look(view)
         if AskMasked() in known:
             look.masked = AskMasked().parse(known[AskMasked()])
+        if programs in known:
+            look.missing = programs.parse(known[programs])
         wanted: dict[Ask[Any], None] = {} if known else dict(first)
         for state in states:
             if facts is not None and applicable(state, view) is not None:

@@ -33,7 +33,18 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, and_kept, digest, or_refusal, require, writes
+from gpustate.ops.daemons import (
+    RUNNING,
+    RUNTIME,
+    and_kept,
+    digest,
+    or_refusal,
+    require,
+    runtime_from,
+    start,
+    stopped,
+    writes,
+)
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
 from gpustate.text import toml_scan
@@ -63,6 +74,7 @@ class Observed:
         digest: of root file, drop-ins and their paths.
         lacks: what the handler lacks in containerd's effective configuration.
         read: the service has read the configuration on disk; true where it does not run.
+        running: the service runs, or nobody wants it to.
         version: of the containerd binary; empty where there is none.
         root_path: the file it reads.
         files: path to text, of that file and of all that it might import.
@@ -76,6 +88,7 @@ class Observed:
     digest: str = ""
     lacks: tuple[str, ...] = ()
     read: bool = True
+    running: bool = True
     version: str = ""
     root_path: str = ""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -106,7 +119,8 @@ class ContainerdHandler(State[Observed]):
         unit: containerd's service.
         socket: where it answers; by default the one its configuration names.
         restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
-            files back when it does not come up; ``none`` leaves that to somebody else.
+            files back when it does not come up, and starts it where it is enabled and stopped; ``none``
+            leaves that to somebody else.
 
     Disruption:
         ``RESTART`` of containerd when its effective configuration changes; containers go on.
@@ -121,10 +135,12 @@ class ContainerdHandler(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
     # Files may have passwords of registries in them, so a saved plan has their digest.
-    stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "version", "root_path")
+    stable: ClassVar[tuple[str, ...] | None] = (
+        *("digest", "lacks", "read", "running", "version", "root_path"),
+    )
 
     handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
-    binary: Annotated[str, Field(pattern=_ABSOLUTE)] = "/usr/bin/nvidia-container-runtime"
+    binary: Annotated[str, Field(pattern=_ABSOLUTE)] = RUNTIME
     default: bool = False
     enable_cdi: bool | None = True
     config_path: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
@@ -132,6 +148,10 @@ class ContainerdHandler(State[Observed]):
     unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "containerd.service"
     socket: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
     restart: Literal["systemd", "none"] = "systemd"
+
+    @property
+    def uses(self) -> dict[str, str]:
+        return runtime_from(self.binary)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskContainerd(self.unit, self.drop_in_path))
@@ -155,6 +175,7 @@ class ContainerdHandler(State[Observed]):
             digest=digest(files),
             lacks=lacks,
             read=self._read(found, files),
+            running=not (self._starts(found) and stopped(found.active, found.enabled)),
             version=found.version,
             root_path=found.started_with,
             files=files,
@@ -211,6 +232,9 @@ class ContainerdHandler(State[Observed]):
             return True
         return not any(self.handler in files.get(path, "") for path in found.newer)
 
+    def _starts(self, found: Found) -> bool:
+        return self.restart == "systemd" and bool(found.program) and not self.absent
+
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.files, seen.root_path)
         if self.absent:
@@ -224,7 +248,8 @@ class ContainerdHandler(State[Observed]):
         )
 
     def _restarts(self, seen: Observed) -> bool:
-        return self.restart == "systemd" and bool(seen.program) and seen.active in RUNNING
+        runs = seen.active in RUNNING or not seen.running
+        return self.restart == "systemd" and bool(seen.program) and runs
 
     # --- the contract ----------------------------------------------------------------------
 
@@ -239,9 +264,8 @@ class ContainerdHandler(State[Observed]):
                 files.pop(path, None)
             else:
                 files[path] = text
-        return replace(
-            seen, digest=digest(files), lacks=(), read=True, files=files, trapped=False, owed=False
-        )
+        settled = replace(seen, lacks=(), read=True, running=True, trapped=False, owed=False)
+        return replace(settled, digest=digest(files), files=files)
 
     def refuse(self, seen: Observed) -> str | None:
         if self.config_path not in (None, seen.started_with):
@@ -278,12 +302,16 @@ class ContainerdHandler(State[Observed]):
         if not seen.read:
             why = "it has yet to read its configuration"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
+        if not seen.running:
+            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
         if edit.files and not restarts and seen.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
         return Plan(tuple(changes), tuple(notes))
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "running" in plan.fields:
+            yield from start(self.unit, seen.active, changes=len(plan.fields) > 1)
         if not plan.fields & {"files", "read"}:
             return
         edit = self._edit(seen) if "files" in plan.fields else Edit({})

@@ -53,6 +53,7 @@ class Found:
         program: of the unit, else the one on PATH; empty when there is none.
         version: such as ``1.7.24~ds1``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
+        enabled: its ``UnitFileState``.
         started_with: the file the unit starts it with.
         files: path to text: the file it reads, and all that lies in ``conf.d`` and ``config.d``.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
@@ -65,6 +66,7 @@ class Found:
     program: str = ""
     version: str = ""
     active: str = ""
+    enabled: str = ""
     started_with: str = ROOT_PATH
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
@@ -113,6 +115,7 @@ class AskContainerd(Ask[Found]):
             program=rows.last("program"),
             version=rows.last("version"),
             active=rows.last("active") if "unit" in rows.keys else "",
+            enabled=rows.last("enabled"),
             started_with=rows.last("root") or ROOT_PATH,
             files=rows.blobs["file"],
             originals=rows.originals,

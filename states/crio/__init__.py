@@ -30,7 +30,19 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, and_kept, digest, or_refusal, require, writes
+from gpustate.ops.daemons import (
+    RUNNING,
+    RUNTIME,
+    Daemon,
+    and_kept,
+    digest,
+    or_refusal,
+    require,
+    runtime_from,
+    start,
+    stopped,
+    writes,
+)
 from gpustate.states.crio.ask import AskCrio, Found, low_level_function
 from gpustate.text import crio
 from gpustate.text.containerd import Edit, Handler
@@ -61,6 +73,7 @@ class Observed:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     lacks: tuple[str, ...] = ()
     read: bool = True
+    running: bool = True
     version: str = ""
     found: Found = field(default_factory=Found)
     problem: str = ""
@@ -79,7 +92,8 @@ class CrioHandler(State[Observed]):
         unit: CRI-O's service.
         socket: where it answers.
         restart: ``systemd`` restarts the unit when its effective configuration changes and rolls the
-            file back when it does not come up; ``none`` leaves that to somebody else.
+            file back when it does not come up, and starts it where it is enabled and stopped; ``none``
+            leaves that to somebody else.
 
     Disruption:
         ``RESTART`` of CRI-O when its effective configuration changes; containers go on.
@@ -92,12 +106,10 @@ class CrioHandler(State[Observed]):
     name: ClassVar[str] = "crio"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
-    stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "version")
+    stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "running", "version")
 
     handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
-    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
-        "/usr/bin/nvidia-container-runtime"
-    )
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     drop_in_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = (
         crio.DROP_IN_NAME
@@ -105,6 +117,10 @@ class CrioHandler(State[Observed]):
     unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "crio.service"
     socket: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = "/var/run/crio/crio.sock"
     restart: Literal["systemd", "none"] = "systemd"
+
+    @property
+    def uses(self) -> dict[str, str]:
+        return runtime_from(self.binary)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskCrio(self.unit, self.drop_in_name))
@@ -125,6 +141,7 @@ class CrioHandler(State[Observed]):
             files=found.files,
             lacks=lacks,
             read=self._read(found),
+            running=not (self._starts(found) and stopped(found.active, found.enabled)),
             version=found.version,
             found=found,
             problem=problem,
@@ -150,6 +167,9 @@ class CrioHandler(State[Observed]):
             return True
         return not any(self.handler in found.files.get(path, "") for path in found.newer)
 
+    def _starts(self, found: Found) -> bool:
+        return self.restart == "systemd" and bool(found.program) and not self.absent
+
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.found)
         if self.absent:
@@ -161,8 +181,8 @@ class CrioHandler(State[Observed]):
         return crio.plan_edit(files, self._handler())
 
     def _restarts(self, seen: Observed) -> bool:
-        running = seen.found.active in RUNNING
-        return self.restart == "systemd" and bool(seen.found.program) and running
+        runs = seen.found.active in RUNNING or not seen.running
+        return self.restart == "systemd" and bool(seen.found.program) and runs
 
     # --- the contract ----------------------------------------------------------------------
 
@@ -173,7 +193,8 @@ class CrioHandler(State[Observed]):
             return seen
         files = {p: t for p, t in {**seen.found.files, **edit.files}.items() if t is not None}
         found = replace(seen.found, files=files, owed=False, newer=())
-        return replace(seen, digest=digest(files), files=files, lacks=(), read=True, found=found)
+        settled = replace(seen, lacks=(), read=True, running=True, found=found)
+        return replace(settled, digest=digest(files), files=files)
 
     def refuse(self, seen: Observed) -> str | None:
         for path in (seen.found.main_path, seen.found.folder):
@@ -206,6 +227,8 @@ class CrioHandler(State[Observed]):
         if not seen.read:
             why = "it has yet to read its configuration"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
+        if not seen.running:
+            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
         if edit.files and not restarts and seen.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
@@ -214,6 +237,8 @@ class CrioHandler(State[Observed]):
         return Plan(tuple(changes), tuple(notes))
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        if "running" in plan.fields:
+            yield from start(self.unit, seen.found.active, changes=len(plan.fields) > 1)
         if not plan.fields & {"files", "read"}:
             return
         edit = self._edit(seen) if "files" in plan.fields else Edit({})

@@ -26,6 +26,7 @@ class Found:
         program: of the process or unit, else the one on PATH; empty when there is none.
         version: such as ``1.31.2``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
+        enabled: its ``UnitFileState``.
         main_path, folder: the file and the folder it reads.
         files: path to text of all that lies there.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
@@ -40,6 +41,7 @@ class Found:
     program: str = ""
     version: str = ""
     active: str = ""
+    enabled: str = ""
     main_path: str = MAIN_PATH
     folder: str = FOLDER
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -83,6 +85,7 @@ class AskCrio(Ask[Found]):
             program=rows.last("program"),
             version=rows.last("version"),
             active=rows.last("active") if "unit" in rows.keys else "",
+            enabled=rows.last("enabled"),
             main_path=rows.last("main") or MAIN_PATH,
             folder=rows.last("folder") or FOLDER,
             files=rows.blobs["file"],

@@ -31,7 +31,18 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
-from gpustate.ops.daemons import RUNNING, Daemon, and_kept, or_refusal, require, writes
+from gpustate.ops.daemons import (
+    RUNNING,
+    RUNTIME,
+    Daemon,
+    and_kept,
+    or_refusal,
+    require,
+    runtime_from,
+    start,
+    stopped,
+    writes,
+)
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -58,6 +69,7 @@ class Observed:
     ours: tuple[str, ...] = ()
     read: bool = True
     version: str = ""
+    running: bool = True
     found: Found = field(default_factory=Found)
     problem: str = ""
 
@@ -74,7 +86,8 @@ class DockerRuntime(State[Observed]):
         enable_cdi: whether docker injects CDI devices, from 25.0 on; ``None`` leaves that as it is.
         unit: docker's service.
         restart: ``systemd`` has the unit read its file when that changes in effect, and rolls the file
-            back when it does not come up; ``none`` leaves that to somebody else.
+            back when it does not come up, and starts the unit where it is enabled and stopped; ``none``
+            leaves that to somebody else.
 
     Disruption:
         ``RELOAD`` when the runtime comes, changes or goes. ``RESTART`` when CDI is switched and
@@ -90,16 +103,18 @@ class DockerRuntime(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     # The file may have passwords of proxies in it, so a saved plan has its digest.
-    stable: ClassVar[tuple[str, ...] | None] = ("digest", "read", "version")
+    stable: ClassVar[tuple[str, ...] | None] = ("digest", "read", "running", "version")
 
     handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
-    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = (
-        "/usr/bin/nvidia-container-runtime"
-    )
+    binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     enable_cdi: bool | None = None
     unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "docker.service"
     restart: Literal["systemd", "none"] = "systemd"
+
+    @property
+    def uses(self) -> dict[str, str]:
+        return runtime_from(self.binary)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskDocker(self.unit))
@@ -116,6 +131,7 @@ class DockerRuntime(State[Observed]):
             text=found.text,
             ours=found.ours,
             read=read,
+            running=not (self._starts(found) and stopped(found.active, found.enabled)),
             version=found.version,
             found=found,
             problem=problem,
@@ -146,6 +162,9 @@ class DockerRuntime(State[Observed]):
         cdi = docker.cdi_holds(data, found.version)
         return self.enable_cdi is None or found.cdi in (None, cdi)
 
+    def _starts(self, found: Found) -> bool:
+        return self.restart == "systemd" and bool(found.program) and not self.absent
+
     def _edit(self, seen: Observed) -> Edit:
         if self.absent:
             return docker.plan_removal(seen.found.file(), self._handler())
@@ -156,8 +175,8 @@ class DockerRuntime(State[Observed]):
         return docker.plan_edit(seen.found.file(), self._handler())
 
     def _restarts(self, seen: Observed) -> bool:
-        running = seen.found.active in RUNNING
-        return self.restart == "systemd" and bool(seen.found.program) and running
+        runs = seen.found.active in RUNNING or not seen.running
+        return self.restart == "systemd" and bool(seen.found.program) and runs
 
     def _verb(self, seen: Observed, edit: Edit) -> str:
         """What makes docker read its file: a reload, unless CDI is switched or it does not run."""
@@ -197,7 +216,8 @@ class DockerRuntime(State[Observed]):
             data = jsonedit.parse(text or "", found.config_path)
             found = self._as_said(found, data)
         digest = hashlib.sha256((text or "").encode()).hexdigest()[:16]
-        return replace(seen, digest=digest, text=text, ours=ours, read=True, found=found)
+        settled = replace(seen, read=True, running=True, found=found)
+        return replace(settled, digest=digest, text=text, ours=ours)
 
     def _as_said(self, found: Found, data: Mapping[str, object]) -> Found:
         """The daemon once it has read its file."""
@@ -257,6 +277,8 @@ class DockerRuntime(State[Observed]):
             changes.append(Change("ours", list(seen.ours), list(ours)))
         if not seen.read:
             changes.append(Change("read", False, True, cost, "it runs with something else"))
+        if not seen.running:
+            changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
         if edit.files and not self._restarts(seen) and seen.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the file when it starts")
@@ -267,7 +289,9 @@ class DockerRuntime(State[Observed]):
         return Plan(tuple(changes), tuple(notes))
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if not plan:
+        if "running" in plan.fields:
+            yield from start(self.unit, seen.found.active, changes="text" in plan.fields)
+        if not plan.fields - {"running"}:
             return
         edit = self._edit(seen) if "text" in plan.fields else Edit({})
         after = self._after(seen, edit)

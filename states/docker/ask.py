@@ -31,6 +31,7 @@ class Found:
         program: of the process or unit, else the one on PATH; empty when there is none.
         version: such as ``26.1.5+dfsg1``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
+        enabled: its ``UnitFileState``.
         arguments: of its command line, with the program.
         config_path: the file it reads.
         text: that file; ``None`` where there is none.
@@ -47,6 +48,7 @@ class Found:
     program: str = ""
     version: str = ""
     active: str = ""
+    enabled: str = ""
     arguments: tuple[str, ...] = ()
     config_path: str = CONFIG_PATH
     text: str | None = None
@@ -96,6 +98,7 @@ class AskDocker(Ask[Found]):
             program=rows.last("program"),
             version=rows.last("version"),
             active=rows.last("active") if "unit" in rows.keys else "",
+            enabled=rows.last("enabled"),
             arguments=rows.keys.get("arg", ()),
             config_path=path,
             text=rows.blobs["file"].get(path),

@@ -6,10 +6,10 @@ Sources: apt_preferences(5), modprobe.d(5), modules-load.d(5); dnf 4.14, libdnf/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
+from gpustate.ops.library import original_path
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
 from gpustate.states.driver.scripts import LOAD_ORDER
@@ -24,9 +24,7 @@ PATHS = {
     "stream": STREAM_PATH,
 }
 #: Where the path of that file is kept together with what was in it before gpustate.
-STREAM_KEPT = (
-    f"/var/lib/gpustate/originals/{hashlib.sha256(STREAM_PATH.encode()).hexdigest()[:24]}.path"
-)
+STREAM_KEPT = f"{original_path(STREAM_PATH)}.path"
 #: Those that decide what packages are to be had.
 EARLY = frozenset({"pin_text", "stream"})
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"

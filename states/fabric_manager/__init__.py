@@ -21,7 +21,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
@@ -30,15 +29,18 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import fabric as asking
+from gpustate.model.package_files import PackageFiles
 from gpustate.ops import keys
+from gpustate.ops.library import original_path
 from gpustate.states.fabric_manager import scripts
 from gpustate.states.fabric_manager.scripts import UNIT
 from gpustate.text import fabric, fabric_config
 from gpustate.text.fabric import COMPLETE, Topology, loaded_version
 
 CONFIG_PATH = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-_KEPT = f"/var/lib/gpustate/originals/{hashlib.sha256(CONFIG_PATH.encode()).hexdigest()[:24]}.path"
+_KEPT = f"{original_path(CONFIG_PATH)}.path"
 _NAMES = fabric.names(fabric.FABRIC_MANAGER)
+_FILES = PackageFiles("fabric-manager-files", _NAMES, ("/usr/bin/nv-fabricmanager",))
 _MODE = "FABRIC_MODE"
 #: Here Fabric Manager has nothing to manage.
 _NOTHING = (Topology.NONE.value, Topology.MULTI_NODE.value)
@@ -70,6 +72,7 @@ class Observed:
     subnet_manager: bool = False  # it runs
     image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
     manager: str = "apt"
+    damaged: tuple[str, ...] = ()  # files that are not as their package brought them
 
 
 class FabricManagerRunning(State[Observed]):
@@ -117,7 +120,7 @@ class FabricManagerRunning(State[Observed]):
             *("libcuda1", "libnvidia-compute*"),
         )
         candidates = node.candidates(*_NAMES)
-        unit = node.units(UNIT).get(UNIT)
+        unit, damaged = node.units(UNIT).get(UNIT), node.ask(_FILES)
         needed = fabric.FABRIC_MANAGER in sight.topology.packages
         if facts.image:
             driver = node.shell(scripts.INSTALLED).stdout.strip() or None
@@ -146,6 +149,7 @@ class FabricManagerRunning(State[Observed]):
             subnet_manager=subnet,
             image=facts.image,
             manager=facts.package_manager,
+            damaged=damaged,
         )
 
     def _fitting(self, seen: Observed) -> tuple[str, str] | None:
@@ -158,7 +162,7 @@ class FabricManagerRunning(State[Observed]):
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, package=None, version=None, held=False)
+            gone = replace(seen, package=None, version=None, held=False, damaged=())
             return replace(gone, active=False, enabled=False, kept=False, subnet_manager=False)
         if not seen.needed:
             # One that runs all the same knows of switches that were not seen; on a rack it cannot.
@@ -173,6 +177,7 @@ class FabricManagerRunning(State[Observed]):
             seen,
             package=name,
             version=version,
+            damaged=(),
             held=self.hold or seen.held,
             active=not seen.image or seen.active,
             enabled=not seen.image or seen.enabled,
@@ -221,7 +226,7 @@ class FabricManagerRunning(State[Observed]):
     def plan(self, seen: Observed) -> Plan:
         runs = seen.active and (self.absent or seen.needed)
         cost = Disruption.DRAIN if runs else Disruption.NONE
-        moves = ("package", "version", "config", "fabric", "subnet_manager")
+        moves = ("package", "version", "damaged", "config", "fabric", "subnet_manager")
         stops = "it has no NVSwitches to manage here" if not seen.needed else ""
         return diff(
             seen,
@@ -262,6 +267,9 @@ class FabricManagerRunning(State[Observed]):
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
+        if seen.package:
+            there, after = {seen.package: seen.version}, {wanted.package or "": wanted.version}
+            yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
         # A new package may bring the file anew.
         if self.config and moved & {"config", "package", "version"}:
             yield keys.set_keys(CONFIG_PATH, self._asked)

@@ -242,6 +242,42 @@ def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
     assert outcomes(make.make([Starts(text="y")], there)) == {"starts": "unchanged"}
 
 
+class Uses(FileState):
+    """Writes a file that names a program."""
+
+    name: ClassVar[str] = "uses"
+
+    @property
+    def uses(self) -> dict[str, str]:
+        return {"/usr/bin/program": "brings"}
+
+
+def test_what_refers_to_a_program_that_nobody_brings_is_refused_in_the_plan() -> None:
+    there = look(uses="y", brings="y")
+    brings = file_state("brings")
+    state = Uses()
+    assert outcomes(make.make([state], there)) == {"uses": "would change"}
+    there.missing = frozenset(("/usr/bin/program",))
+    refused = {"uses": "refused"}
+    result = make.make([state], there)
+    assert outcomes(result) == refused
+    assert result["uses"].reason == "/usr/bin/program is not there: put brings into the policy"
+    others = [
+        (brings(), {"uses": "would change", "brings": "would change"}),
+        (brings(ensure="absent"), {**refused, "brings": "would change"}),
+        (brings(only=where.group("inference")), {**refused, "brings": "not applicable"}),
+    ]
+    for other, expected in others:
+        assert outcomes(make.make([other, state], there)) == expected
+
+
+def test_a_missing_program_is_nothing_to_who_has_nothing_to_do_or_takes_away() -> None:
+    there = look(uses="y")
+    there.missing = frozenset(("/usr/bin/program",))
+    assert outcomes(make.make([Uses(text="y")], there)) == {"uses": "unchanged"}
+    assert outcomes(make.make([Uses(ensure="absent")], there)) == {"uses": "would change"}
+
+
 def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> None:
     there = look(errors={"a": "/x is a folder", "b": "torn"})
     there.refused = {"a"}

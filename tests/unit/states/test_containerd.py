@@ -147,6 +147,45 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
 
 
 @pytest.mark.parametrize(
+    ("active", "enabled", "missed"),
+    [
+        ("inactive", "enabled", True),
+        ("failed", "enabled-runtime", True),
+        ("", "masked", True),
+        ("inactive", "disabled", False),
+        ("failed", "disabled", False),
+        ("active", "enabled", False),
+        ("activating", "enabled", False),
+    ],
+)
+def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, missed: bool) -> None:
+    facts: dict[str, Any] = {"active": active, "enabled": enabled}
+    done = node_with()
+    list(converge(ContainerdHandler(), done))
+    plan = plan_of(node_with(files=done.files, owed=False, **facts))
+    assert plan.fields == ({"running"} if missed else set())
+    assert plan.disruption is Disruption.NONE
+    left = ContainerdHandler(restart="none"), ContainerdHandler(ensure="absent")
+    for state in left:
+        node = node_with(**facts)
+        assert "running" not in state.plan(state.probe(node)).fields
+    assert not plan_of(node_with(files={}, program="", **facts))
+
+
+def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart() -> None:
+    state = ContainerdHandler()
+    kinds: dict[str, list[type]] = {}
+    for active in ("inactive", "failed"):
+        node = node_with(active=active, enabled="enabled")
+        seen = state.probe(node)
+        kinds[active] = [type(step) for step in state.apply(seen, state.plan(seen))]
+    assert kinds["inactive"][0] is ops.StartUnit
+    assert ops.StartUnit not in kinds["failed"]
+    assert kinds["inactive"][1:] == kinds["failed"]
+    assert kinds["failed"][-1] is RestartDaemon
+
+
+@pytest.mark.parametrize(
     ("facts", "fields"),
     [
         ({"newer": (), "owed": False}, set()),

@@ -102,6 +102,18 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
         assert not any(isinstance(step, ops.PutText) for step in steps)
 
 
+def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
+    done = node_with()
+    list(converge(CrioHandler(), done))
+    state = CrioHandler()
+    seen = state.probe(node_with(done.files, active="inactive", enabled="enabled"))
+    plan = state.plan(seen)
+    assert plan.fields == {"running"}
+    assert [type(step) for step in state.apply(seen, plan)] == [ops.StartUnit]
+    idle = state.probe(node_with(done.files, active="inactive", enabled="disabled"))
+    assert not state.plan(idle)
+
+
 @pytest.mark.parametrize(
     ("files", "facts", "reason"),
     [

@@ -180,6 +180,17 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
 
 
+def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
+    node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="enabled", runtimes={})
+    state = DockerRuntime()
+    seen = state.probe(node)
+    plan = state.plan(seen)
+    assert plan.fields == {"running"}
+    assert [type(step) for step in state.apply(seen, plan)] == [ops.StartUnit]
+    idle = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="disabled", runtimes={})
+    assert not plan_of(idle)
+
+
 @pytest.mark.parametrize(
     ("text", "facts", "reason"),
     [

@@ -1,0 +1,49 @@
+"""Programs that what a state writes refers to, and that another state of the policy may bring first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpustate.model.asks import Answer, Ask
+
+
+@dataclass(frozen=True, slots=True)
+class AskMissing(Ask[frozenset[str]]):
+    """Which of some programs are not there, or can be executed by nobody; starts no program.
+
+    Args:
+        paths: absolute.
+    """
+
+    paths: tuple[str, ...]
+
+    def script(self) -> str:
+        return f'for f in {shlex.join(self.paths)}; do [ -x "$f" ] || echo "$f"; done; :'
+
+    def parse(self, answer: Answer) -> frozenset[str]:
+        return frozenset(answer.text.splitlines())
+
+    def stand_in(self) -> frozenset[str]:
+        return frozenset()
+
+
+def lacking(
+    uses: Mapping[str, str], missing: Collection[str], coming: Collection[str]
+) -> str | None:
+    """Why a state must not refer to its programs, and the next move; ``None`` where they are there or will be.
+
+    Args:
+        uses: path to the name of the state that brings it; empty where none does.
+        missing: paths that are not there.
+        coming: names of the states that are applied here.
+    """
+    for path, state in uses.items():
+        if path in missing and state not in coming:
+            move = f"put {state} into the policy" if state else "install it, or name the right one"
+            return f"{path} is not there: {move}"
+    return None
+
+
+__all__ = ["AskMissing", "lacking"]
