@@ -3,8 +3,8 @@
 The run is recorded on lab nodes, held at every call that forces something to disk, and its points are
 enumerated (:mod:`killpoints`). Somebody dies there: the controller, the whole node program, the
 program's shell alone while its step goes on, or the node. On Debian 12 controller and node die at every
-entry of the journal; of the other deaths, of those inside a step, and of Debian 13, a share is taken that turns
-with the commit. What dies in a stage after the first dies in a run that begins with that stage, on the disk
+entry of the journal; of the other deaths there, and of Debian 13, where they die inside a step as well, a share is
+taken that turns with the commit. What dies in a stage after the first dies in a run that begins with that stage, on the disk
 that the stage before it left, where that run does the same. Then ``gpustate apply`` is run once more, and
 ``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
 others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
@@ -143,7 +143,8 @@ def killed(
         campaign = made[image]
         # A second kernel doubles builds and images of every one of the many points; the others have it.
         spare = OLDER_KERNEL if shares.everything() and image == WHOLE else ""
-        campaign.record(clock=shares.everything(), spare_kernel=spare)
+        # Stops by the clock make recording several times as long, and are for deaths inside a step only.
+        campaign.record(clock=shares.everything() and image != WHOLE, spare_kernel=spare)
         taken = points_to_take(image, campaign)
         campaign.carry_out(taken, lambda line: print(f"{image}/{line}", flush=True))
         return Killed(image, campaign, taken)
