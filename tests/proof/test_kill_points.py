@@ -5,7 +5,8 @@ enumerated (:mod:`killpoints`). Somebody dies there: the controller, the whole n
 program's shell alone while its step goes on, or the node. On Debian 12 controller and node die at every
 entry of the journal; of the other deaths there, and of Debian 13, where they die inside a step as well, a share is
 taken that turns with the commit. What dies in a stage after the first dies in a run that begins with that stage, on the disk
-that the stage before it left, where that run does the same. Then ``gpustate apply`` is run once more, and
+that the stage before it left, where that run does the same. A re-run ends with the stage of the kill, on the disk that the
+recorded run had there; every fifth goes on to the end. Then ``gpustate apply`` is run once more, and
 ``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
 others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
 disk may have been done again.

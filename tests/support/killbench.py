@@ -8,6 +8,10 @@ needed in what is tested.
 A node that loses its power is a copy of its disk (all processes stopped at once, disk copied), put
 back and booted: that is what a kill of everything leaves, without the order in which processes
 happen to die. Every sixth time the node itself is killed instead.
+
+What a re-run has to do after the stage that somebody died in is what the recorded run did there, if the disk is
+then what it was there. So most re-runs end with that stage: their policy has the states that have done something
+by then, and what they leave is compared with what the recorded run had then. Every fifth goes on to the end.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from killprocess import Hold, Run, Trouble
 from killsite import CONTAINERD, FOREIGN, INITRAMFS, LONG_AGO, WRAPPER
 
 from gpustate.lab import api, process
+
+_UNTIL = "policy = Policy(*(state for state in policy.states if state.name in {now!r}))\n"
 
 
 @dataclass(slots=True)
@@ -68,6 +74,9 @@ class Bench:
         self.copies: dict[str, Path] = {}
         self.stops: list[Stop] = []
         self.reference: dict[str, Any] = {}
+        #: By stage: a policy without the states that come later, and what is on the disk then.
+        self.ends: dict[int, tuple[Path, ledger.Ledger]] = {}
+        self.stage = 0  # the re-runs end with it; 0: they go on to the end
         self._number = 0
         self._memory: dict[tuple[object, ...], str] = {}
         self._runs: list[Run] = []
@@ -187,15 +196,15 @@ class Bench:
 
     # --- gpustate ------------------------------------------------------------------------
 
-    def start(self, *words: str) -> Run:
-        """Start gpustate, in a fork of this process."""
+    def start(self, *words: str, policy: Path | None = None) -> Run:
+        """Start gpustate, in a fork of this process; with the whole policy, where none is given."""
         self._number += 1
         outputs = [self.folder / f"out.{self._number}", self.folder / f"err.{self._number}"]
         for path in outputs:
             path.touch()
         command = (
             *words,
-            str(self.policy),
+            str(policy or self.policy),
             *("-i", str(self.lab.inventory), "-l", self.node.name),
         )
         pid = os.fork()
@@ -208,6 +217,16 @@ class Bench:
 
     def apply(self, *words: str) -> Run:
         return self.start("apply", "--yes", *words)
+
+    def again(self, verb: str, *words: str) -> Run:
+        """What comes after a kill, as far as it goes this time."""
+        return self.start(verb, *words, policy=self.ends[self.stage][0] if self.stage else None)
+
+    @property
+    def wanted(self) -> ledger.Ledger:
+        """What has to be on the disk after that."""
+        found: ledger.Ledger = self.reference["ledger"]
+        return self.ends[self.stage][1] if self.stage else found
 
     # --- holding -------------------------------------------------------------------------
 
@@ -243,7 +262,7 @@ class Bench:
     def record(self, ticks: tuple[float, ...]) -> Recording:
         """Hold a whole run at every call, and ``ticks`` seconds after each; copy the disk each time."""
         self.fresh()
-        made = Recording()
+        made, ends = Recording(), dict[int, ledger.Ledger]()
         began = time.monotonic()
         with self.armed("every") as hold:
             run = self.apply("-o", "json")
@@ -252,6 +271,8 @@ class Bench:
                 stop = self._stop(call, name, entry)
                 with self.frozen():
                     self._take(made, stop)
+                if stop.kind == "end":
+                    ends[stop.stage] = self.ledger()
                 hold.go()
                 self._tick(made, stop, ticks, hold)
         if run.wait(60) != 0:
@@ -261,8 +282,19 @@ class Bench:
         rows = json.loads(run.out.read_text())["nodes"]
         made.states = {row["state"]: row["outcome"] for row in rows[0]["states"]}
         self.reference = self.summary()
+        self._end_stages(ends)
         self._look(made)
         return made
+
+    def _end_stages(self, ends: dict[int, ledger.Ledger]) -> None:
+        """Write the policies that end with a stage, where no state has something to do before and after it."""
+        names = [{state for state, _ in steps_of(folder)} for folder in self.runs()]
+        for stage, found in ends.items():
+            now, later = set[str]().union(*names[:stage]), set[str]().union(*names[stage:])
+            if later and not now & later:
+                path = self.folder / f"until-{stage}.py"
+                path.write_text(f"{self.policy.read_text()}\n{_UNTIL.format(now=sorted(now))}")
+                self.ends[stage] = path, found
 
     def _look(self, made: Recording) -> None:
         """What a look at the converged node costs; the second one, for daemons have just been started."""

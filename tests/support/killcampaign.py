@@ -48,8 +48,8 @@ def _verdicts(recording: Recording) -> dict[str, str]:
     return found
 
 
-def _carry_out(point: Point, real: bool) -> Result:
-    return killing.carry_out(_the_bench(), point, real=real)
+def _carry_out(point: Point, real: bool, whole: bool) -> Result:
+    return killing.carry_out(_the_bench(), point, real=real, whole=whole)
 
 
 class Campaign:
@@ -118,7 +118,7 @@ class Campaign:
                 # Now and then the node itself is killed instead of its disk being copied.
                 real = point.who == NODE and number % 6 == 0 and not point.stop.clock
                 try:
-                    result = worker.submit(_carry_out, point, real).result()
+                    result = worker.submit(_carry_out, point, real, number % 5 == 0).result()
                 except BaseException as error:  # noqa: BLE001  told by the thread that waits
                     broken.append(error)
                     return

@@ -27,9 +27,17 @@ _RERUN_S = 240.0
 _ATTEMPTS = 3
 
 
-def carry_out(bench: Bench, point: Point, *, real: bool = False) -> Result:
-    """Bring a point about, run again once, and say what is wrong afterwards."""
+def carry_out(bench: Bench, point: Point, *, real: bool = False, whole: bool = True) -> Result:
+    """Bring a point about, run again once, and say what is wrong afterwards.
+
+    Args:
+        bench: a node with its recorded run.
+        point: who dies where.
+        real: kill the node, instead of booting it on a copy of its disk.
+        whole: the re-run goes on to the end, not only to that of the stage.
+    """
     began = time.monotonic()
+    bench.stage = point.stop.stage if not whole and point.stop.stage in bench.ends else 0
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
         problems.clear()
@@ -60,7 +68,7 @@ def _from_copy(bench: Bench, point: Point) -> list[str]:
         journal.write_bytes(killpoints.cut(journal.read_bytes(), point.when))
     bench.boot()
     before = _Before(bench, point, booted=True)
-    return before.judge(bench.apply("-o", "json"))
+    return before.judge(bench.again("apply", "--yes", "-o", "json"))
 
 
 def _live(bench: Bench, point: Point) -> list[str]:
@@ -103,7 +111,7 @@ def _controller(bench: Bench, point: Point, hold: Hold, first: Run, *, booted: b
     first.kill()
     before = _Before(bench, point, booted=booted)
     if point.when == "before":
-        second = bench.apply("-o", "json")
+        second = bench.again("apply", "--yes", "-o", "json")
         time.sleep(1.0)
         if second.poll() is not None:
             return [f"the re-run did not wait for the program at work:\n{second.said()}"]
@@ -113,7 +121,7 @@ def _controller(bench: Bench, point: Point, hold: Hold, first: Run, *, booted: b
         hold.go()
     if point.when == "torn":
         _until(lambda: not bench.processes(), 120, "the program goes on to its end")
-    return before.judge(bench.apply("-o", "json"))
+    return before.judge(bench.again("apply", "--yes", "-o", "json"))
 
 
 def _program(bench: Bench, point: Point, hold: Hold, first: Run, *, booted: bool) -> list[str]:
@@ -142,7 +150,7 @@ def _program(bench: Bench, point: Point, hold: Hold, first: Run, *, booted: bool
     if "Traceback" in first.said():
         problems.append(f"a traceback in the first run:\n{first.said()}")
     before = _Before(bench, point, booted=booted or point.who == NODE)
-    return problems + before.judge(bench.apply("-o", "json"))
+    return problems + before.judge(bench.again("apply", "--yes", "-o", "json"))
 
 
 def _cut(folder: Path, point: Point) -> None:
@@ -187,7 +195,7 @@ class _Before:
         row = json.loads(second.out.read_text())["nodes"][0]
         if row["status"] != "ok" or row.get("reboots"):
             problems.append(f"the re-run: {row['status']}, {row.get('reboots')} reboots")
-        drift = bench.start("drift")
+        drift = bench.again("drift")
         if drift.wait(60) != 0:
             problems.append(f"drift afterwards ended with {drift.code}:\n{drift.said()}")
         return problems + self._disk() + self._steps()
@@ -199,7 +207,7 @@ class _Before:
             for name, was in wanted["foreign"].items()
             if bench.foreign()[name] != was
         ]
-        problems += ledger.differences(*map(self._told, (wanted["ledger"], bench.ledger())))
+        problems += ledger.differences(*map(self._told, (bench.wanted, bench.ledger())))
         left = ledger.left_behind(nodedisk.upper(bench.node))
         problems += [f"left behind: {name}" for name in left if name not in wanted["left"]]
         own = bench.node.root / ledger.OWN
