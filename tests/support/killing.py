@@ -37,7 +37,10 @@ def carry_out(bench: Bench, point: Point, *, real: bool = False, whole: bool = T
         whole: the re-run goes on to the end, not only to that of the stage.
     """
     began = time.monotonic()
-    bench.stage = point.stop.stage if not whole and point.stop.stage in bench.ends else 0
+    # A controller that lives goes on by itself where it can, beyond that stage.
+    alone = point.who == CONTROLLER or (point.who == NODE and not real)
+    limited = alone and not whole and point.stop.stage in bench.ends
+    bench.stage = point.stop.stage if limited else 0
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
         problems.clear()
