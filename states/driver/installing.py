@@ -35,14 +35,14 @@ class Installation:
     @property
     def installs(self) -> bool:
         # What the installer leaves behind may be what the packages had put there.
-        return bool(self.fields & {"packages", "installer"}) or (
+        return bool(self.fields & {"packages", "missing", "installer"}) or (
             "library" in self.fields and not repairs.explain(self.seen.library, self.seen.damaged)
         )
 
     @property
     def again(self) -> bool:
         # The packages may be right and only a file of theirs be wrong.
-        return "packages" not in self.fields
+        return not self.fields & {"packages", "missing"}
 
     @property
     def remove(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Installation:
             )
         elif "broken" in self.fields:
             yield scripts.settle()
-        if self.fields & {"held", "packages", "library"} and self.hold:
+        if self.fields & {"held", "packages", "missing", "library"} and self.hold:
             yield scripts.hold_all()
 
     def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
@@ -114,7 +114,7 @@ class Installation:
                 dkms=self.dkms,
                 roll_back=self.written,
             )
-        if self.fields & {"held", "packages", "library"} and self.hold:
+        if self.fields & {"held", "packages", "missing", "library"} and self.hold:
             yield rpmscripts.hold_all(manager, self.remove)
 
     def _before(self) -> Iterator[Step]:

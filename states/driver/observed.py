@@ -66,6 +66,7 @@ class Observed:
     installer: bool  # NVIDIA's .run installer put a driver here
     operator: bool  # the GPU Operator's driver container runs here
     pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
+    missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
     stream: str | None = None  # enabled stream of dnf's module nvidia-driver
@@ -83,6 +84,15 @@ class Apt:
     stream: str | None = None
     streams: tuple[str, ...] = ()
     twice: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+#: sh: name and version of what installed packages want at that version, and do not have.
+_UNMET = r"""unmet() {
+  apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
+    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1 \3/p' | sort -u
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +123,14 @@ class AskApt(Ask[Apt]):
             more = f' [ "$s" != 1 ] || {{{more} }};'
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
-            f"{KEPT}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
-            f'm=$(kept driver-members "{APT_KEY}" members)\n'
+            f"{KEPT}{_UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
+            f'm=$(kept driver-members "{APT_KEY}" members); u=$(kept driver-unmet "{APT_KEY}" unmet)\n'
             's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
             '[ -n "${GPUSTATE_IMAGE-}" ] || r="/boot/vmlinuz-${KERNEL_RELEASE-$(uname -r)}"\n'
             "for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\\**) continue;; esac\n"
             f'  [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k";{more} done\n'
-            'printf "%s\\n=offers\\n" "$m"\n'
+            'printf "%s\\n=missing\\n%s\\n=offers\\n" "$m" "$u"\n'
             # A package with the branch in its name may have another name in the next branch.
             'for p in $m; do case $p in *\\|*\\|*\\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac\n'
             f'  case $p in *-[0-9][0-9][0-9]) p=${{p%-*}}; n="$n $p";; esac; for b in {" ".join(map(str, drivernames.KNOWN_BRANCHES))}; do\n'
@@ -136,8 +146,14 @@ class AskApt(Ask[Apt]):
                 for name, found in said.offers.items()
             }
             return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
-        listed, _, offers = answer.text.partition("=offers\n")
-        return Apt(dpkg.parse_query(listed), aptsources.parse_policy(offers))
+        head, _, offers = answer.text.partition("=offers\n")
+        listed, _, rows = head.partition("=missing\n")
+        pairs = (row.partition(" ")[::2] for row in rows.splitlines())
+        return Apt(
+            dpkg.parse_query(listed),
+            aptsources.parse_policy(offers),
+            missing=tuple(f"{n} {v}" for n, v in pairs if driverset.is_member(n, v)),
+        )
 
     def stand_in(self) -> Apt:
         return Apt({}, {})

@@ -81,6 +81,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         ),
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
+        missing=apt.missing,
         damaged=damaged,
         stream=apt.stream,
         streams=apt.streams,

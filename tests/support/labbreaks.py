@@ -89,6 +89,12 @@ BREAKS = (
         "NVML 12",
     ),
     Break(
+        "driver-library-missing",
+        "driver",
+        sh("dpkg --purge --force-depends --force-remove-reinstreq libcuda1"),
+        "libcuda.so.1 is not installed",
+    ),
+    Break(
         "toolkit-missing",
         "container-toolkit",
         sh(

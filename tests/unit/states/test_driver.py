@@ -735,6 +735,16 @@ def test_apt_answers_with_packages_and_offers_in_one() -> None:
     assert apt.offers["libcuda1"] == (Offer("580.65.06-1", 700, ("http://x  Packages",)),)
 
 
+def test_what_the_drivers_packages_want_and_do_not_have_is_the_drivers_own() -> None:
+    out = (
+        "nvidia-smi|amd64|580.65.06-1|hi \n=missing\nlibcuda1 580.65.06-1\nvim-common 2:9.0-1\n"
+        "=offers\n"
+    )
+    apt = AskApt(()).parse(Answer(0, out.encode()))
+    assert apt.missing == ("libcuda1 580.65.06-1",)
+    assert list(apt.packages) == ["nvidia-smi"]
+
+
 LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
 
 
