@@ -158,6 +158,9 @@ class DcgmExporterRunning(State[Observed]):
         port = whole(self.listen.rpartition(":")[2]) or 0
         if not 0 < port < 65536:
             raise ValueError(f"listen: {self.listen!r} has no port of 1 to 65535")
+        numbers = self.listen.rpartition(":")[0].split(".")
+        if any((whole(number or "0") or 0) > 255 for number in numbers):
+            raise ValueError(f"listen: {self.listen!r} has no IPv4 address before its port")
         return self
 
     def _counters(self) -> tuple[dcgm.Counter, ...]:

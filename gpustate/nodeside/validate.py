@@ -17,6 +17,7 @@ Sources:
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import json
 import os
@@ -285,7 +286,12 @@ def main() -> int:
         try:
             return report(validator.prove_at_boot() if options.boot else validator.prove())
         except OSError as error:
-            print(f"the proof could not be kept: {error}; make room below {validator.state}")
+            move = (
+                f"make room below {validator.state}"
+                if error.errno in (errno.ENOSPC, errno.EDQUOT)
+                else "move away what is in the place of a folder or file there, or mount it read-write"
+            )
+            print(f"the proof could not be kept: {error}; {move}")
             return EXIT_UNUSABLE
 
 

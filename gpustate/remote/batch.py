@@ -243,6 +243,7 @@ def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
     missing = [number for number in range(count) if number not in found]
     if missing:
         raise ProbeError(
-            f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)"
+            f"the answer lacks {len(missing)} of {count} parts (the probe was cut short)",
+            fix="see whether the node is out of memory or of room for sh's here-documents (df /tmp /run), then try again",
         )
     return tuple(found[number] for number in range(count))

@@ -47,6 +47,8 @@ Before={" ".join(_AFTER_US)}
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh {folder}/restore {folder}/layout
+# What runc takes a container's devices from; the rule of dev-char runs when the module is loaded, before these are there.
+ExecStartPost=-/bin/sh -c '[ ! -e /etc/udev/rules.d/71-nvidia-dev-char.rules ] || exec nvidia-ctk system create-dev-char-symlinks --create-all'
 TimeoutStartSec=600
 
 [Install]
