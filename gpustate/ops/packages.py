@@ -16,7 +16,16 @@ Sources:
     apt-pkg/deb/dpkgpm.cc (hooks). proc(5): /proc/locks.
 """
 
-PACKAGES = r"""
+#: Defines ``unmet``: name and version of what installed packages want at that version, and do not have.
+UNMET = r"""
+unmet() {
+  apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
+    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1 \3/p' | sort -u
+}
+"""
+PACKAGES = (
+    UNMET
+    + r"""
 apt_patience() { # seconds to wait for locks: the node's own setting, else 300
   [ -z "${APT_WAIT_S-}" ] || return 0
   w=; eval "$(apt-config shell w DPkg::Lock::Timeout 2>/dev/null)" || :
@@ -79,10 +88,7 @@ apt_fetch() { # words of an installation: all of it is here, and checked, before
   apt_gone "$@" && apt_room
 }
 apt_unmet() { # words of an installation: of their versions, what installed packages want and do not have, as NAME=VERSION
-  apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
-    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1=\3/p' | sort -u | while read -r w; do
-      case " $* " in *" ${w%%=*}="*) ;; *"=${w#*=} "*) echo "$w" ;; esac
-    done
+  unmet | while read -r p v; do case " $* " in *" $p="*) ;; *"=$v "*) echo "$p=$v" ;; esac; done
 }
 apt_gone() { # what is not named may not leave, unless MAY_GO says that it has been looked at
   [ -z "${MAY_GO-}" ] || return 0
@@ -139,3 +145,4 @@ apt_swap() { # words of an installation: done as a whole, or ROLLED is set and e
   return 1
 }
 """
+)

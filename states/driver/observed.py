@@ -16,6 +16,7 @@ from gpustate.model import device_nodes
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
+from gpustate.ops.packages import UNMET
 from gpustate.states.driver import rpmask
 from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
 
@@ -87,14 +88,6 @@ class Apt:
     missing: tuple[str, ...] = ()
 
 
-#: sh: name and version of what installed packages want at that version, and do not have.
-_UNMET = r"""unmet() {
-  apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
-    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1 \3/p' | sort -u
-}
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class AskApt(Ask[Apt]):
     """Installed packages of the driver, and offers for them, for other names and for kernel headers.
@@ -123,7 +116,7 @@ class AskApt(Ask[Apt]):
             more = f' [ "$s" != 1 ] || {{{more} }};'
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
-            f"{KEPT}{_UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
+            f"{KEPT}{UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
             f'm=$(kept driver-members "{APT_KEY}" members); u=$(kept driver-unmet "{APT_KEY}" unmet)\n'
             's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'
