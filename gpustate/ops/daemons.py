@@ -28,6 +28,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpustate.errors import ProbeError
 from gpustate.model.beforehand import shown
@@ -175,16 +176,29 @@ class RestartDaemon(RestartUnit):
 RUNNING = ("active", "reloading", "activating", "failed")
 
 
-def stopped(active: str, enabled: str) -> bool:
+class Service(Protocol):
+    """What an ask has found of a daemon's program and unit."""
+
+    @property
+    def program(self) -> str: ...
+    @property
+    def active(self) -> str: ...
+    @property
+    def enabled(self) -> str: ...
+
+
+def stopped(found: Service, restart: str) -> bool:
     """A service that is meant to run and does not; one that nobody has enabled is not missed.
 
     Args:
-        active: its ``ActiveState``.
-        enabled: its ``UnitFileState``. A masked one is missed: its state says that it is to serve.
+        found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
+            it is to serve.
+        restart: the state's parameter; a service that is somebody else's to restart is theirs to start.
     """
-    return enabled == "masked" or (
-        active in ("inactive", "failed") and enabled in ("enabled", "enabled-runtime")
-    )
+    if restart != "systemd" or not found.program:
+        return False
+    enabled = found.enabled in ("enabled", "enabled-runtime")
+    return found.enabled == "masked" or (found.active in ("inactive", "failed") and enabled)
 
 
 def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:

@@ -175,7 +175,7 @@ class ContainerdHandler(State[Observed]):
             digest=digest(files),
             lacks=lacks,
             read=self._read(found, files),
-            running=not (self._starts(found) and stopped(found.active, found.enabled)),
+            running=self.absent or not stopped(found, self.restart),
             version=found.version,
             root_path=found.started_with,
             files=files,
@@ -231,9 +231,6 @@ class ContainerdHandler(State[Observed]):
         if self.absent or found.served or found.active != "active":
             return True
         return not any(self.handler in files.get(path, "") for path in found.newer)
-
-    def _starts(self, found: Found) -> bool:
-        return self.restart == "systemd" and bool(found.program) and not self.absent
 
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.files, seen.root_path)

@@ -141,7 +141,7 @@ class CrioHandler(State[Observed]):
             files=found.files,
             lacks=lacks,
             read=self._read(found),
-            running=not (self._starts(found) and stopped(found.active, found.enabled)),
+            running=self.absent or not stopped(found, self.restart),
             version=found.version,
             found=found,
             problem=problem,
@@ -166,9 +166,6 @@ class CrioHandler(State[Observed]):
         if self.absent or found.served or found.active != "active":
             return True
         return not any(self.handler in found.files.get(path, "") for path in found.newer)
-
-    def _starts(self, found: Found) -> bool:
-        return self.restart == "systemd" and bool(found.program) and not self.absent
 
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.found)

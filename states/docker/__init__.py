@@ -131,7 +131,7 @@ class DockerRuntime(State[Observed]):
             text=found.text,
             ours=found.ours,
             read=read,
-            running=not (self._starts(found) and stopped(found.active, found.enabled)),
+            running=self.absent or not stopped(found, self.restart),
             version=found.version,
             found=found,
             problem=problem,
@@ -161,9 +161,6 @@ class DockerRuntime(State[Observed]):
             return False
         cdi = docker.cdi_holds(data, found.version)
         return self.enable_cdi is None or found.cdi in (None, cdi)
-
-    def _starts(self, found: Found) -> bool:
-        return self.restart == "systemd" and bool(found.program) and not self.absent
 
     def _edit(self, seen: Observed) -> Edit:
         if self.absent:
