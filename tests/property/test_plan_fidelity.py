@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -186,18 +187,18 @@ def possible(state: AnyState, seen: Any) -> Any:
         )
     if state.name == "container-toolkit":
         installed = {name for name, version in seen.versions.items() if version}
-        rows = tuple(f"{name}: /usr/bin/{name} is missing" for name in sorted(installed))
-        return replace(
-            seen,
-            held=tuple(name for name in seen.held if name in installed),
-            damaged=rows if seen.damaged else (),
-        )
+        held = tuple(name for name in seen.held if name in installed)
+        return damaged_files(replace(seen, held=held), installed)
     if state.name == "nouveau" and seen.hook_text is None:
         return replace(seen, hook_executable=False)
     if state.name == "persistenced" and not seen.has_gpus:
         return replace(seen, persistent={})
     if state.name in ("fabric-manager", "imex") and not (seen.package and seen.version):
-        return replace(seen, package=None, version=None, held=False)
+        seen = replace(seen, package=None, version=None, held=False)
+    if state.name == "dcgm":
+        return damaged_files(seen, seen.packages)
+    if state.name in ("dcgm-exporter", "fabric-manager"):
+        return damaged_files(seen, [seen.package] if seen.package and seen.version else [])
     if state.name == "nvlsm" and not seen.version:
         return replace(seen, version=None, held=False)
     if state.name in ("crio", "docker", "microk8s"):
@@ -211,6 +212,13 @@ def possible(state: AnyState, seen: Any) -> Any:
         if not seen.program:
             seen = replace(seen, active="", dump="", read=True, owed=False)
     return seen
+
+
+def damaged_files(seen: Any, installed: Iterable[str]) -> Any:
+    """Only files of installed packages are found damaged."""
+    names = (name for name in sorted(installed) if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", name))
+    rows = tuple(f"{name}: /usr/bin/{name} is missing" for name in names)
+    return replace(seen, damaged=rows if seen.damaged else ())
 
 
 def possible_runtime(state: AnyState, seen: Any) -> Any:
