@@ -256,9 +256,10 @@ class ContainerToolkit(State[Observed]):
             pinned = tuple((name, seen.target) for name in PACKAGES)
             written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
             yield ops.install(seen.manager, pinned, hold=self.hold, roll_back=written)
-        yield from ops.reinstall(
-            seen.manager, seen.damaged, seen.versions, after.versions, hold=self.hold
-        )
+        if "damaged" in plan.fields:
+            yield from ops.reinstall(
+                seen.manager, seen.damaged, seen.versions, after.versions, hold=self.hold
+            )
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
             yield ops.hold(seen.manager, PACKAGES, hold=self.hold)
 

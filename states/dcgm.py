@@ -253,9 +253,10 @@ class DcgmRunning(State[Observed]):
             )
         elif "held" in plan.fields:
             yield ops.hold(seen.manager, wanted.held)
-        yield from ops.reinstall(
-            seen.manager, seen.damaged, seen.packages, wanted.packages, hold=self.hold
-        )
+        if "damaged" in plan.fields:
+            yield from ops.reinstall(
+                seen.manager, seen.damaged, seen.packages, wanted.packages, hold=self.hold
+            )
         if "drop_in" in plan.fields and wanted.drop_in is not None:
             yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
         if plan.fields & {"drop_in", "packages", "old"}:

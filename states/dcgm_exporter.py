@@ -345,7 +345,7 @@ class DcgmExporterRunning(State[Observed]):
             )
         elif "held" in plan.fields and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
-        if seen.package:
+        if seen.package and "damaged" in plan.fields:
             there = {seen.package: seen.version}
             after = {wanted.package or "": wanted.version}
             yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)

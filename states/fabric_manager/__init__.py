@@ -267,7 +267,7 @@ class FabricManagerRunning(State[Observed]):
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(seen.manager, (wanted.package,))
-        if seen.package:
+        if seen.package and "damaged" in moved:
             there, after = {seen.package: seen.version}, {wanted.package or "": wanted.version}
             yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
         # A new package may bring the file anew.

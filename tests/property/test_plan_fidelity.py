@@ -231,7 +231,8 @@ def possible_runtime(state: AnyState, seen: Any) -> Any:
         if idle:
             found = replace(found, runtimes={})
         broken = "it is no JSON" if seen.text == "not JSON" else ""
-        seen = replace(seen, digest=digest, problem=broken)
+        # What cannot be read cannot be compared with what the service has read.
+        seen = replace(seen, digest=digest, problem=broken, read=seen.read or bool(broken))
     elif state.name == "crio":
         seen = replace(seen, digest=files_digest(found.files), files=found.files)
     elif seen.template is None:
