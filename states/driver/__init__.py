@@ -300,6 +300,8 @@ class DriverInstalled(DriverParameters):
                 "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first, or "
                 "set leftovers = 'uninstall'"
             )
+        if seen.barred and self.load:
+            return refusals.barred(seen)
         if seen.image:
             why = refusals.image(seen, self.version or self.branch, self.module_type)
             if why:

@@ -69,6 +69,7 @@ class Observed:
     pinned_away: tuple[str, ...] = ()  # versions of the driver that a pin forbids
     missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
+    barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
     stream: str | None = None  # enabled stream of dnf's module nvidia-driver
     streams: tuple[str, ...] = ()  # those there are
@@ -167,6 +168,11 @@ for b in "$SYS"/bus/pci/drivers/nouveau "$SYS"/bus/pci/drivers/nova-core "$SYS"/
 done
 n=; { read -r n <"$SYS/module/nvidia_drm/refcnt"; } 2>/dev/null && [ "$n" != 0 ] && echo "drm=$n"
 n=; { read -r n </run/gpustate/driver-in-use; } 2>/dev/null && echo "in_use=$n"
+set --; for f in /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf; do
+  case $f in /etc/*) ;; *) [ ! -e "/etc/modprobe.d/${f##*/}" ] || continue ;; esac
+  [ ! -f "$f" ] || set -- "$@" "$f"
+done
+[ $# = 0 ] || grep -nHE '^[[:space:]]*install[[:space:]]+nvidia([_-](uvm|modeset))?[[:space:]]+(/usr)?(/bin/)?(false|true)[[:space:]]*$' "$@" | sed 's/^/barred=/'
 if [ -r /var/lib/gpustate/driver.stopped ]; then while read -r n; do echo "stopped=$n"; done </var/lib/gpustate/driver.stopped; fi
 for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
   [ -e "$f" ] || continue
@@ -202,6 +208,7 @@ class Live:
     secure_boot: SecureBoot = SecureBoot()
     build_errors: Mapping[str, str] | None = None
     device_nodes: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +234,7 @@ class AskLive(Ask[Live]):
             library=library.group(1) if library else None,
             installer="installer" in keys,
             operator="operator" in keys,
+            barred=tuple(keys.get("barred", [])),
             in_use=_first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),

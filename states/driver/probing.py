@@ -83,6 +83,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
         damaged=damaged,
+        barred=live.barred,
         stream=apt.stream,
         streams=apt.streams,
         stream_kept=kept,
