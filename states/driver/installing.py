@@ -58,9 +58,15 @@ class Installation:
         # Pin and stream decide what the packages pull in; other files wait until all is downloaded.
         yield from files.write(self.wanted, early)
         rest = self.fields & files.PATHS.keys() - early
-        yield from self._rpm(rest) if is_rpm(self.seen.manager) else self._apt(rest)
-        if "damaged" in self.fields:
-            yield repairs.files(self.seen.damaged)
+        seen, damaged = self.seen, self.seen.damaged if "damaged" in self.fields else ()
+        if is_rpm(seen.manager):
+            yield from self._rpm(rest)
+            there, wanted = seen.packages, self.wanted.packages
+            yield from ops.reinstall(seen.manager, damaged, there, wanted, hold=self.hold)
+        else:
+            yield from self._apt(rest)
+            if damaged:
+                yield repairs.files(damaged)
 
     def _apt(self, rest: frozenset[str]) -> Iterator[Step]:
         if self.installs:

@@ -10,9 +10,14 @@ from gpustate.model import device_nodes
 from gpustate.model.package_files import PackageFiles, packages_of
 
 _LIBRARIES = tuple(
-    f"/usr/lib/*-linux-gnu/{folder}{name}.so.*"
-    for folder in ("", "nvidia/current/")
+    f"/usr/{folder}/{name}.so.*"
+    for folder in ("lib/*-linux-gnu", "lib/*-linux-gnu/nvidia/current", "lib64")
     for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+)
+#: Names of NVIDIA's repositories for RHEL and for SUSE.
+_RPMS = (
+    *("nvidia-driver-cuda", "nvidia-driver-cuda-libs", "libnvidia-ml"),
+    *(f"nvidia-compute{part}-G{g}" for part in ("", "-utils") for g in ("06", "07")),
 )
 #: The files of the driver without which no program reaches a GPU.
 FILES = PackageFiles(
@@ -21,6 +26,7 @@ FILES = PackageFiles(
         *("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "libnvidia-compute"),
         *("libnvidia-compute-[0-9]*", "nvidia-smi", "nvidia-modprobe", "nvidia-persistenced"),
         *("nvidia-utils-[0-9]*", "nvidia-compute-utils-[0-9]*"),
+        *_RPMS,
     ),
     (
         *_LIBRARIES,
@@ -35,7 +41,7 @@ def explain(library: str | None, damaged: tuple[str, ...]) -> bool:
 
 
 def files(damaged: tuple[str, ...]) -> ops.Run:
-    """Make the links anew; where that is not enough, unpack the packages again at their own versions."""
+    """Make the links anew; where that is not enough, let apt unpack the packages again at their own versions."""
     return ops.Run(
         f"{FILES.checked()}"
         'ldconfig; s=$(checked); [ -n "$s" ] || { effect linked; exit 0; }\n'

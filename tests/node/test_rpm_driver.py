@@ -214,6 +214,15 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     trial.upgrade()
     trial.is_whole(NEW, opened)
 
+    # Both in packages whose names are others on RHEL and on SUSE.
+    lost = trial.said("ls /usr/lib/*-linux-gnu/libcuda.so.5*; which nvidia-smi").split()
+    assert len(lost) == 2
+    trial.said(f"rm {' '.join(lost)}")
+    assert all(path in str(trial.run("drift", new, status=2)) for path in lost)
+    assert "changed=1" in trial.summary("apply", new)
+    assert trial.said(f"rpm -qf {' '.join(lost)} | xargs rpm -V") == ""
+    assert "changed=0" in trial.summary("apply", new)
+
     trial.said("rpm -e --nodeps libnvidia-ml")
     trial.run("drift", new, status=2)
     assert "changed=1" in trial.summary("apply", new)
