@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpustate.errors import ProbeError
-from gpustate.model.beforehand import APT_KEY, KEPT, shown, unit_files
+from gpustate.model.beforehand import APT_KEY, KEPT, RPM_KEY, shown, unit_files
 from gpustate.text import dpkg, rpm, systemd
 
 T = TypeVar("T")
@@ -233,15 +233,6 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
         return {}
 
 
-#: What dnf's and zypper's answers depend on.
-RPM_FILES = (
-    "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
-    "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
-    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
-    "/var/lib/gpustate-bundle/repos.d/*.repo"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
     """Every version of some packages that the configured repositories offer, best first.
@@ -256,19 +247,15 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
         names = " ".join(shlex.quote(name) for name in self.names)
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
         return (
-            f"{rpm.FAMILY}\n"
-            f'{KEPT}case $pm in dnf|zypper) ;; *) kept offers-{kept} "{APT_KEY}" apt-cache madison {names} 2>/dev/null || :; exit 0 ;; esac\n'
-            f"k=$(stat -c '%n %s %Y %i' {RPM_FILES} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
-            f"c=$G/cache/offers-{kept}; echo {_RPM}$pm\n"
-            '[ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ] && { tail -n +2 "$c"; exit 0; }\n'
-            "case $pm in\n"
-            "dnf) o=$(timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
-            f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} 2>/dev/null) || exit 0 ;;\n"
-            f"*) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names} 2>/dev/null); "
+            f"{rpm.FAMILY}\n{KEPT}offered() {{ case $pm in\n"
+            "dnf) timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
+            f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} ;;\n"
+            f"zypper) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names}); "
             # 104: none of the names is known.
-            "case $? in 0|104) ;; *) exit 0 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
-            "printf '%s\\n' \"$o\"\n"
-            '[ ! -d "${c%/*/*}" ] || { mkdir -p "${c%/*}" && printf \'%s\\n\' "$k" "$o" >"$c.$$" && mv -f "$c.$$" "$c"; }; :'
+            "case $? in 0|104) ;; *) return 1 ;; esac; printf '%s\\n' \"$o\" | grep '<solvable ' || : ;;\n"
+            f"*) apt-cache madison {names} ;; esac; }} 2>/dev/null\n"
+            f'case $pm in dnf|zypper) echo {_RPM}$pm; kept offers-{kept} "{RPM_KEY}" offered ;;\n'
+            f'*) kept offers-{kept} "{APT_KEY}" offered ;; esac; :'
         )
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:

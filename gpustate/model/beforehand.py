@@ -32,6 +32,14 @@ _APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
 _RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
 #: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
 APT_KEY = f"${{APT_KEY-{_APT}}}"
+_RPM_FILES = (
+    "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
+    "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
+    "/var/lib/gpustate-bundle/repos.d/*.repo"
+)
+#: sh: what dnf's and zypper's answers depend on, likewise.
+RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
 #: runs it otherwise. Only the answer of a command that ended well is kept.
@@ -117,4 +125,4 @@ END
 fi
 """.replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
 
-__all__ = ["APT_KEY", "KEPT", "prelude", "refers", "release", "shown", "unit_files"]
+__all__ = ["APT_KEY", "KEPT", "RPM_KEY", "prelude", "refers", "release", "shown", "unit_files"]

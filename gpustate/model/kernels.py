@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import KEPT
 from gpustate.text import certificates, grub
 from gpustate.text.dpkg import version_key
 
@@ -87,8 +88,9 @@ half() { # kernel module
 # is kept, by the file's size, time and inode.
 _SCRIPT = (
     DKMS_HALF
+    + KEPT
     + r"""
-run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"; dir=/var/lib/gpustate/cache
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
 about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*|sig_key:*) printf '%s\n' "$l";; esac; done; }
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
@@ -102,10 +104,7 @@ one() {
   [ -e "$p" ] && ! half "$k" "$p" || return 0
   printf 'module: %s\n' "$p"
   case $p in *.ko) about "$p"; return 0;; esac
-  s=$(stat -L -c '%n %s %Y %i' "$p"); c=$dir/about-$k
-  { IFS= read -r o <"$c"; } 2>/dev/null && [ "$o" = "$s" ] && { cat "$c"; return 0; }
-  t=$(about "$p"); printf '%s\n' "$t"
-  [ -d "${dir%/*}" ] && mkdir -p "$dir" && printf '%s\n%s\n' "$s" "$t" >"$c.$$" && mv -f "$c.$$" "$c"
+  kept "about-$k" "$(stat -L -c '%n %s %Y %i' "$p")" about "$p"
   return 0
 }
 seen=

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpustate import PciGpu
 from gpustate.model import device_nodes
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import APT_KEY, KEPT
+from gpustate.model.beforehand import APT_KEY
 from gpustate.model.holders import Holder
 from gpustate.ops.packages import UNMET
 from gpustate.states.driver import rpmask
@@ -117,7 +117,7 @@ class AskApt(Ask[Apt]):
             more = f' [ "$s" != 1 ] || {{{more} }};'
         return (
             f'n=; [ -r /etc/os-release ] && . /etc/os-release; case "${{ID-}}" in {cases} esac\n'
-            f"{KEPT}{UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
+            f"{UNMET}members() {{ m=$(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' 2>/dev/null) && printf '%s\\n' \"$m\" | {{ grep -E '{driverset.MEMBER_ERE}' || :; }}; }}\n"
             f'm=$(kept driver-members "{APT_KEY}" members); u=$(kept driver-unmet "{APT_KEY}" unmet)\n'
             's=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done\n'
             'r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done\n'

@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.model.asks import RPM_FILES
+from gpustate.model.beforehand import KEPT, RPM_KEY
 from gpustate.text import driverset, kernelnames, rpm
 from gpustate.text.dpkg import Candidate, Package
 
@@ -73,7 +73,7 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
     kept = hashlib.sha256(f"{dnf}{zypper}{more}".encode()).hexdigest()[:16]
     installed = " ".join(map(shlex.quote, _INSTALLED))
     return (
-        f"{rpm.FAMILY}\n"
+        f"{rpm.FAMILY}\n{KEPT}"
         'case $pm in dnf|zypper) ;; *) pm= ;; esac; if [ -n "$pm" ]; then\n'
         f"echo {MARK}$pm; m=$(rpm -qa --qf '{rpm.QUERY_FORMAT}' {installed} 2>/dev/null); echo \"$m\"; echo =locks\n"
         "case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null\n"
@@ -81,20 +81,17 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
         "i=$(echo \"$m\" | sed -n 's/|.*//p' | sort -u | tr '\\n' ' '); r=/boot/vmlinuz-$(uname -r)\n"
         '[ -z "${GPUSTATE_IMAGE-}" ] || r=\n'
         'f=; for k in /boot/vmlinuz-* $r; do [ "${k%\\*}" = "$k" ] && f="$f ${k##*-}"; done\n'
-        f"k=$( {{ echo \"$i $f\"; stat -c '%n %s %Y %i' {RPM_FILES}; }} 2>/dev/null | sha256sum); k=${{k%% *}}\n"
-        f"c=$G/cache/driver-{kept}\n"
-        'if [ -r "$c" ] && read -r w <"$c" && [ "$w" = "$k" ]; then tail -n +2 "$c"; else o=; s=0; case $pm in\n'
+        "offered() { s=0; case $pm in\n"
         'dnf) q="timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f\n'
-        "  o=$($q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' "
-        f"{dnf} $i 2>/dev/null) || s=1\n"
-        f'  t=$($q module list {MODULE} 2>/dev/null | awk \'$1 == "{MODULE}" {{ print "=stream " $2 }}\'); set +f; o="$o\n$t" ;;\n'
+        "  $q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' "
+        f"{dnf} $i || s=1\n"
+        f'  $q module list {MODULE} | awk \'$1 == "{MODULE}" {{ print "=stream " $2 }}\' ;;\n'
         f"*) n=\"{zypper}\"; for f in $(echo $f | tr ' ' '\\n' | sort -u); do n=\"$n {more}\"; done\n"
-        "  o=$(timeout -k 2 60 ${ZYPPER:-zypper} -x -n --no-refresh search -s -t package --match-exact $n $i 2>/dev/null)\n"
+        "  o=$(timeout -k 2 60 ${ZYPPER:-zypper} -x -n --no-refresh search -s -t package --match-exact $n $i)\n"
         # 104: none of the names is known.
-        "  case $? in 0|104) ;; *) s=1 ;; esac; o=$(printf '%s\\n' \"$o\" | grep '<solvable ') ;; esac\n"
-        "printf '%s\\n' \"$o\"\n"
-        '[ $s != 0 ] || [ ! -d "${c%/*/*}" ] || { mkdir -p "${c%/*}" && printf \'%s\\n\' "$k" "$o" >"$c.$$" && mv -f "$c.$$" "$c"; }\n'
-        "fi; else\n"
+        "  case $? in 0|104) ;; *) s=1 ;; esac; printf '%s\\n' \"$o\" | grep '<solvable ' ;; esac; return $s; } 2>/dev/null\n"
+        f'kept driver-{kept} "$i $f {RPM_KEY}" offered || :\n'
+        "else\n"
     )
 
 
