@@ -28,11 +28,12 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import GpustateError, PolicyError, UsageError
+from gpustate.model import listeners
 from gpustate.model.asks import Shell
 from gpustate.model.beforehand import shown
 from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.model.package_files import PackageFiles
-from gpustate.text import dcgm, dpkg
+from gpustate.text import dcgm, dpkg, keyed
 from gpustate.text.dcgm import packages, scraping, services, shipped
 from gpustate.text.numbers import whole
 
@@ -54,7 +55,7 @@ case $m in ''|0) ;; *)
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
   tr '\\0' '\\n' <"/proc/$m/environ" | grep '^{services.DIGEST}=';;
 esac
-:"""
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Observed:
     image: bool = False
     manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
+    taken: tuple[str, ...] = ()  # who else has its port
 
 
 _WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
@@ -187,7 +189,9 @@ class DcgmExporterRunning(State[Observed]):
         unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
         counters, damaged = node.own_text(COUNTERS_PATH), node.ask(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
-        keys = _keys(node.shell(_LOOK).stdout)
+        port = "" if self.absent else listeners.script(self._place[1])
+        looked = node.shell(f"{_LOOK}{port}:").stdout
+        keys = _keys(looked)
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(ask) if self.scrape and not self.absent else None
         there = [one for one in found.values() if one.installed]
@@ -223,6 +227,9 @@ class DcgmExporterRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             damaged=damaged,
+            taken=listeners.others(
+                keyed.lists(looked).get("listener", ()), self.listen.rpartition(":")[0], UNIT
+            ),
         )
 
     def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -314,6 +321,11 @@ class DcgmExporterRunning(State[Observed]):
         if self.job_mapping and seen.jobs not in (None, "dir"):
             return (
                 f"{self.job_mapping} is there and no folder; remove it, or name another job_mapping"
+            )
+        if seen.taken:
+            return (
+                f"port {self._place[1]} is taken by {', '.join(seen.taken[:3])}; stop that, or give the exporter "
+                "another port with listen"
             )
         return None
 

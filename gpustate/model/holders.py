@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpustate.model.asks import Answer, Ask
 from gpustate.text.numbers import whole
@@ -53,8 +53,20 @@ class Holder:
 
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
-#: Capabilities first, then processes: ``pid|command|uid|user|hostname|cgroup|files...``.
-_HOLDERS = r"""
+#: Defines ``who PID``: prints ``pid|command|uid|user|hostname|cgroup``, and fails where it has ended.
+WHO = r"""
+who() {
+  c=; { read -r c <"/proc/$1/comm"; } 2>/dev/null || return 1
+  g=; while read -r x; do g=$x; done <"/proc/$1/cgroup"
+  u=$(stat -c '%u|%U' "/proc/$1"); h=
+  case $g in *pod*) { read -r h <"/proc/$1/root/etc/hostname"; } 2>/dev/null;; esac
+  printf '%s' "$1|$c|$u|$h|$g"
+}
+"""
+#: Capabilities first, then processes: what ``who`` prints, and files.
+_HOLDERS = (
+    WHO
+    + r"""
 for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
   [ -r "$f" ] || continue
   while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "cap=$v ${f#*/capabilities/}"; done <"$f"
@@ -63,11 +75,8 @@ find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h %l\n' 2>/dev/null | sort 
   p=; l=
   told() {
     [ -n "$p" ] || return 0
-    c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null || return 0
-    g=; while read -r x; do g=$x; done <"/proc/$p/cgroup"
-    u=$(stat -c '%u|%U' "/proc/$p"); h=
-    case $g in *pod*) { read -r h <"/proc/$p/root/etc/hostname"; } 2>/dev/null;; esac
-    echo "holder=$p|$c|$u|$h|$g|$l"
+    w=$(who "$p") || return 0
+    echo "holder=$w|$l"
   }
   while read -r d f; do
     d=${d%/fd}; d=${d#/proc/}
@@ -77,6 +86,7 @@ find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h %l\n' 2>/dev/null | sort 
   told
 }
 :"""
+)
 _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 
@@ -102,22 +112,32 @@ class AskHolders(Ask[tuple[Holder, ...]]):
         return ()
 
 
-def _holder(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[Holder]:
+def holder(text: str) -> Holder | None:
+    """What ``who`` printed; ``None`` where that is not it."""
     parts = text.split("|")
     number = whole(parts[0])
-    if number is None or len(parts) < 7:
-        return
+    if number is None or len(parts) < 6:
+        return None
     command, uid, user, host, cgroup = parts[1:6]
-    files = "|".join(parts[6:]).split()
-    gpus = {whole(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file}
-    minors = {whole(file.rpartition("nvidia-cap")[2]) for file in files if "/nvidia-caps/" in file}
     match = _POD.search(cgroup)
-    yield Holder(
+    return Holder(
         pid=number,
         command=command,
         user=uid if user == "UNKNOWN" else user,
         unit=cgroup.rpartition("/")[2],
         pod=(host or match[1]) if match else "",
+    )
+
+
+def _holder(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[Holder]:
+    one, rest = holder(text), text.split("|")[6:]
+    if one is None or not rest:
+        return
+    files = "|".join(rest).split()
+    gpus = {whole(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file}
+    minors = {whole(file.rpartition("nvidia-cap")[2]) for file in files if "/nvidia-caps/" in file}
+    yield replace(
+        one,
         gpus=tuple(sorted(gpu for gpu in gpus if gpu is not None)),
         parts=tuple(sorted(caps[one] for one in minors if one is not None and one in caps)),
     )

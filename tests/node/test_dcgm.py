@@ -87,6 +87,18 @@ def test_installed_scraped_damaged_repaired_and_taken_away(
     assert node12.run("apt-mark showhold").stdout.count("datacenter-gpu-manager") == 5
     assert unchanged(site.on_policy("apply"))
 
+    # Who took the port while the exporter was down is named, before anything is started.
+    node12.run("systemctl stop nvidia-dcgm-exporter")
+    node12.run("systemd-run --quiet --unit=squat python3 -m http.server 9400")
+    node12.run("until ss -ltnH | grep -q :9400; do sleep 0.2; done")
+    told = json.dumps(site.on_policy("apply", code=5))
+    assert re.search(
+        r"port 9400 is taken by pid \d+ \(python3, user root, unit squat.service\)", told
+    )
+    node12.run("systemctl stop squat")
+    assert changes(site.on_policy("apply"), "dcgm-exporter") >= {"active"}
+    assert unchanged(site.on_policy("apply"))
+
     # Divided GPUs are told of by their instances.
     site.say(more=', get("mig")(config="all-3g.40gb")')
     site.on_policy("apply")

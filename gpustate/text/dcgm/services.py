@@ -117,12 +117,12 @@ def listening(table: str, port: int) -> tuple[str, ...]:
             continue
         address, _, number = parts[1].partition(":")
         if hexadecimal(number) == port:
-            found.add(_address(address))
+            found.add(address_of(address))
     return tuple(sorted(found))
 
 
-def _address(text: str) -> str:
-    """The kernel writes each 32 bits in the machine's own order: little-endian."""
+def address_of(text: str) -> str:
+    """An address of those rows. The kernel writes each 32 bits in the machine's own order: little-endian."""
     try:
         raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
         found = ipaddress.ip_address(raw)

@@ -51,6 +51,7 @@ class World:
         self.leaves_out: str = ""
         self.program = self.made = False
         self.unit_of_package = True
+        self.listeners: list[str] = []
         settings: dict[str, Any] = {
             "candidates": {NAME: [("4.8.3-1", "vendor"), ("4.8.2-1", "vendor")]},
             "answers": {"GpuFacts": NVML, "FileStats": self.stats},
@@ -80,6 +81,7 @@ class World:
             command = self.read[0].rpartition("ExecStart=")[2].partition("\n")[0]
             mark = self.read[0].partition(f"{services.DIGEST}=")[2].partition("\n")[0]
             lines += [f"words={command}", f"{services.DIGEST}={mark}"]
+        lines += [f"listener={row}" for row in self.listeners]
         return 0, "\n".join(lines) + "\n"
 
     def scrape(self, fake: FakeNode) -> tuple[int, str]:
@@ -222,6 +224,21 @@ def test_what_cannot_be_is_refused_with_the_next_move(
     reason = state.refuse(state.probe(world.node))
     assert reason is not None
     assert said in reason
+
+
+def test_a_port_that_somebody_else_has_is_refused_with_who_has_it() -> None:
+    world, state = World(), build(DcgmExporterRunning, {"listen": "127.0.0.1:9400"})
+    world.listeners = ["0200007F:24B8|7|nc|0|root||0::/a.scope"]
+    assert state.refuse(state.probe(world.node)) is None, "another address"
+    world.listeners = [f"00000000:24B8|9|dcgm-exporter|0|root||0::/system.slice/{UNIT}"]
+    assert state.refuse(state.probe(world.node)) is None, "the exporter itself"
+    world.listeners = ["00000000:24B8|812|nginx|0|root||0::/system.slice/nginx.service"]
+    assert state.refuse(state.probe(world.node)) == (
+        "port 9400 is taken by pid 812 (nginx, user root, unit nginx.service); stop that, or give the "
+        "exporter another port with listen"
+    )
+    gone = build(DcgmExporterRunning, {"ensure": "absent"})
+    assert gone.refuse(gone.probe(world.node)) is None
 
 
 def test_a_counters_file_of_ones_own_is_read_once_and_travels_along(tmp_path: Path) -> None:

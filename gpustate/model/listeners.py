@@ -1,0 +1,61 @@
+"""Who listens on a TCP port that a service of ours is to have.
+
+A service whose port is taken says so in its own log, after a start that systemd counts as good; who has
+the port is in nobody's log.
+
+Sources:
+    proc(5): net/tcp, fd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpustate.model.holders import WHO, holder
+from gpustate.text.dcgm import services
+
+#: While the process ``$m`` itself has the port, that is all that is looked at.
+_SCRIPT = (
+    WHO
+    + r"""
+grep -sh ':@PORT@ [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6 | while read -r _ a _ _ _ _ _ _ _ i _; do
+  s="socket:\[$i\]"
+  case ${m:-0} in 0) ;; *) [ -z "$(find "/proc/$m/fd" -lname "$s" 2>/dev/null)" ] || continue;; esac
+  q=$(find /proc/[0-9]*/fd -lname "$s" -printf '%h\n' 2>/dev/null | sort -u)
+  [ -n "$q" ] || echo "listener=$a"
+  for f in $q; do f=${f%/fd}; w=$(who "${f#/proc/}") && echo "listener=$a|$w"; done
+done
+"""
+)
+
+
+def script(port: int) -> str:
+    """Print ``listener=...`` for each process that listens on a port, but for the process ``$m``."""
+    return _SCRIPT.replace("@PORT@", f"{port:04X}")
+
+
+def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
+    """Who keeps a service from its address, in words.
+
+    Args:
+        rows: what :func:`script` printed, without ``listener=``.
+        host: IPv4 address it is to listen on; empty: every one.
+        unit: of the service, which does not stand in its own way.
+    """
+    return tuple(dict.fromkeys(_others(rows, host, unit)))
+
+
+def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
+    for row in rows:
+        address, _, rest = row.partition("|")
+        found = services.address_of(address.partition(":")[0])
+        one = holder(rest)
+        every = host == "" or (host == "0.0.0.0" and ":" not in found)
+        if every or found in (services.EVERYWHERE, host):
+            if one is None:
+                yield "a process that cannot be seen from here"
+            elif one.unit != unit:
+                yield one.who
+
+
+__all__ = ["others", "script"]
