@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
-from gpustate.model.file_asks import noted
+from gpustate.model.file_asks import apart, noted
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.gpu_labels import look
 from gpustate.model.quarantine import AskQuarantine, unseen
@@ -79,10 +79,10 @@ class GpuLabels(State[Observed]):
         problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
         config_text = node.read_text(self.config_path)
         files = node.read_texts(f"{FOLDER}/*")
-        text, otherwise = files.get(PATH), node.otherwise(PATH)
+        owner, text = apart(node.own_text(PATH))
         listed = None if text is None else labels.as_text(labels.parse(text))
         now = Observed(
-            text=noted(otherwise, listed) if listed else listed,
+            text=noted(owner, listed) if listed else listed,
             wanted=None,
             rival=_rival(files),
             image=facts.image,

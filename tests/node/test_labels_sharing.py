@@ -108,6 +108,13 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     assert "gpu.count=2" in node.run(f"cat {FEATURES}/gpustate").stdout
     assert node.run(modes).stdout == "Exclusive_Process\n" * 2
 
+    file = f"{FEATURES}/gpustate"
+    for made in ("mkfifo", "mkdir", "ln -s /nowhere"):
+        node.run(f"rm {file}; {made} {file}")
+        assert f"{file} is a" in gpustate("plan", whole, *inventory, "-o", "json", code=5).out
+        node.run(f"rm -d {file}; touch {file}")
+    gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
+
     gpustate("remove", alone, *inventory, "--yes", "-o", "json", code=0)
     assert node.run(modes).stdout == "Default\n" * 2
     left = node.run(

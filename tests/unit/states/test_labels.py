@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpustate import NodeFacts, PciGpu
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer
+from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.model.gpu_labels import AskMachine, Machine
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
@@ -117,6 +118,13 @@ def test_gfd_s_own_file_beside_it_is_refused() -> None:
     fake.files[f"{FOLDER}/gfd"] = "nvidia.com/gpu.product=X\n"
     fake.files[f"{FOLDER}/.hidden"] = "nvidia.com/gpu.product=X\n"
     assert f"{FOLDER}/gfd has labels" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+
+
+def test_what_is_no_file_at_its_place_is_refused() -> None:
+    fake = node()
+    fake.answers["FileStats"] = {PATH: FileStat("link", 0o777, 0, 0, 9, target="/nowhere")}
+    with pytest.raises(RefusedError, match="gpustate is a symbolic link to /nowhere"):
+        GpuLabels().probe(fake)
 
 
 def test_a_driver_that_does_not_answer_leaves_the_file_alone() -> None:
