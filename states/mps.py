@@ -27,6 +27,7 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.asks import ShippedFile
+from gpustate.model.file_asks import ODD, FileStat, refuse_odd
 from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
 from gpustate.text import dpkg, keyed, mps
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
@@ -41,6 +42,9 @@ CONTROL = "/usr/bin/nvidia-cuda-mps-control"
 SMI = "/usr/bin/nvidia-smi"
 #: Debian and NVIDIA's repository for it keep MPS apart from the driver; Ubuntu and RPM do not.
 PACKAGE = "nvidia-cuda-mps"
+#: What the daemon and its servers make in their two folders.
+PIPES = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
+LOGS = ("control.log", "server.log")
 _PROGRAM = ShippedFile("mps_proof.py", "gpustate.nodeside", "mps_proof.py")
 
 
@@ -65,6 +69,9 @@ class Observed:
     systemd: bool = True
     image: bool = False
     manager: str = "apt"
+    folder: str = (
+        ""  # owner and mode of the pipe folder, where other users cannot get at the daemon
+    )
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -91,7 +98,7 @@ class MpsRunning(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     stable: ClassVar[tuple[str, ...] | None] = (
-        *("unit_text", "active", "at_boot", "threads", "exclusive", "proven"),
+        *("unit_text", "active", "at_boot", "threads", "exclusive", "proven", "folder"),
     )
 
     clients: Annotated[int, Field(ge=1, le=MPS_MOST)] | None = None
@@ -107,10 +114,14 @@ class MpsRunning(State[Observed]):
         unit_text = node.own_text(UNIT_PATH)
         units = node.units(UNIT, "kubelet.service")
         nvml = node.ask(GpuFacts())
-        said = node.shell(_look(self.pipe_folder))
+        folders = () if self.absent else (self.pipe_folder, self.log_folder)
+        said = node.shell(_look(self.pipe_folder, folders))
+        pipes = node.stats(self.pipe_folder).get(self.pipe_folder)
         package = node.packages(PACKAGE).get(PACKAGE)
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
         keys = keyed.lists(said.stdout)
+        for row in keys.get("odd", []):
+            refuse_odd(row)
         unit = units.get(UNIT)
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
@@ -138,6 +149,7 @@ class MpsRunning(State[Observed]):
             systemd=facts.systemd or facts.image,
             image=facts.image,
             manager=facts.package_manager,
+            folder=_otherwise(pipes),
         )
 
     def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
@@ -206,6 +218,7 @@ class MpsRunning(State[Observed]):
             threads=mps.thread_percentage(self.clients or 0),
             exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
             proven=self._proof(seen),
+            folder="",
         )
 
     def _obstacle(self, seen: Observed) -> str | None:
@@ -248,7 +261,8 @@ class MpsRunning(State[Observed]):
         for gpu in shared:
             if gpu.mig_current:
                 return (
-                    f"GPU {gpu.index} has MIG enabled, and has no exclusive mode; disable MIG there"
+                    f"GPU {gpu.index} has MIG enabled, and has no exclusive mode; disable MIG there, or name the "
+                    "other GPUs with gpus"
                 )
             major, _, minor = gpu.compute_capability.partition(".")
             old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (7, 0)
@@ -264,7 +278,10 @@ class MpsRunning(State[Observed]):
         used = seen.clients or seen.holders
         cost = Disruption.DRAIN if used else Disruption.RESTART
         restart = dict.fromkeys(_DAEMON, cost)
-        why = {"proven": "two clients at once prove it"}
+        why = {
+            "proven": "two clients at once prove it",
+            "folder": f"every user's clients go through {self.pipe_folder}",
+        }
         if used:
             why["unit_text"] = f"ends {seen.clients} clients, and waits for no other process"
         notes: tuple[str, ...] = ()
@@ -291,6 +308,12 @@ class MpsRunning(State[Observed]):
             yield ops.DaemonReload()
         if "at_boot" in plan.fields:
             yield ops.EnableUnit(UNIT, now=False)
+        if "folder" in plan.fields:
+            yield ops.Run(
+                f"chown 0:0 {self.pipe_folder}; chmod 0755 {self.pipe_folder}; effect made",
+                f"have {self.pipe_folder} open to all users",
+                timeout=30,
+            )
         if plan.fields & set(_DAEMON):
             yield ops.RestartUnit(UNIT)
         yield ops.Run(self._prove(seen), "prove MPS with two clients", timeout=120, running=True)
@@ -314,6 +337,12 @@ class MpsRunning(State[Observed]):
             yield ops.RemoveFile(UNIT_PATH)
             yield ops.ForgetOriginal(UNIT_PATH)
             yield ops.DaemonReload()
+            if seen.foreign is None:
+                yield ops.Run(
+                    f"{_emptied(self.pipe_folder, PIPES)}; {_emptied(self.log_folder, LOGS)}; effect removed",
+                    f"remove what the daemon made in {self.pipe_folder} and {self.log_folder}",
+                    timeout=30,
+                )
         if "proven" in plan.fields:
             yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
         if "package" in plan.fields:
@@ -324,9 +353,17 @@ class MpsRunning(State[Observed]):
         return iter(())
 
 
-def _look(pipe_folder: str) -> str:
-    """Ask for the programs, the daemon's answers, modes of GPUs and who is on them."""
+def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
+    """Ask for the programs, the daemon's answers, modes of GPUs and who is on them.
+
+    Args:
+        pipe_folder: where the daemon is asked.
+        folders: these have to be folders, or not to be there.
+    """
+    # ``odd`` is told of files: it looks above one that nobody has.
+    inside = " ".join(f"{folder}/.gpustate" for folder in folders)
     return f"""[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
+{ODD}odd {inside} || exit 0
 c={CONTROL}; [ -x "$c" ] && echo control=1 || c=
 s=$(command -v nvidia-smi)
 [ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
@@ -347,6 +384,19 @@ if [ -n "$s" ] && [ -r "$PROC/driver/nvidia/version" ]; then
   done
 fi
 :"""
+
+
+def _otherwise(pipes: FileStat | None) -> str:
+    """Owner and mode of the pipe folder, where they keep clients of other users away."""
+    if pipes is None or pipes.kind != "dir" or (pipes.uid == 0 and pipes.mode & 0o555 == 0o555):
+        return ""
+    return f"owner {pipes.uid}:{pipes.gid}, mode {pipes.mode:04o}"
+
+
+def _emptied(folder: str, names: tuple[str, ...]) -> str:
+    """Remove these files of a folder, and the folder if nothing else is in it."""
+    files = " ".join(f"{folder}/{name}" for name in names)
+    return f"rm -f {files}; rmdir {folder} 2>/dev/null || :"
 
 
 def _threads(text: str) -> str | None:

@@ -108,6 +108,15 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     assert "gpu.count=2" in node.run(f"cat {FEATURES}/gpustate").stdout
     assert node.run(modes).stdout == "Exclusive_Process\n" * 2
 
+    # Clients of other users get at the daemon; where its folders cannot be is said before anything is done.
+    node.run("chmod 700 /tmp/nvidia-mps")
+    gpustate("apply", whole, *inventory, "--yes", "-o", "json", code=0)
+    assert node.run("stat -c %a:%U /tmp/nvidia-mps").stdout == "755:root\n"
+    node.run("mv /var/log/nvidia-mps /root/; echo >/var/log/nvidia-mps")
+    ran = gpustate("plan", whole, *inventory, "-o", "json", code=5)
+    assert "/var/log/nvidia-mps is a file, and a folder belongs there" in ran.out
+    node.run("rm /var/log/nvidia-mps; mv /root/nvidia-mps /var/log/")
+
     file = f"{FEATURES}/gpustate"
     for made in ("mkfifo", "mkdir", "ln -s /nowhere"):
         node.run(f"rm {file}; {made} {file}")
@@ -119,7 +128,8 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     assert node.run(modes).stdout == "Default\n" * 2
     left = node.run(
         f"ls {FEATURES}/gpustate {CONFIG} /etc/systemd/system/gpustate-mps.service "
-        "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control 2>/dev/null || :"
+        "/var/lib/gpustate/mps-proof /usr/bin/nvidia-cuda-mps-control /tmp/nvidia-mps /var/log/nvidia-mps "
+        "2>/dev/null || :"
     )
     assert left.stdout == ""
     assert gpustate("drift", alone, *inventory, "-o", "json").code == 2

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from gpustate import Disruption, NodeFacts, PciGpu
+from gpustate import Disruption, NodeFacts, PciGpu, ops
+from gpustate.errors import RefusedError
+from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
 from gpustate.testing import FakeNode, check_contract, converge
 
+PIPES = "/tmp/nvidia-mps"
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
 GPUS = tuple(
     Gpu(
@@ -35,6 +38,7 @@ class World:
         self.control = control
         self.proof = ""
         self.extra = extra
+        self.pipes = FileStat("dir", 0o755, 0, 0, 0)
 
     def look(self, fake: FakeNode) -> tuple[int, str]:
         active = fake.unit_states.get(UNIT) == "active"
@@ -64,8 +68,10 @@ def node(world: World, nvml: NvmlFacts = NVML, **units: str) -> FakeNode:
         units={name + ".service": state for name, state in units.items()},
         candidates={PACKAGE: [("595.91.07-1", "o"), ("580.65.06-1", "o")]},
         shell={"GPUSTATE_IMAGE": world.look},
-        answers={"GpuFacts": nvml},
+        answers={"GpuFacts": nvml, "FileStats": lambda _: {PIPES: world.pipes}},
         runs={
+            "open to all users": lambda _: setattr(world, "pipes", FileStat("dir", 0o755, 0, 0, 0)),
+            "remove what the daemon made": lambda _: None,
             "prove MPS": prove,
             "remove the proof": lambda fake: setattr(world, "proof", ""),
         },
@@ -145,6 +151,38 @@ def test_it_is_taken_away_with_its_unit_and_proof() -> None:
     assert UNIT_PATH not in fake.files
     assert not world.proof
     assert not last
+
+
+@pytest.mark.parametrize(
+    ("pipes", "found"),
+    [
+        (FileStat("dir", 0o700, 0, 0, 0), "owner 0:0, mode 0700"),
+        (FileStat("dir", 0o755, 1000, 7, 0), "owner 1000:7, mode 0755"),
+        (FileStat("dir", 0o777, 0, 0, 0), ""),
+        (FileStat("link", 0o777, 0, 0, 0, target="/run/mps"), ""),
+    ],
+)
+def test_a_pipe_folder_that_keeps_clients_away_is_mended_without_a_restart(
+    pipes: FileStat, found: str
+) -> None:
+    world = World()
+    fake = node(world)
+    run(fake)
+    world.pipes = pipes
+    fake.done.clear()
+    first, last = run(fake)
+    assert [(change.field, change.before) for change in first.changes] == (
+        [("folder", found)] if found else []
+    )
+    assert first.disruption == Disruption.NONE
+    assert not any(isinstance(step, ops.RestartUnit) for step in fake.done)
+    assert not last
+
+
+def test_a_file_where_a_folder_belongs_is_refused() -> None:
+    row = "/var/log/nvidia-mps/.gpustate|/var/log/nvidia-mps|folder|a file"
+    with pytest.raises(RefusedError, match="/var/log/nvidia-mps is a file, and a folder belongs"):
+        MpsRunning().probe(node(World(odd=row)))
 
 
 @pytest.mark.parametrize(
