@@ -101,10 +101,16 @@ def problem(name: str, value: int | str, branch: int) -> str | None:
     return _bad_value(bare, value)
 
 
-def nearest(bare: str, known: Iterable[str]) -> str | None:
-    """The parameter that a name is a slip of, with its prefix."""
+def nearest(bare: str, known: Iterable[str], alike: float = 0.9) -> str | None:
+    """The parameter that a name is a slip of, with its prefix.
+
+    Args:
+        bare: without ``NVreg_``, as those that are known.
+        known: the parameters there are.
+        alike: how much alike they have to be, from 0 to 1.
+    """
     by_fold = {one.casefold(): one for one in known}
-    found = difflib.get_close_matches(bare.casefold(), by_fold, 1, 0.9)
+    found = difflib.get_close_matches(bare.casefold(), by_fold, 1, alike)
     return PREFIX + by_fold[found[0]] if found else None
 
 

@@ -113,8 +113,16 @@ def parameters(seen: Observed, wanted: Mapping[str, int | str], branch: int) -> 
 
 def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[str]:
     """What a person should know though nothing is wrong."""
-    for name in unlisted(seen, names):
-        yield f"the loaded driver does not show {name}: it is set, and cannot be compared"
+    strange = unlisted(seen, names)
+    for name in names:
+        bare = name.removeprefix(nvreg.PREFIX)
+        unheard = bare != name and bare not in nvreg.PARAMETERS
+        near = nvreg.nearest(bare, nvreg.PARAMETERS, 0.6) if unheard else None
+        hint = f"; did you mean {near}" if near else ""
+        if name in strange:
+            yield f"the loaded driver does not show {name}: it is set, and cannot be compared{hint}"
+        elif unheard and not seen.known_parameters:
+            yield f"{name} is known of no driver: it is set, and left aside where the module has it not{hint}"
     for kernel, have in wanted.built.items():
         if have is None or have.partition(" ")[0] != wanted.library:
             yield (

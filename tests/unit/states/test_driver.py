@@ -483,6 +483,21 @@ def test_a_parameter_that_the_driver_does_not_show_is_set_and_noted() -> None:
     assert any("does not show NVreg_SomethingElse" in note for note in after.notes)
 
 
+def test_a_parameter_that_nobody_knows_is_noted_with_the_nearest_before_there_is_a_driver() -> None:
+    node = World(gpu())
+    names = {"NVreg_RestrictProfiling": 0, "NVreg_Xyz": 1, "NVreg_EnableMSI": 1}
+    state = DriverInstalled(branch=580, parameters=names)
+    first, after = node.reach(state)
+    said = [note for note in first.notes if "known of no driver" in note]
+    assert [note.partition(" ")[0] for note in said] == ["NVreg_RestrictProfiling", "NVreg_Xyz"]
+    assert said[0].endswith("; did you mean NVreg_RestrictProfilingToAdminUsers")
+    assert "did you mean" not in said[1]
+    assert any(
+        "does not show NVreg_RestrictProfiling: " in note and "did you mean" in note
+        for note in after.notes
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
