@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.model.file_asks import apart
+from gpustate.model.file_asks import FileStat, apart
 from gpustate.ops.upload import LEAVE_BUNDLE
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
@@ -34,6 +34,7 @@ from gpustate.text.rpm import is_rpm
 SOURCE_PATTERNS = (
     "/etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources"
 )
+KEY_FOLDERS = ("/etc/apt", "/etc/apt/keyrings")
 #: Which lists are there, ``empty:`` before those without content; nothing is started for it.
 LISTS = (
     "for f in /var/lib/apt/lists/*_Packages*; do "
@@ -50,6 +51,7 @@ class RepositoryState(RepositoryParameters):
         "sources_text",
         "fingerprints",
         "key_access",
+        "folder_access",
         "pin_text",
         "lists_read",
         "foreign",
@@ -72,7 +74,7 @@ class RepositoryState(RepositoryParameters):
     @property
     def key_path(self) -> str:
         """The key file."""
-        return f"/etc/apt/keyrings/gpustate-{self.name}.asc"
+        return f"{KEY_FOLDERS[-1]}/gpustate-{self.name}.asc"
 
     @property
     def pin_path(self) -> str:
@@ -121,6 +123,7 @@ class RepositoryState(RepositoryParameters):
             key_text=key,
             fingerprints=fingerprints(key),
             key_access=key_access,
+            folder_access=_closed(node.stats(*KEY_FOLDERS)),
             pin_text=pin,
             lists_read=present and stamp == self._stamp(where) and fresh,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
@@ -263,6 +266,7 @@ class RepositoryState(RepositoryParameters):
             key_text=self.key if where.key_url is None and where.signed_by else _kept_key(seen),
             fingerprints=self._wanted_fingerprints(seen),
             key_access="",
+            folder_access=seen.folder_access if is_rpm(seen.manager) else "",
             pin_text=None
             if is_rpm(seen.manager)
             else pin_text(where, self.packages(where.os_id), self.pin_priority),
@@ -310,6 +314,7 @@ class RepositoryState(RepositoryParameters):
                 "lists_read": "the package lists are read once with these files",
                 "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as a user of its own",
+                "folder_access": "apt reads the key as a user of its own",
             },
         )
         notes = [f"pinned away: {place}" for place in seen.foreign] if self.exclusive else []
@@ -353,6 +358,12 @@ class RepositoryState(RepositoryParameters):
         if is_rpm(seen.manager):
             yield from self._apply_rpm(seen, plan)
             return
+        if "folder_access" in plan.fields:
+            yield ops.Run(
+                f"for f in {' '.join(KEY_FOLDERS)}; do [ ! -d $f ] || chmod a+rx $f; done; effect made",
+                f"have {KEY_FOLDERS[-1]} open to all users",
+                timeout=30,
+            )
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
             yield self._key_step(seen.where)
         elif "key_access" in plan.fields and seen.key_text is not None:
@@ -407,6 +418,15 @@ class RepositoryState(RepositoryParameters):
             timeout=30,
         )
         yield from _leave_bundle(seen, None)
+
+
+def _closed(folders: dict[str, FileStat]) -> str:
+    """The folders that apt's own user cannot enter, with their modes."""
+    return "; ".join(
+        f"{path}: mode {stat.mode:04o}"
+        for path, stat in folders.items()
+        if stat.kind == "dir" and not stat.mode & 0o001
+    )
 
 
 def _for_all(path: str) -> Step:

@@ -31,6 +31,7 @@ class Observed:
     where: Repository
     manager: str = "apt"
     key_access: str = ""  # owner and mode of the key file, where they are not as written
+    folder_access: str = ""  # modes of the folders above it, where they keep apt's own user out
     imported: bool = False  # the key is in rpm's database because of this state
 
 

@@ -52,6 +52,7 @@ TOUCHED = (
 DAMAGE = """
 rm /etc/modprobe.d/gpustate-nouveau.conf /etc/apt/sources.list.d/gpustate-toolkit-repository.sources
 echo '# damaged' >>/etc/apt/preferences.d/gpustate-driver-repository
+chmod 700 /etc/apt/keyrings
 apt-mark unhold libcuda1 nvidia-container-toolkit
 systemctl disable --now nvidia-persistenced nvidia-fabricmanager
 rm /var/run/cdi/nvidia.yaml /etc/udev/rules.d/71-nvidia-dev-char.rules

@@ -13,6 +13,7 @@ from gpustate import NodeFacts, PolicyError, ops
 from gpustate.model.file_asks import FileStat, FileStats
 from gpustate.model.policy import build, parameters
 from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.states.repository.base import KEY_FOLDERS
 from gpustate.testing import FakeNode, check_contract, converge
 from gpustate.text import aptsources
 
@@ -302,6 +303,23 @@ def test_a_key_that_apt_cannot_read_is_given_back_to_root_for_all_to_read(
     assert only.script() == f"chown 0:0 {state.key_path}; chmod 0644 {state.key_path}"
     fake.answers[ask] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
+
+
+def test_a_key_s_folder_that_apt_s_own_user_cannot_enter_is_opened_before_lists_are_read() -> None:
+    state, fake = DriverRepository(**MIRROR), node()
+    ask = FileStats(KEY_FOLDERS)
+    fake.answers[ask] = {
+        "/etc/apt": FileStat("dir", 0o755, 0, 0, 0),
+        "/etc/apt/keyrings": FileStat("dir", 0o700, 0, 0, 0),
+    }
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    change = next(one for one in plan.changes if one.field == "folder_access")
+    assert change.before == "/etc/apt/keyrings: mode 0700"
+    first, *_ = state.apply(seen, plan)
+    assert "chmod a+rx" in first.script()
+    gone = DriverRepository(**MIRROR, ensure="absent")
+    assert "folder_access" not in gone.plan(gone.probe(fake)).fields
 
 
 def test_lists_are_read_again_where_others_may_change_what_says_that_they_were() -> None:
