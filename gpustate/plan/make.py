@@ -139,7 +139,8 @@ def _one(
     # Taken away in reverse, nothing is waited for: what this state looks behind is still there.
     behind = () if state.absent else state.known_after
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
-    if waits:
+    # What a person has to put right stands in the way then as now.
+    if waits and name not in look.refused:
         return StateResult(
             name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
         )

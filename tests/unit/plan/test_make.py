@@ -283,3 +283,12 @@ def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> Non
     there.refused = {"a"}
     results = make.make([one("a"), one("b")], there)
     assert outcomes(results) == {"a": "refused", "b": "failed"}
+
+
+def test_what_a_person_has_to_put_right_is_refused_before_what_it_looks_behind_has_run() -> None:
+    states = [one("a"), one("b", known_after=("a",)), one("c", known_after=("a",))]
+    there = look(a=None, errors={"b": "move it", "c": "torn"})
+    there.refused = {"b"}
+    results = make.make(states, there)
+    assert outcomes(results) == {"a": "would change", "b": "refused", "c": "known after"}
+    assert results["b"].reason == "move it"
