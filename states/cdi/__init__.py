@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model.file_asks import refuse_odd
 from gpustate.model.quarantine import AskQuarantine
 from gpustate.states.cdi import leave_out, observed
 from gpustate.states.cdi.observed import (
@@ -70,6 +71,7 @@ class CdiSpecification(State[Observed]):
         ``NONE``: containers that run keep the devices they have; new ones get the right ones.
 
     Raises:
+        RefusedError: something else is where the specification or its folder belongs.
         StepFailed: nvidia-ctk cannot write a specification, for example because the driver's
             libraries and its module differ in version.
     """
@@ -85,6 +87,8 @@ class CdiSpecification(State[Observed]):
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
         env, unit_text = node.read_text(ENV_PATH), node.own_text(OUR_UNIT_PATH)
         keys, specs = observed.split(node.shell(observed.SCRIPT).stdout)
+        for row in () if self.absent else keys.get("odd", ()):
+            refuse_odd(row)
         rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
         units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
         world = observed.world(version, keys, node.ask(AskQuarantine()))
@@ -115,7 +119,6 @@ class CdiSpecification(State[Observed]):
                 for gpu in world.gpus
                 if gpu.uuid and f"/dev/nvidia{gpu.minor}" not in world.nodes
             ),
-            blocked=keys.get("blocked", [""])[0],
             image=not facts.systemd,
         )
 
@@ -151,8 +154,6 @@ class CdiSpecification(State[Observed]):
         if seen.masked:
             unit = seen.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
-        if seen.blocked:
-            return f"{seen.blocked}, and the specification belongs there: move it away"
         if seen.redirected:
             return (
                 f"{ENV_PATH} sets {seen.redirected}: the specification would be wrong after a boot; "

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpustate import ProbeError
+from gpustate.model.file_asks import ODD
 from gpustate.text import cdi
 from gpustate.text.numbers import hexadecimal, whole
 from gpustate.text.quarantine import Quarantine
@@ -18,7 +19,7 @@ OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 
 # The specification, what it names and does not exist, and what is there instead. One stat and one
 # grep, whatever the number of GPUs; the rest are builtins.
-SCRIPT = rf"""
+SCRIPT = rf"""{ODD}
 for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
   for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
     [ -e "$d/$u" ] || continue
@@ -26,8 +27,7 @@ for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
   done
 done
 [ -x /usr/bin/nvidia-ctk ] && echo ctk=1
-[ ! -e /var/run/cdi ] || [ -d /var/run/cdi ] || echo blocked=/var/run/cdi is no folder
-[ -L {SPEC_PATH} ] || [ ! -d {SPEC_PATH} ] || echo blocked={SPEC_PATH} is a folder
+[ -L {SPEC_PATH} ] || odd {SPEC_PATH}
 echo "proc=$PROC"
 [ -s "$G/quarantine.json" ] && python3 -I -S -c 'import json, subprocess, tempfile' 2>/dev/null && echo python=1
 for g in "$PROC"/driver/nvidia/gpus/*/information; do
@@ -82,7 +82,6 @@ class Observed:
     ctk: bool = False
     #: Device nodes missing of GPUs that were open since the driver was loaded.
     nodeless: tuple[str, ...] = ()
-    blocked: str = ""  # what stands where the specification belongs, in words
     image: bool = False  # a root to be baked: only the next boot counts
 
 

@@ -56,14 +56,14 @@ policy = Policy(*driver, *toolkit, held)
 """
 
 
-def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str) -> str:
+def gpustate(verb: str, lab: Lab, node: Node, folder: Path, version: str, code: int = 0) -> str:
     """Run a verb on one node with a policy for a toolkit version; return the summary line."""
     policy = folder / "policy.py"
     # Taken away is what this file is about; the driver stays.
     states = "toolkit" if verb == "remove" else "driver, *toolkit"
     policy.write_text(POLICY.format(version=version, states=states))
     target = ["-i", lab.inventory, "-l", node.name, "-o", "json", "--yes"]
-    return str(commands.gpustate(verb, policy, *target, code=0, timeout=500).document["summary"])
+    return str(commands.gpustate(verb, policy, *target, code=code, timeout=500).document["summary"])
 
 
 def versions(node: Node) -> dict[str, str]:
@@ -91,6 +91,12 @@ def test_the_toolkit_and_cdi_from_nothing_through_an_upgrade_and_away_again(
 ) -> None:
     node12.run(["mkdir", "-p", str(Path(CONFIG).parent)])
     node12.run(["sh", "-c", f'printf %s "$1" >{CONFIG}', "-", MINE])
+
+    # What a person has to move away is said before anything is installed.
+    node12.run("touch /run/cdi")
+    assert " refused=1 " in gpustate("apply", lab, node12, tmp_path, "1.17.8", code=5)
+    assert versions(node12) == {}
+    node12.run("rm /run/cdi")
 
     gpustate("apply", lab, node12, tmp_path, "1.17.8")
     assert versions(node12) == dict.fromkeys(PACKAGES, "1.17.8-1")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, ops
+from gpustate.errors import RefusedError
 from gpustate.states.cdi import CdiSpecification, leave_out
 from gpustate.states.cdi.observed import (
     ENV_PATH,
@@ -46,7 +47,7 @@ class Node(FakeNode):
         version: str = VERSION,
         systemd: bool = True,
         ctk: bool = True,
-        blocked: str = "",
+        odd: str = "",
         env: str | None = None,
     ) -> None:
         files = {} if env is None else {ENV_PATH: env}
@@ -60,7 +61,7 @@ class Node(FakeNode):
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
         )
-        self.version, self.ctk, self.blocked = version, ctk, blocked
+        self.version, self.ctk, self.odd = version, ctk, odd
         self.toolkit_units = dict(toolkit_units or {})
 
     def answer(self) -> str:
@@ -72,7 +73,7 @@ class Node(FakeNode):
             for unit, state in units.items()
         ]
         rows += ["ctk=1"] if self.ctk else []
-        rows += [f"blocked={self.blocked}"] if self.blocked else []
+        rows += [f"odd={self.odd}"] if self.odd else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
         for path, text in sorted(self.files.items()):
             if "/cdi/" in path:
@@ -173,10 +174,6 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
     [
         (new_toolkit(ctk=False), "nvidia-ctk is not installed"),
         (new_toolkit(version=""), "no GPU to describe"),
-        (
-            new_toolkit(blocked=f"{SPEC_PATH} is a folder"),
-            f"{SPEC_PATH} is a folder, and the specification belongs there: move it away",
-        ),
         (Node(toolkit_units={TOOLKIT_UNITS[0]: "masked"}), "systemctl unmask"),
         (
             new_toolkit(env="NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"),
@@ -188,6 +185,20 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
 def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
     state = CdiSpecification()
     assert said in (state.refuse(state.probe(node)) or "")
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (f"{SPEC_PATH}|{SPEC_PATH}|file|a folder", f"{SPEC_PATH} is a folder, and a file belongs"),
+        (f"{SPEC_PATH}|/var/run/cdi|folder|a file", "/var/run/cdi is a file, and a folder belongs"),
+    ],
+)
+def test_what_stands_where_the_specification_belongs_is_refused(odd: str, said: str) -> None:
+    with pytest.raises(RefusedError, match=said):
+        CdiSpecification().probe(new_toolkit(odd=odd))
+    gone = CdiSpecification(ensure="absent")
+    assert gone.refuse(gone.probe(new_toolkit(odd=odd))) is None
 
 
 @pytest.mark.parametrize(
