@@ -143,6 +143,9 @@ if [ -d /run/systemd/system ]; then
     printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | grep -iE 'error|fail|cannot|mismatch|in use|invalid' |
       grep -vE '^(Failed to start|.*Failed with result)' | tail -n 1)"
   done
+  # Of a docker that does not run nothing is asked: its socket would start it.
+  have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
+    try docker info --format '{{range $k, $v := .Runtimes}}docker_runtime={{$k}}{{"\n"}}{{end}}')
   t=$(try systemctl show -p UnitsLoadTimestampMonotonic --value); printf 'units_loaded_us=%s\n' "$t"
   gpu_scopes | while read -r s; do
     printf 'exposed=%s|%s\n' "$s" "$(try systemctl show -p ActiveEnterTimestampMonotonic --value "$s")"
@@ -155,6 +158,7 @@ _CONTAINERS = r"""
 grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
+[ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done

@@ -18,6 +18,7 @@ from gpustate.explain import (
     damaged,
     gpus,
     hardware,
+    runtimes,
     scheduling,
     script,
     services,
@@ -32,6 +33,7 @@ CAUSES: tuple[Cause, ...] = (
     *gpus.CAUSES,
     *damaged.CAUSES,
     *containers.CAUSES,
+    *runtimes.CAUSES,
     *scheduling.CAUSES,
 )
 

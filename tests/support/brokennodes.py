@@ -411,6 +411,33 @@ def specification(text: str, path: str = "var/run/cdi/nvidia.yaml") -> Change:
     return both(lambda w: w.cdi.clear(), lambda w: w.specs.__setitem__(path, text))
 
 
+def docker(
+    state: str, *, runtimes: str = "nvidia runc", ours: bool = True, only: bool = False
+) -> Change:
+    """docker is here; it runs with these runtimes, gpustate has set it up, and no other runtime has NVIDIA's."""
+
+    def change(world: World) -> None:
+        programs(
+            dockerd="", docker="".join(f"docker_runtime={name}\n" for name in runtimes.split())
+        )(world)
+        world.unit("docker", state)
+        if ours:
+            world.files["var/lib/gpustate/docker.ours"] = "runtimes.nvidia\n"
+        if only:
+            world.no_kubernetes, world.handler = True, False
+            world.units.pop("kubelet")
+
+    return change
+
+
+def crio(state: str) -> Change:
+    """CRI-O is here, and containerd has no handler."""
+    return both(
+        programs(crio=""), lambda w: w.unit("crio", state), lambda w: setattr(w, "handler", False)
+    )
+
+
+STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
 CONTAINERS = (
     Scenario("toolkit-configuration-broken", (3,), both(file(TOOLKIT, "disable-require = false\nx = [\n"), kept(TOOLKIT)),
              (f"/{TOOLKIT}:", "not valid TOML", f"as it was before gpustate: /{KEPT}"),
@@ -442,6 +469,15 @@ CONTAINERS = (
     Scenario("container-runtime-failed", (3,), lambda w: w.unit("docker", "activating/auto-restart/enabled",
              "unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character"),
              ("docker failed", "daemon.json"), lambda w: w.unit("docker", "inactive/dead/disabled")),
+    Scenario("docker-masked", (3,), docker("inactive/dead/masked", only=True), ("docker is masked", "gpustate has given it"),
+             docker("inactive/dead/masked", ours=False)),
+    Scenario("docker-stopped", (3,), docker(STOPPED, ours=False, only=True), ("docker is enabled and does not run", "no other runtime"),
+             docker("inactive/dead/disabled")),
+    Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
+             ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
+    Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
+    Scenario("crio-stopped", (3,), crio(STOPPED), ("crio is enabled and does not run",),
+             both(programs(crio=""), lambda w: w.unit("crio", STOPPED))),
     Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
              ("cri-containerd-ab.scope", "Unknown Error"),
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),

@@ -1,0 +1,102 @@
+"""Causes at the link ``runtime`` that lie with docker or CRI-O, where one of them gives containers their GPUs.
+
+Having one installed says nothing. It is meant to serve where gpustate has set it up, or where the chain found
+no other runtime that could; and one that is switched off there is somebody's choice as long as another works.
+
+Surprising: docker without NVIDIA's runtime is well where nobody has asked for it, for ``--gpus`` and CDI do
+without. It is not where gpustate has registered the runtime, or its file names it and the daemon runs without.
+
+Sources:
+    systemctl(1); dockerd(8); moby/moby, daemon/nvidia_linux.go: --gpus looks for the hook, not for a runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpustate.explain.causes import Cause, View
+from gpustate.explain.services import is_masked
+
+_OTHERS = ("crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
+_KEY = "runtimes."
+
+
+def _registered(view: View) -> list[str]:
+    """Runtimes that gpustate has given docker."""
+    keys = view.clues.all("docker_ours")
+    return [key.removeprefix(_KEY) for key in keys if key.startswith(_KEY)]
+
+
+def _asked(view: View) -> bool:
+    return view.seen.wanted.containers != "none"
+
+
+def _serves(view: View, name: str) -> bool:
+    """By the chain's judgement, and nothing else runs that could."""
+    if view.check is None or not view.check.evidence.startswith(f"{name} serves containers"):
+        return False
+    active = [one for one in _OTHERS if view.clues.unit(one).active == "active"]
+    return not active and "podman" not in view.seen.other_runtimes
+
+
+def _set_up(view: View) -> str:
+    names = _registered(view)
+    return f"gpustate has given it the runtime {names[0]}" if names else ""
+
+
+def _named(view: View) -> str:
+    """docker's file has NVIDIA's runtime."""
+    file = "/etc/docker/daemon.json"
+    return f"{file} names NVIDIA's runtime" if file in view.clues.all("handler_file") else ""
+
+
+def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        unit = view.clues.unit(name)
+        to_run = unit.enabled in ("enabled", "enabled-runtime") and not unit.skipped
+        if not _asked(view) or not unit.exists or not to_run or unit.active != "inactive":
+            return ""
+        why = meant(view) or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
+        return f"{name} is enabled and does not run; {why}" if why else ""
+
+    return look
+
+
+def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        if not _asked(view) or not is_masked(view.clues.unit(name)):
+            return ""
+        why = "" if view.seen.kubelet else meant(view)
+        why = why or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
+        return f"{name} is masked, so that nothing starts it; {why}" if why else ""
+
+    return look
+
+
+def _without(view: View) -> str:
+    has = view.clues.all("docker_runtime")
+    if not _asked(view) or not has:
+        return ""
+    lacks = [name for name in _registered(view) if name not in has]
+    if lacks:
+        return f"docker runs without the runtime {lacks[0]}, which gpustate has given it; it has {', '.join(has)}"
+    if _named(view) and _serves(view, "docker") and not any("nvidia" in name for name in has):
+        return f"{_named(view)}, and docker runs without it; it has {', '.join(has)}"
+    return ""
+
+
+def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "") -> Cause:
+    return Cause(name, "runtime", look, remedy, state=state, explains=False)
+
+
+CAUSES = (
+    _cause("docker-masked", _masked("docker", _set_up),
+           "systemctl unmask docker, then gpustate apply with the state docker, which starts it"),
+    _cause("docker-stopped", _stopped("docker", lambda v: _set_up(v) or _named(v)),
+           "start it: gpustate apply with the state docker, or systemctl start docker", "docker"),
+    _cause("docker-without-runtime", _without, "register it again: gpustate apply with the state docker", "docker"),
+    _cause("crio-masked", _masked("crio", lambda _: ""),
+           "systemctl unmask crio, then gpustate apply with the state crio, which starts it"),
+    _cause("crio-stopped", _stopped("crio", lambda _: ""),
+           "start it: gpustate apply with the state crio, or systemctl start crio", "crio"),
+)  # fmt: skip
