@@ -1,6 +1,6 @@
 """The sh fragment that looks for traces of known problems; it prints lines ``key=value`` and only reads.
 
-Every program has two seconds, and ``walk`` puts a limit around the whole, so that a node on which something
+Every program has two seconds, an exporter five, and ``walk`` puts a limit around the whole, so that a node on which something
 hangs is explained all the same, with less.
 
 Surprising: /proc/keys names enrolled Secure Boot keys without any tool; a make.log lies in a DKMS tree only
@@ -11,6 +11,7 @@ Sources:
     UEFI specification: SecureBoot is one byte behind four bytes of attributes.
     kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint: RegisteredDevices.
     NVIDIA/gpu-operator#2781: SW_MNG in the VPD of the network function that manages NVLink 5 switches.
+    proc_pid_stat(5): T is stopped by a signal, t by a debugger; NVIDIA/dcgm-exporter, README: flags and variables.
     systemd, org.freedesktop.systemd1: UnitsLoadTimestamp is the time of the last (re)load of units.
 """
 
@@ -38,6 +39,9 @@ UNITS = (
     "nvidia-dcgm-exporter.service",
     "slurmd.service",
 )
+
+#: Seconds after which an exporter that took a request and has not begun to answer counts as hanging.
+SILENT_S = 5
 
 _START = r"""
 try() { timeout -k 1 ${limit:-2} "$@" </dev/null; }
@@ -135,13 +139,41 @@ fi
 """
 
 _UNITS = r"""
+exporter() { # unit pid
+  a=:9400; f=/etc/dcgm-exporter/default-counters.csv; w=; n=env
+  while IFS= read -r x; do
+    case $n in
+      env) case $x in LISTEN=*) a=${x#*=} ;; COLLECTORS=*) f=${x#*=} ;; WEB_CONFIG_FILE=*) w=1 ;; */dcgm-exporter) n= ;; esac; continue ;;
+      a) a=$x; n=; continue ;; f) f=$x; n=; continue ;;
+    esac
+    case $x in
+      -a|--address) n=a ;; -a=*|--address=*) a=${x#*=} ;; -f|--collectors) n=f ;; -f=*|--collectors=*) f=${x#*=} ;; --web-config-file*) w=1 ;;
+    esac
+  done <<END
+$(tr '\0' '\n' <"/proc/$2/environ" | sed -n 's/^DCGM_EXPORTER_//p'; tr '\0' '\n' <"/proc/$2/cmdline")
+END
+  [ "$n" != env ] || return 0
+  case $f in /*) [ ! -f "$f" ] || grep -qE '^[[:space:]]*[^#[:space:]]' "$f" || printf 'no_counters=%s|%s\n' "$1" "$f" ;; esac
+  h=${a%:*}; case $h in ''|0.0.0.0|'[::]') h=127.0.0.1 ;; esac
+  [ -z "$w" ] || return 0
+  timeout -k 1 @SILENT@ bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; IFS= read -r l <&3; exit 0' \
+    bash "$h" "${a##*:}" </dev/null >/dev/null
+  [ $? != 124 ] || printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}"
+}
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID -- @UNITS@)
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
     printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | grep -iE 'error|fail|cannot|mismatch|in use|invalid' |
       grep -vE '^(Failed to start|.*Failed with result)' | tail -n 1)"
+  done
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
+    for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^MainPID=/) p = substr($i, 9) }
+    if (p > 0) print u, p }' | while read -r u p; do
+    l=; { read -r l <"/proc/$p/stat"; } 2>/dev/null
+    case ${l##*) } in T*) printf 'halted=%s|%s\n' "${u%.service}" "$p"; continue ;; esac
+    case $u in *dcgm-exporter.service) exporter "${u%.service}" "$p" ;; esac
   done
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
@@ -231,7 +263,7 @@ SCRIPT = (
     + _START
     + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE)
     + _HARDWARE
-    + _UNITS.replace("@UNITS@", " ".join(UNITS))
+    + _UNITS.replace("@UNITS@", " ".join(UNITS)).replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS
     + _CLUSTER
 )

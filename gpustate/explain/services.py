@@ -4,6 +4,8 @@ Where something is broken for want of a service, a masked one is the cause by it
 apply either. A service that is masked and missed by nobody is not accused, for somebody wanted it so. An
 exporter that is to start at boot and does not run is: a node whose numbers nobody reads looks healthy.
 
+systemd calls a service active whose process somebody has stopped with a signal, or that hangs, so both are looked at.
+
 Surprising: a service whose condition is not met is inactive and enabled too, and that is how it is meant.
 
 Sources:
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from gpustate.explain import gpus
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.clues import Unit
+from gpustate.explain.script import SILENT_S
 
 #: Exporters of metrics and their engine: unit, name of the cause, state that has the unit started.
 EXPORTERS = (
@@ -24,6 +27,17 @@ EXPORTERS = (
     ("nvidia-dcgm", "dcgm-stopped", "dcgm"),
     ("dcgm-exporter", "other-exporter-stopped", ""),
 )
+_ANSWER = (
+    ("nvidia-dcgm-exporter", "exporter-silent", "dcgm-exporter"),
+    ("dcgm-exporter", "other-exporter-silent", ""),
+)
+#: Services whose process may be stopped while systemd holds them for active: name of the cause, link, units.
+_HALTED = (
+    ("fabric-manager-halted", "fabric", ("nvidia-fabricmanager", "nvlsm", "nvidia-imex")),
+    ("container-runtime-halted", "runtime", ("containerd", "docker", "crio")),
+    ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
+)
+_CONTINUE = "kill -CONT its process, or restart the service; then ask who stopped it"
 
 
 def is_masked(unit: Unit) -> bool:
@@ -79,6 +93,34 @@ def _stopped(name: str) -> Callable[[View], str]:
     return look
 
 
+def _halted(*names: str) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        for name, pid in view.clues.fields("halted", 2):
+            if name in names:
+                return f"{name} is active, and its process {pid} is stopped by a signal (state T): it does nothing"
+        return ""
+
+    return look
+
+
+def _silent(name: str) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        for one, file in view.clues.fields("no_counters", 2):
+            if one == name:
+                return f"{name} runs with {file}, which names no field: it has nothing to tell"
+        for one, where in view.clues.fields("silent", 2):
+            if one == name:
+                return f"{name} is active and hangs: http://{where}/metrics takes a request and does not answer in {SILENT_S} s"
+        return ""
+
+    return look
+
+
+def _mend(name: str, state: str) -> str:
+    by_hand = f"name fields in its counters file if it has none, then systemctl restart {name}"
+    return f"gpustate apply with the state {state}, or {by_hand}" if state else by_hand
+
+
 def _start(name: str, state: str) -> str:
     by_hand = f"systemctl start {name}; journalctl -u {name} says why it does not run"
     return f"gpustate apply with the state {state}, or {by_hand}" if state else by_hand
@@ -93,4 +135,7 @@ CAUSES = (
     _masked("slurmd", "scheduler", _slurm_misses_it, "then systemctl enable --now slurmd", explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
+    *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
+    *(Cause(cause, "metrics", _silent(unit), _mend(unit, state), state=state, explains=False)
+      for unit, cause, state in _ANSWER),
 )  # fmt: skip

@@ -86,6 +86,37 @@ def programs(**texts: str) -> Change:
     return lambda world: world.programs.update({k.replace("__", "-"): v for k, v in texts.items()})
 
 
+STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
+EXPORTER = "dcgm-exporter"
+ITS_FILE = "etc/dcgm-exporter/own.csv"
+
+
+def process(name: str, state: str = "S", command: str = "") -> Change:
+    """A service with a main process in a state of the kernel, and its command line; none of its answers hangs."""
+
+    def change(world: World) -> None:
+        world.unit(name, RUNS)
+        pid = world.pids.setdefault(name, 700 + len(world.pids))
+        world.files[f"proc/{pid}/stat"] = f"{pid} (a) b) {state} 1 1"
+        world.files[f"proc/{pid}/cmdline"] = command.replace(" ", "\0")
+        world.files[f"proc/{pid}/environ"] = ""
+        world.programs.setdefault("bash", "")
+
+    return change
+
+
+def exporter(
+    name: str, fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n", *, hangs: bool = False
+) -> Change:
+    """An exporter with a counters file; one that hangs takes the request, and timeout ends who asked."""
+    place = f"/usr/bin/dcgm-exporter -f @TREE@/{ITS_FILE} -a :9400"
+    return both(
+        process(name, command=place),
+        file(ITS_FILE, f"# ours\n\n{fields}"),
+        programs(bash="!124" if hangs else ""),
+    )
+
+
 # --- PCI and driver ------------------------------------------------------------------------------
 
 
@@ -328,6 +359,8 @@ GPUS = (
     Scenario("fabric-manager-down", (11,), both(World.switches, World.fabric_down, lambda w: w.unit(FABRIC, "inactive/dead/disabled")),
              ("is inactive (disabled)",), both(World.switches, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
     Scenario("fabric-not-complete", (11, 40), both(World.switches, World.fabric_down), ("in progress",), World.switches),
+    Scenario("fabric-manager-halted", (11,), both(World.switches, process(FABRIC, "T")), ("is active", "stopped by a signal"),
+             both(World.switches, process(FABRIC))),
     Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
     Scenario("uvm-node-not-made", (16,), lambda w: w.devices.pop("/dev/nvidia-uvm"), ("/dev/nvidia-uvm is missing",)),
     Scenario("device-numbers-moved", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), ("should be 510:0",),
@@ -437,7 +470,6 @@ def crio(state: str) -> Change:
     )
 
 
-STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
 CONTAINERS = (
     Scenario("toolkit-configuration-broken", (3,), both(file(TOOLKIT, "disable-require = false\nx = [\n"), kept(TOOLKIT)),
              (f"/{TOOLKIT}:", "not valid TOML", f"as it was before gpustate: /{KEPT}"),
@@ -473,6 +505,7 @@ CONTAINERS = (
              docker("inactive/dead/masked", ours=False)),
     Scenario("docker-stopped", (3,), docker(STOPPED, ours=False, only=True), ("docker is enabled and does not run", "no other runtime"),
              docker("inactive/dead/disabled")),
+    Scenario("container-runtime-halted", (3,), process("containerd", "T"), ("containerd is active",), process("containerd", "S")),
     Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
     Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
@@ -566,7 +599,6 @@ def mixed(version: str) -> Change:
     return change
 
 
-EXPORTER = "dcgm-exporter"
 CLUSTER = (
     Scenario("kubelet-stopped-by-mig-manager", (7,), both(lambda w: w.unit("kubelet", "inactive/dead/enabled"),
              file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")), ("systemctl stop kubelet",),
@@ -619,6 +651,11 @@ CLUSTER = (
     Scenario("dcgm-stopped", (32,), lambda w: w.unit("nvidia-dcgm", "inactive/dead/enabled"), ("nvidia-dcgm is enabled",), masked("nvidia-dcgm")),
     Scenario("other-exporter-stopped", (32,), lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), ("dcgm-exporter is enabled",),
              both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
+    Scenario("dcgm-halted", (32,), process("nvidia-dcgm", "T"), ("nvidia-dcgm is active", "stopped by a signal"), process("nvidia-dcgm", "t")),
+    Scenario("exporter-silent", (32,), exporter("nvidia-dcgm-exporter", ""), (f"runs with /{ITS_FILE}, which names no field",),
+             exporter("nvidia-dcgm-exporter")),
+    Scenario("other-exporter-silent", (32,), exporter(EXPORTER, hangs=True), ("hangs: http://127.0.0.1:9400/metrics",),
+             both(process(EXPORTER, command="/usr/bin/docker run --name dcgm-exporter x"), programs(bash="!124"))),
     Scenario("exporter-failed", (32,), lambda w: w.unit(EXPORTER, "failed/failed/enabled", "error: counters.csv line 3: unknown field"),
              ("counters.csv line 3",), lambda w: w.unit(EXPORTER, "active/running/enabled")),
 )  # fmt: skip

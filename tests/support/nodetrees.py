@@ -149,6 +149,7 @@ class World:
             "kubelet": "active/running/enabled",
         }
     )
+    pids: dict[str, int] = field(default_factory=dict)  # unit: its main process
     whys: dict[str, str] = field(default_factory=dict)  # unit: line of its journal
     files: dict[str, str] = field(default_factory=dict)  # path without the first slash: text
     programs: dict[str, str] = field(
@@ -295,7 +296,7 @@ class Tree(Node):
         self._containers()
         self._cluster()
         for path, text in world.files.items():
-            self.put(path, text)
+            self.put(path, text.replace("@TREE@", str(self.top)))
         for path, target in world.links.items():
             (self.top / path).parent.mkdir(parents=True, exist_ok=True)
             (self.top / path).symlink_to(self.top / target)
@@ -456,6 +457,7 @@ class Tree(Node):
             load = "masked" if enabled.startswith("masked") else "loaded"
             text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"
+            text += f"MainPID={world.pids.get(name, 0)}\n"
             text += f"ConditionResult={'no' if name in world.unmet else 'yes'}\nConditionTimestampMonotonic=1\n\n"
         text += (
             "Id=nvlsm.service\nLoadState=not-found\nActiveState=inactive\nSubState=dead\n"
