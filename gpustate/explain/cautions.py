@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpustate.explain import damaged
+from gpustate.explain import damaged, kept_away
 from gpustate.explain.causes import View
 
 _DEFAULT_MODE = 0o666
@@ -22,7 +22,7 @@ _FOR_USERS = 0o006
 
 def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
-    return (*_devices(view), *_specifications(view), *_left_out(view))
+    return (*_devices(view), *_specifications(view), *_left_out(view), *kept_away.warnings(view))
 
 
 def _modes(view: View, key: str) -> Iterator[tuple[str, int]]:

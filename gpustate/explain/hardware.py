@@ -9,6 +9,7 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.explain import kept_away
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain_remedies as remedies
 from gpustate.model.chain_data import PASSTHROUGH
@@ -290,6 +291,7 @@ CAUSES = (
           "wait for it if it goes on; otherwise apply the policy again", ("NVIDIA/gpu-operator#2509",), "driver"),
     Cause("driver-not-installed", _DRIVER, _not_installed, "install it: gpustate apply with the state driver",
           state="driver"),
+    kept_away.BLACKLISTED,
     Cause("module-not-loaded", _DRIVER, _unloaded, remedies.NOT_LOADED, state="driver"),
     Cause("module-missing", _DRIVER, lambda v: "" if v.seen.loaded else v.broken, remedies.NO_MODULE, state="driver"),
 )  # fmt: skip

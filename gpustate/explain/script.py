@@ -18,7 +18,7 @@ Sources:
 from __future__ import annotations
 
 from gpustate.ops.reloads import GPU_SCOPES
-from gpustate.text import dkms
+from gpustate.text import dkms, modprobe
 
 #: Services whose state tells something.
 UNITS = (
@@ -74,8 +74,14 @@ have dkms && try dkms status | head -n 60 | sed 's/^/dkms=/'
 for f in /var/lib/dkms/nvidia*/*/build/make.log; do
   [ -f "$f" ] && grep -E '@LOG@' "$f" | head -n 40 | sed 's/^/log=/'
 done
-grep -Hs -E '^[[:space:]]*(options[[:space:]]+nvidia|(blacklist|install)[[:space:]]+(nvidia|nouveau|nova_core))' \
-  /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf | sed 's/^/modprobe=/'
+set --; b=' '
+for f in @MODPROBE@; do
+  # A name found twice is read from the first folder only.
+  case $b in *" ${f##*/} "*) continue ;; esac
+  [ -e "$f" ] && { b="$b${f##*/} "; set -- "$@" "$f"; }
+done
+[ $# = 0 ] || grep -D skip -Hns -E '^[[:space:]]*(options[[:space:]]+nvidia|(blacklist|install|alias)[[:space:]]+(nvidia|nouveau|nova_core))' "$@" |
+  sed 's/^/modprobe=/'
 for f in "$SYS"/bus/pci/drivers/nouveau/0*; do
   [ -e "$f" ] || continue
   i=/boot/initrd.img-$k; [ -e "$i" ] || i=/boot/initramfs-$k.img
@@ -261,7 +267,9 @@ echo complete=1
 SCRIPT = (
     GPU_SCOPES
     + _START
-    + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE)
+    + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE).replace(
+        "@MODPROBE@", " ".join(f"{folder}/*.conf" for folder in modprobe.FOLDERS)
+    )
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS)).replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS

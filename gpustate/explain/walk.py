@@ -18,6 +18,7 @@ from gpustate.explain import (
     damaged,
     gpus,
     hardware,
+    kept_away,
     runtimes,
     scheduling,
     script,
@@ -28,6 +29,7 @@ from gpustate.model import chain, chain_ask
 from gpustate.model.node import Node
 
 CAUSES: tuple[Cause, ...] = (
+    *kept_away.CAUSES,  # before what is told of a module that is merely not loaded
     *hardware.CAUSES,
     *services.CAUSES,  # a masked service before what follows from it
     *gpus.CAUSES,

@@ -16,6 +16,7 @@ from gpustate.model import chain
 from gpustate.text.nvml_report import MigDevice, NvmlFacts
 
 Change = Callable[[World], object]
+MINE = "etc/modprobe.d/zz-mine.conf"
 NEW = "580.95.05"
 OLD_KERNEL = "6.1.0-27-amd64"
 EFIVAR = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -264,6 +265,16 @@ DRIVER = (
              both(programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n"))),
     Scenario("run-broken-off", (20,), both(World.without_driver, unfinished), ("20260102T061103-aa",), finished),
     Scenario("driver-not-installed", (16,), World.bare, ("no driver is installed",)),
+    Scenario("module-kept-from-loading", (16,), file(MINE, "# x\ninstall nvidia /bin/false\n"),
+             (f"/{MINE}:2 (install nvidia /bin/false) keeps it", "loaded now"),
+             both(file(MINE, "install nvidia /bin/false\n"), file("etc/modprobe.d/a.conf", "install nvidia /sbin/modprobe -i nvidia\n"))),
+    Scenario("module-blacklisted", (16,), both(World.without_driver, file(MINE, "blacklist nvidia\n")),
+             ("but not loaded", f"/{MINE}:1 (blacklist nvidia)"), file(MINE, "blacklist nvidia\n")),
+    Scenario("uvm-kept-from-loading", (16,), both(file(MINE, "install nvidia-uvm /usr/bin/true\n"), lambda w: w.majors.pop("nvidia-uvm")),
+             ("nvidia_uvm is not loaded", f"/{MINE}:1"),
+             both(file("usr/lib/modprobe.d/zz-mine.conf", "install nvidia-uvm /bin/false\n"), file(MINE, "# nothing\n"))),
+    Scenario("uvm-blacklisted", (16,), both(file(MINE, "blacklist nvidia_uvm\n"), lambda w: w.majors.pop("nvidia-uvm")),
+             ("nvidia-uvm is not loaded", f"/{MINE}:1"), file(MINE, "blacklist nvidia_uvm\n")),
     Scenario("module-not-loaded", (16,), World.without_driver, ("but not loaded",)),
     Scenario("module-missing", (16,), World.without_module, (f"no nvidia module for kernel {KERNEL}",)),
 )  # fmt: skip

@@ -46,6 +46,10 @@ WARNED = (
         (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
         "/etc/cdi/nvidia.yaml is no YAML",
     ),
+    (
+        (file("etc/modprobe.d/x.conf", "install nvidia-modeset /bin/true\n"),),
+        "/etc/modprobe.d/x.conf:1 (install nvidia_modeset /bin/true)",
+    ),
 )
 TWINS = (
     (mode("dev/nvidia0", 0o660), params(0o660)),

@@ -1,0 +1,101 @@
+"""Causes at the links ``driver`` and ``device-nodes``: a line below modprobe.d keeps NVIDIA's modules from loading.
+
+``install nvidia /bin/false`` and ``alias nvidia off`` hold against everybody, ``modprobe nvidia`` too, so such a line
+breaks the link while the module is still loaded: the next boot brings it no more. ``blacklist nvidia`` holds
+against udev and modules-load.d only, and many a node loads the module by its name: it is a reason where the module
+is not there, and nothing where it is. gpustate takes no such line away, for none is its own.
+
+Surprising: of two ``install`` lines the first one read decides, in the order of the files' names.
+
+Sources:
+    modprobe.d(5); modules-load.d(5), systemd-modules-load.service(8): it heeds blacklist; gpustate.text.modprobe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpustate.explain.causes import Cause, View
+from gpustate.text import modprobe
+
+
+def _lines(view: View) -> Iterator[tuple[str, modprobe.ModprobeConfig]]:
+    """File and line with what it says, in the order in which kmod reads them."""
+    rows = [value.split(":", 2) for value in view.clues.all("modprobe")]
+    whole = [row for row in rows if len(row) == 3]
+    for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
+        yield f"{path}:{number}", modprobe.parse(line)
+
+
+def _blocked(view: View, module: str) -> str:
+    """Where a module is kept from loading by whomever; empty where it is not."""
+    for place, says in _lines(view):
+        if module in says.off:
+            return f"{place} (alias {module} off)"
+        if module in says.install:
+            command = says.install[module]
+            loads = "modprobe" in command or "insmod" in command or not modprobe.is_nothing(command)
+            return "" if loads else f"{place} (install {module} {command})"
+    return ""
+
+
+def _blacklisted(view: View, module: str) -> str:
+    return next((place for place, says in _lines(view) if module in says.blacklist), "")
+
+
+def _blocks(module: str, there: Callable[[View], bool]) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        place = "" if view.clues.has("operator_driver") else _blocked(view, module)
+        if not place or not (view.seen.on_disk or view.seen.loaded):
+            return ""
+        now = (
+            f"{module} is loaded now, and will not be at the next boot"
+            if there(view)
+            else f"{module} is not loaded"
+        )
+        return f"{now}: {place} keeps it from loading"
+
+    return look
+
+
+def _blacklist(module: str, there: Callable[[View], bool]) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        place = _blacklisted(view, module)
+        if not place or there(view) or not view.seen.on_disk:
+            return ""
+        return f"{view.broken}; {place} (blacklist {module}) keeps it from loading at boot"
+
+    return look
+
+
+def _driver(view: View) -> bool:
+    return bool(view.seen.loaded)
+
+
+def _uvm(view: View) -> bool:
+    return "nvidia-uvm" in dict(view.seen.majors)
+
+
+def _remedy(module: str) -> str:
+    return f"remove that line, which no apply does, and from the initramfs if it is there too; then modprobe {module}"
+
+
+#: Told after what keeps a module from loading for sure.
+BLACKLISTED = Cause(
+    "module-blacklisted", "driver", _blacklist("nvidia", _driver), _remedy("nvidia")
+)
+CAUSES = (
+    Cause("module-kept-from-loading", "driver", _blocks("nvidia", _driver), _remedy("nvidia"), explains=False),
+    Cause("uvm-kept-from-loading", "device-nodes", _blocks("nvidia_uvm", _uvm), _remedy("nvidia-uvm"), explains=False),
+    Cause("uvm-blacklisted", "device-nodes", _blacklist("nvidia_uvm", _uvm), _remedy("nvidia-uvm")),
+)  # fmt: skip
+
+
+def warnings(view: View) -> Iterator[str]:
+    """CUDA does without nvidia-modeset; displays and what draws do not."""
+    place = _blocked(view, "nvidia_modeset")
+    if place and view.seen.loaded:
+        yield (
+            f"{place} keeps nvidia-modeset from loading: CUDA does without it, displays and Vulkan do not; remove "
+            "that line if they are wanted"
+        )
