@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpustate.explain import damaged, kept_away
+from gpustate.explain import damaged, kept_away, services
 from gpustate.explain.causes import View
 
 _DEFAULT_MODE = 0o666
@@ -22,7 +22,10 @@ _FOR_USERS = 0o006
 
 def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
-    return (*_devices(view), *_specifications(view), *_left_out(view), *kept_away.warnings(view))
+    return (
+        *(*_devices(view), *_specifications(view), *_left_out(view)),
+        *(*kept_away.warnings(view), *_persistence(view)),
+    )
 
 
 def _modes(view: View, key: str) -> Iterator[tuple[str, int]]:
@@ -67,3 +70,13 @@ def _specifications(view: View) -> Iterator[str]:
 def _left_out(view: View) -> Iterator[str]:
     for why in damaged.broken_specifications(view).values():
         yield f"{why}; runtimes leave it out: remove it"
+
+
+def _persistence(view: View) -> Iterator[str]:
+    name = "nvidia-persistenced"
+    unit = view.clues.unit(name)
+    if not unit.failed:
+        return
+    said = f" ({unit.why})" if unit.why else ""
+    found = services.drop_in(view, name) or f"{name} failed{said}"
+    yield f"{found}; without it every GPU starts anew for its next client: mend that, then systemctl restart {name}"

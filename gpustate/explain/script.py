@@ -167,7 +167,7 @@ END
   [ $? != 124 ] || printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}"
 }
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,DropInPaths -- @UNITS@)
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
@@ -184,6 +184,11 @@ if [ -d /run/systemd/system ]; then
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
     try docker info --format '{{range $k, $v := .Runtimes}}docker_runtime={{$k}}{{"\n"}}{{end}}')
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } !/ActiveState=active/ && /Id=(nvidia-|dcgm-|nvlsm)/ { u = d = ""
+    for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^DropInPaths=/) d = substr($i, 13) }
+    n = split(d, f, " "); for (i = 1; i <= n; i++) print u, f[i] }' | while read -r u f; do
+    case $f in */gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac
+  done
   t=$(try systemctl show -p UnitsLoadTimestampMonotonic --value); printf 'units_loaded_us=%s\n' "$t"
   gpu_scopes | while read -r s; do
     printf 'exposed=%s|%s\n' "$s" "$(try systemctl show -p ActiveEnterTimestampMonotonic --value "$s")"

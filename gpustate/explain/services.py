@@ -37,6 +37,7 @@ _HALTED = (
     ("container-runtime-halted", "runtime", ("containerd", "docker", "crio")),
     ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
 )
+_DROP_IN = "mend that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
 _CONTINUE = "kill -CONT its process, or restart the service; then ask who stopped it"
 
 
@@ -103,6 +104,31 @@ def _halted(*names: str) -> Callable[[View], str]:
     return look
 
 
+def drop_in(view: View, name: str) -> str:
+    """A service that does not run, and somebody else's drop-in that says what is run; empty otherwise."""
+    unit = view.clues.unit(name)
+    files = [
+        f"{path} has {line}" for one, path, line in view.clues.fields("drop_in", 3) if one == name
+    ]
+    down = unit.failed or (unit.active == "inactive" and not unit.masked and not unit.skipped)
+    if not files or not down:
+        return ""
+    said = f" ({unit.why})" if unit.why else ""
+    return f"{name} is {unit.active}{said}; a drop-in that is not gpustate's may be why: {'; '.join(files)}"
+
+
+def _manager_drop_in(view: View) -> str:
+    return drop_in(view, "nvidia-fabricmanager") if gpus.needs_manager(view) else ""
+
+
+def _dcgm_drop_in(view: View) -> str:
+    names = [name for name, _, _ in EXPORTERS]
+    wanted = [
+        n for n in names if view.clues.unit(n).failed or view.clues.unit(n).enabled == "enabled"
+    ]
+    return next((found for found in (drop_in(view, name) for name in wanted) if found), "")
+
+
 def _silent(name: str) -> Callable[[View], str]:
     def look(view: View) -> str:
         for one, file in view.clues.fields("no_counters", 2):
@@ -133,6 +159,8 @@ CAUSES = (
     _masked("containerd", "runtime", _containerd_down, "then systemctl enable --now containerd"),
     _masked("kubelet", "scheduler", _kubernetes_misses_it, "then systemctl enable --now kubelet", explains=False),
     _masked("slurmd", "scheduler", _slurm_misses_it, "then systemctl enable --now slurmd", explains=False),
+    Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, _DROP_IN, explains=False),
+    Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, _DROP_IN, explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
     *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),

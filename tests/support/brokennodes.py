@@ -106,6 +106,12 @@ def process(name: str, state: str = "S", command: str = "") -> Change:
     return change
 
 
+def drop_in(name: str, command: str = "/bin/false", file_name: str = "x") -> Change:
+    """A drop-in that says what a service runs."""
+    place = f"etc/systemd/system/{name}.service.d/{file_name}.conf"
+    return file(place, f"[Service]\nExecStart=\nExecStart={command}\n")
+
+
 def exporter(
     name: str, fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n", *, hangs: bool = False
 ) -> Change:
@@ -370,6 +376,9 @@ GPUS = (
     Scenario("fabric-manager-down", (11,), both(World.switches, World.fabric_down, lambda w: w.unit(FABRIC, "inactive/dead/disabled")),
              ("is inactive (disabled)",), both(World.switches, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
     Scenario("fabric-not-complete", (11, 40), both(World.switches, World.fabric_down), ("in progress",), World.switches),
+    Scenario("fabric-manager-drop-in", (11,), both(World.switches, World.fabric_down, drop_in(FABRIC),
+             lambda w: w.unit(FABRIC, "failed/failed/enabled", "Main process exited, code=exited, status=1/FAILURE")),
+             (f"{FABRIC} is failed (Main process", f"{FABRIC}.service.d/x.conf has ExecStart=/bin/false"), both(World.switches, drop_in(FABRIC))),
     Scenario("fabric-manager-halted", (11,), both(World.switches, process(FABRIC, "T")), ("is active", "stopped by a signal"),
              both(World.switches, process(FABRIC))),
     Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
@@ -662,6 +671,9 @@ CLUSTER = (
     Scenario("dcgm-stopped", (32,), lambda w: w.unit("nvidia-dcgm", "inactive/dead/enabled"), ("nvidia-dcgm is enabled",), masked("nvidia-dcgm")),
     Scenario("other-exporter-stopped", (32,), lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), ("dcgm-exporter is enabled",),
              both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
+    Scenario("dcgm-drop-in", (32,), both(drop_in("nvidia-dcgm"), drop_in("nvidia-dcgm", "/usr/bin/nv-hostengine -n", "gpustate"),
+             lambda w: w.unit("nvidia-dcgm", "activating/auto-restart/enabled")), ("nvidia-dcgm.service.d/x.conf has ExecStart=/bin/false",),
+             both(drop_in("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm", "inactive/dead/disabled"))),
     Scenario("dcgm-halted", (32,), process("nvidia-dcgm", "T"), ("nvidia-dcgm is active", "stopped by a signal"), process("nvidia-dcgm", "t")),
     Scenario("exporter-silent", (32,), exporter("nvidia-dcgm-exporter", ""), (f"runs with /{ITS_FILE}, which names no field",),
              exporter("nvidia-dcgm-exporter")),

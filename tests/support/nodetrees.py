@@ -458,6 +458,8 @@ class Tree(Node):
             text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"
             text += f"MainPID={world.pids.get(name, 0)}\n"
+            ours = f"etc/systemd/system/{name}.service.d/"
+            text += f"DropInPaths={' '.join(f'{self.top}/{one}' for one in world.files if one.startswith(ours))}\n"
             text += f"ConditionResult={'no' if name in world.unmet else 'yes'}\nConditionTimestampMonotonic=1\n\n"
         text += (
             "Id=nvlsm.service\nLoadState=not-found\nActiveState=inactive\nSubState=dead\n"

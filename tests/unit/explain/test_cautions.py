@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from brokennodes import WHOLE, file
+from brokennodes import WHOLE, drop_in, file
 from nodetrees import Tree, World
 
 from gpustate.cli.explain import verdict
@@ -32,7 +32,12 @@ def params(file_mode: int, modify: int = 1) -> Change:
     return file(PARAMS, f"ModifyDeviceFiles: {modify}\nDeviceFileMode: {file_mode}\nRegistry: ''\n")
 
 
+PERSISTENCED = "nvidia-persistenced"
 WARNED = (
+    (
+        (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "failed/failed/enabled")),
+        f"{PERSISTENCED}.service.d/x.conf has ExecStart=/bin/false; without it",
+    ),
     ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
     (
         (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
@@ -52,6 +57,7 @@ WARNED = (
     ),
 )
 TWINS = (
+    (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "active/running/enabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
     (params(0o666),),
