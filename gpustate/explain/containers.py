@@ -26,6 +26,11 @@ def _toolkit_missing(view: View) -> str:
     return view.broken if "not installed" in view.broken else ""
 
 
+def _toolkit_unusable(view: View) -> str:
+    odd = [what for name, what in view.seen.odd if name.startswith("nvidia-")]
+    return view.broken if view.broken in odd else ""
+
+
 def _toolkit_broken(view: View) -> str:
     return view.broken if "ended with" in view.broken else ""
 
@@ -155,6 +160,8 @@ def _device_numbers(view: View) -> str:
 
 CAUSES = (
     Cause("toolkit-missing", "toolkit", _toolkit_missing, remedies.NO_TOOLKIT, state="container-toolkit"),
+    Cause("toolkit-not-usable", "toolkit", _toolkit_unusable,
+          "have its packages put it right: gpustate apply with the state container-toolkit", state="container-toolkit"),
     Cause("toolkit-broken", "toolkit", _toolkit_broken, remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),

@@ -43,6 +43,11 @@ def _library_gone(view: View) -> str:
     return view.broken if _has(view, 12) or "libcuda.so.1" in view.broken else ""
 
 
+def _library_dangling(view: View) -> str:
+    odd = [what for name, what in view.seen.odd if name.startswith("lib")]
+    return view.broken if any(what in view.broken for what in odd) else ""
+
+
 def _library_torn(view: View) -> str:
     return view.broken if "is cut off" in view.broken else ""
 
@@ -63,12 +68,14 @@ def _unseen_without_node(view: View) -> str:
     """NVML leaves out a GPU that it cannot open."""
     seen = {gpu.pci for gpu in view.seen.nvml.gpus}
     nodes = dict(view.seen.nodes)
-    missing = [
-        f"/dev/nvidia{one.minor}"
-        for one in view.seen.module_gpus
-        if one.minor >= 0 and one.address not in seen and f"/dev/nvidia{one.minor}" not in nodes
-    ]
-    return f"{_unseen(view)}; {some(missing)} is missing" if missing and _unseen(view) else ""
+    found: list[str] = []
+    for one in view.seen.module_gpus:
+        path = f"/dev/nvidia{one.minor}"
+        node = nodes.get(path)
+        if one.minor < 0 or one.address in seen or (node is not None and node.character):
+            continue
+        found.append(f"{path} is {'missing' if node is None else f'a {node.kind}, no device'}")
+    return f"{_unseen(view)}; {some(found)}" if found and _unseen(view) else ""
 
 
 def _pending(view: View) -> str:
@@ -235,12 +242,16 @@ def _capability(view: View) -> str:
     return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
 
 
+def _not_a_device(view: View) -> str:
+    return view.broken if "no device" in view.broken else ""
+
+
 def _numbers(view: View) -> str:
     return view.broken if "should be" in view.broken else ""
 
 
 def _missing_node(view: View) -> str:
-    return view.broken if "missing" in view.broken or "no device" in view.broken else ""
+    return view.broken if "missing" in view.broken else ""
 
 
 def _cuda(view: View, *codes: int) -> str:
@@ -316,6 +327,8 @@ def _old_for_b200(view: View) -> str:
 CAUSES = (
     Cause("gpu-lost", "libraries", _lost, remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
     Cause("gpu-hangs", "libraries", _hangs, remedies.nvml(10)),
+    Cause("driver-library-dangling", "libraries", _library_dangling,
+          "have its package make the link anew: gpustate apply with the state driver", state="driver"),
     Cause("driver-library-missing", "libraries", _library_gone,
           "install the driver's libraries in its version: gpustate apply with the state driver", state="driver"),
     Cause("driver-library-damaged", "libraries", _library_torn, remedies.TORN, state="driver"),
@@ -353,6 +366,8 @@ CAUSES = (
     Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),
     Cause("uvm-node-not-made", "device-nodes", _uvm_node, "nvidia-modprobe -c=0 -u, or the first CUDA program, makes it"),
     Cause("mig-capability-without-node", "device-nodes", _capability, remedies.CAPABILITY_NODES, state="driver"),
+    Cause("device-node-not-a-device", "device-nodes", _not_a_device,
+          "gpustate apply with the state driver makes it anew; empty it first if it is a folder with something in it", state="driver"),
     Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
     Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, "create MIG devices: gpustate apply with the state mig, or switch MIG off",

@@ -112,6 +112,11 @@ def _gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index}" + (f" ({gpu.pci})" if gpu.pci else "")
 
 
+def _absent(seen: Seen, name: str) -> str:
+    """What is in the place of a program or a library that cannot be used."""
+    return dict(seen.odd).get(name, f"{name} is not installed")
+
+
 def _well(nvml: NvmlFacts) -> int:
     return sum(gpu.error is None for gpu in nvml.gpus)
 
@@ -133,9 +138,12 @@ def _libraries(seen: Seen, wanted: Wanted) -> Check:
         return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
     if nvml.error is not None:
         found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
+        dangling = dict(seen.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
+        found += f"; {dangling}" if dangling else ""
         return Check("libraries", FAILED, found, remedies.nvml(nvml.error))
     if seen.cuda_library is None:
-        return Check("libraries", FAILED, "libcuda.so.1 is not installed", remedies.NO_LIBCUDA)
+        found = _absent(seen, "libcuda.so.1")
+        return Check("libraries", FAILED, found, remedies.NO_LIBCUDA)
     absent = sorted(
         {one.address for one in seen.gpus if not seen.quarantine.holds("", one.address)}
         - {gpu.pci for gpu in nvml.gpus}
@@ -170,7 +178,8 @@ def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
         if node is None:
             wrong.append(f"{path} is missing{whose}")
         elif not node.character:
-            wrong.append(f"{path} is no device{whose}")
+            kind = f"a {node.kind}, " if node.kind else ""
+            wrong.append(f"{path} is {kind}no device{whose}")
         elif (node.major, node.minor) != numbers:
             wrong.append(
                 f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}{whose}"
@@ -224,7 +233,7 @@ def _toolkit(seen: Seen, wanted: Wanted) -> Check:
         ("nvidia-container-runtime", seen.runtime_binary),
     ):
         if program is None:
-            return Check("toolkit", FAILED, f"{name} is not installed", remedies.NO_TOOLKIT)
+            return Check("toolkit", FAILED, _absent(seen, name), remedies.NO_TOOLKIT)
         if program.status != 0:
             found = f"{program.path} --version ended with {program.status}: {program.first_line}"
             return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)

@@ -107,6 +107,7 @@ class DeviceNode:
     character: bool
     major: int
     minor: int
+    kind: str = ""  # as stat(1) calls it
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class Seen:
     majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
     nodes: tuple[tuple[str, DeviceNode], ...] = ()
     capabilities: tuple[tuple[str, int, str], ...] = ()  # node, minor, name: gpu0/mig/gi1/ci0
+    odd: tuple[tuple[str, str], ...] = ()  # program or library: what is there in its place
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     ctk: Program | None = None
     runtime_binary: Program | None = None

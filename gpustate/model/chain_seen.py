@@ -83,10 +83,13 @@ for d in "$PROC"/driver/nvidia/gpus/*; do
 done
 m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
 for n in libnvidia-ml.so.1 libcuda.so.1; do
+  b=; g=
   for d in $L; do
-    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"
+    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; b=1
       printf 'elf=%s|%s|%s\n' $n "$(stat -L -c %s "$d/$n")" "$(od -An -v -tx1 -N64 "$d/$n" | tr -d ' \n')"; break; }
+    [ -n "$g" ] || [ ! -L "$d/$n" ] || g=$d/$n
   done
+  [ -n "$b" ] || [ -z "$g" ] || printf 'odd=%s|%s leads to %s, which does not exist\n' $n "$g" "$(readlink "$g")"
 done
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \
@@ -101,10 +104,20 @@ c=; while read -r a n; do
 done <"$PROC/devices"
 """
     + CAPS
-    + r"""set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
+    + r"""set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do
+  # Folders belong there too, and not under these names.
+  case $f in */nvidia[0-9]*|*/nvidiactl|*/nvidia-uvm*|*/nvidia-cap[0-9]*) ;; *) [ ! -d "$f" ] || continue ;; esac
+  [ ! -e "$f" ] || set -- "$@" "$f"
+done
 [ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
+unusable() { # program
+  printf '%s\n' "$PATH" | tr : '\n' | while read -r d; do
+    if [ -e "$d/$1" ]; then stat -L -c "odd=$1|$d/$1 is a %F of mode %a, which nobody can run" "$d/$1"; break
+    elif [ -L "$d/$1" ]; then printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$d/$1" "$(readlink "$d/$1")"; break; fi
+  done
+}
 version() { # key program
-  p=$(command -v "$2") || return 0
+  p=$(command -v "$2") || { unusable "$2"; return 0; }
   o=$(timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
   printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
 }
@@ -292,7 +305,7 @@ def parse(
             (
                 path,
                 chain.DeviceNode(
-                    kind == "character special file", _number(major, 16), _number(minor, 16)
+                    kind == "character special file", _number(major, 16), _number(minor, 16), kind
                 ),
             )
             for path, kind, major, minor in lines.all("node", 4)
@@ -302,6 +315,7 @@ def parse(
             for row in (value.split(" ") for value in lines.values("cap"))
             if len(row) == 5
         ),
+        odd=tuple((name, what) for name, what in lines.all("odd", 2)),
         nvml=nvml,
         ctk=lines.program("ctk"),
         runtime_binary=lines.program("runtime_binary"),

@@ -103,10 +103,22 @@ BREAKS = (
         "nvidia-ctk is not installed",
     ),
     Break(
-        "toolkit-missing",
+        "toolkit-not-usable",
         "container-toolkit",
-        sh("chmod 000 /usr/bin/nvidia-ctk"),
-        "nvidia-ctk is not installed",
+        sh("chmod 644 /usr/bin/nvidia-container-runtime"),
+        "/usr/bin/nvidia-container-runtime is a regular file of mode 644",
+    ),
+    Break(
+        "driver-library-dangling",
+        "driver",
+        sh("rm /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]*.*"),
+        "libcuda.so.1 leads to",
+    ),
+    Break(
+        "device-node-not-a-device",
+        "driver",
+        sh("rm /dev/nvidia-uvm; mkdir /dev/nvidia-uvm"),
+        "/dev/nvidia-uvm is a directory, no device",
     ),
     Break(
         "containerd-handler-missing",

@@ -116,6 +116,7 @@ class World:
             "libcuda.so.1": f"libcuda.so.{V}",
         }
     )
+    dangling: set[str] = field(default_factory=set)  # libraries whose link leads to nothing
     pci: dict[str, tuple[str, str, str]] = field(
         default_factory=lambda: dict.fromkeys(ADDRESSES, ("0x2330", "0x030200", "nvidia"))
     )
@@ -423,6 +424,8 @@ class Tree(Node):
         self.put("answers/signer", world.files.pop("signer", ""))
         for name, target in world.libraries.items():
             self.put(f"{LIBRARIES}/{target}", world.elf)
+            if name in world.dangling:
+                (self.top / LIBRARIES / target).unlink()
             (self.top / LIBRARIES / name).symlink_to(target)
         rows = "".join(
             f"package={name}|{version}|ii \n"
