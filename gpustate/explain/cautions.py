@@ -24,7 +24,7 @@ def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
         *(*_devices(view), *_specifications(view), *_left_out(view)),
-        *(*kept_away.warnings(view), *_persistence(view)),
+        *(*kept_away.warnings(view), *_persistence(view), *_results(view)),
     )
 
 
@@ -80,3 +80,9 @@ def _persistence(view: View) -> Iterator[str]:
     said = f" ({unit.why})" if unit.why else ""
     found = services.drop_in(view, name) or f"{name} failed{said}"
     yield f"{found}; without it every GPU starts anew for its next client: mend that, then systemctl restart {name}"
+
+
+def _results(view: View) -> Iterator[str]:
+    found = damaged.no_results(view)
+    if found and not view.clues.has("results_wanted"):  # with a validator of ours it is a cause
+        yield f"{found}, and the GPU Operator's pods wait for them: move it away"

@@ -1,4 +1,4 @@
-"""Causes at the links ``toolkit`` and ``cdi``: a file is there, and nobody can read sense from it.
+"""Causes at the links ``toolkit``, ``cdi`` and ``cuda``: a file is there, and nobody can read sense from it.
 
 Such a file is not missing, so what helps against a missing one may not help here: a folder in the place of a
 specification stays in the way of a new one. Where gpustate has ever written a file, the node keeps its bytes
@@ -97,8 +97,22 @@ def _no_file(view: View) -> str:
     return f"{some(found)}: no runtime reads a specification from it" if found else ""
 
 
+def no_results(view: View) -> str:
+    """What is in the way of the folder for a validator's results; empty where nothing is."""
+    rows = view.clues.fields("no_folder", 2)
+    told = [
+        f"{path} is {kind}, no folder: no validator writes its results there" for path, kind in rows
+    ]
+    return told[0] if told else ""
+
+
+def _results(view: View) -> str:
+    return no_results(view) if view.clues.has("results_wanted") else ""
+
+
 CAUSES = (
     Cause("toolkit-configuration-broken", "toolkit", _toolkit, remedies.TOOLKIT_CONFIG, explains=False),
     Cause("cdi-not-a-file", "cdi", _no_file, remedies.CDI_NO_FILE),
+    Cause("results-cannot-be-written", "cuda", _results, "move it away, then gpustate validate", explains=False),
     Cause("cdi-broken", "cdi", _broken_spec, remedies.CDI_BROKEN, state="cdi", explains=False),
 )  # fmt: skip

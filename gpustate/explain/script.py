@@ -257,6 +257,11 @@ for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubecon
 done
 have scontrol && try scontrol show node "${n%%.*}" -o | sed 's/^/slurm=/'
 [ -f /etc/slurm/gres.conf ] && grep -Eq '^[^#]*Name=gpu' /etc/slurm/gres.conf && echo slurm_gres=1
+for f in /run/nvidia /run/nvidia/validations; do
+  if [ -e "$f" ]; then [ -d "$f" ] || printf 'no_folder=%s|a %s\n' "$f" "$(stat -c %F "$f")"
+  elif [ -L "$f" ]; then printf 'no_folder=%s|a link to %s, which does not exist\n' "$f" "$(readlink "$f")"; fi
+done
+grep -qs '"status_files": true' "$G/validator/config.json" && echo results_wanted=1
 for f in /run/nvidia/validations/*-ready; do [ -e "$f" ] && printf 'status_file=%s\n' "${f##*/}"; done
 [ -e /run/nvidia/validations/.driver-ctr-ready ] && echo operator_driver=1
 for f in /etc/kubernetes/node-feature-discovery/features.d/*; do

@@ -337,6 +337,7 @@ def capabilities(world: World) -> None:
         world.devices[f"/dev/nvidia-caps/nvidia-cap{minor}"] = (235, minor)
 
 
+VALIDATOR = "var/lib/gpustate/validator/config.json"
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
@@ -393,6 +394,9 @@ GPUS = (
              lambda w: w.devices.__setitem__("/dev/nvidia-caps/nvidia-cap147", (511, 147))),
              ("nvidia-cap13 is missing (gpu0/mig/gi1/ci0)", "nvidia-cap147 is 511:147 and should be 235:147"), capabilities),
     Scenario("mig-without-devices", (8, 9), lambda w: mig(w, devices=False), ("no MIG device to use",), mig),
+    Scenario("results-cannot-be-written", (40,), both(file("run/nvidia", "x"), file(VALIDATOR, '{"status_files": true}')),
+             ("/run/nvidia is a regular file, no folder",),
+             both(file("run/nvidia/validations/cuda-ready"), file(VALIDATOR, '{"status_files": true}'))),
     Scenario("fabric-not-ready", (11,), lambda w: w.prove(error=802, text="cuInit"), ("CUDA 802",), World.prove),
     Scenario("two-mps-daemons", (33,), both(lambda w: w.prove(error=46, text="cuCtxCreate"),
              programs(ps="  11 nvidia-cuda-mps-control -d\n  12 /opt/x/nvidia-cuda-mps-control -f\n")),

@@ -34,6 +34,11 @@ def params(file_mode: int, modify: int = 1) -> Change:
 
 PERSISTENCED = "nvidia-persistenced"
 WARNED = (
+    ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, no folder"),
+    (
+        (lambda w: w.links.__setitem__("run/nvidia/validations", "run/gone"),),
+        "/run/nvidia/validations is a link to /run/gone, which",
+    ),
     (
         (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "failed/failed/enabled")),
         f"{PERSISTENCED}.service.d/x.conf has ExecStart=/bin/false; without it",
@@ -57,6 +62,7 @@ WARNED = (
     ),
 )
 TWINS = (
+    (file("run/nvidia/validations/driver-ready"),),
     (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "active/running/enabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
