@@ -141,6 +141,27 @@ BREAKS = (
         "is not running",
         sh("systemctl enable --now containerd"),
     ),
+    Break(
+        "fabric-manager-halted",
+        "",
+        sh("kill -STOP $(systemctl show -p MainPID --value nvidia-fabricmanager)"),
+        "is stopped by a signal",
+        sh("systemctl kill -s CONT nvidia-fabricmanager"),
+    ),
+    Break(
+        "module-kept-from-loading",
+        "",
+        sh("echo 'install nvidia /bin/false' >/etc/modprobe.d/zz.conf"),
+        "/etc/modprobe.d/zz.conf:1",
+        sh("rm /etc/modprobe.d/zz.conf"),
+    ),
+    Break(
+        "results-cannot-be-written",
+        "",
+        sh("rm -r /run/nvidia; echo x >/run/nvidia"),
+        "/run/nvidia is a regular file",
+        sh("rm /run/nvidia"),
+    ),
     Break("cdi-missing", "cdi", sh(f"rm {SPEC}"), "no CDI specification"),
     Break(
         "cdi-names-missing-files",
