@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpustate.errors import ProbeError
+from gpustate.explain import damaged
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.services import is_masked
+from gpustate.text import jsonedit
 
 _OTHERS = ("crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 _KEY = "runtimes."
+_CONFIG = "/etc/docker/daemon.json"
 
 
 def _registered(view: View) -> list[str]:
@@ -46,8 +50,7 @@ def _set_up(view: View) -> str:
 
 def _named(view: View) -> str:
     """docker's file has NVIDIA's runtime."""
-    file = "/etc/docker/daemon.json"
-    return f"{file} names NVIDIA's runtime" if file in view.clues.all("handler_file") else ""
+    return f"{_CONFIG} names NVIDIA's runtime" if _CONFIG in view.clues.all("handler_file") else ""
 
 
 def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
@@ -85,11 +88,33 @@ def _without(view: View) -> str:
     return ""
 
 
+def _configuration(view: View) -> str:
+    written = any(path == _CONFIG for path, _ in view.clues.fields("kept", 2))
+    rows = view.clues.all("docker_config")
+    if (
+        not _asked(view)
+        or not written
+        or not rows
+        or view.clues.unit("docker").enabled == "disabled"
+    ):
+        return ""
+    try:
+        jsonedit.parse("\n".join(rows), _CONFIG)
+    except ProbeError as error:
+        where = error.place or _CONFIG
+        return f"{where}: {error.message}; docker starts with it no more" + damaged.as_before(
+            view, _CONFIG
+        )
+    return ""
+
+
 def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "") -> Cause:
     return Cause(name, "runtime", look, remedy, state=state, explains=False)
 
 
 CAUSES = (
+    _cause("docker-configuration-broken", _configuration,
+           "mend it, or copy back what is kept of it (cp -p); then gpustate apply with the state docker"),
     _cause("docker-masked", _masked("docker", _set_up),
            "systemctl unmask docker, then gpustate apply with the state docker, which starts it"),
     _cause("docker-stopped", _stopped("docker", lambda v: _set_up(v) or _named(v)),

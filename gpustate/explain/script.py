@@ -171,8 +171,9 @@ if [ -d /run/systemd/system ]; then
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
-    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | grep -iE 'error|fail|cannot|mismatch|in use|invalid' |
-      grep -vE '^(Failed to start|.*Failed with result)' | tail -n 1)"
+    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | awk '/^Start(ing|ed) / { b = e = ""; next }
+      tolower($0) !~ /error|fail|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
+      /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }')"
   done
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^MainPID=/) p = substr($i, 9) }
@@ -202,6 +203,8 @@ grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.t
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
+f=/etc/docker/daemon.json
+[ ! -s "$f" ] || [ ! -f "$f" ] || [ "$(wc -c <"$f")" -gt 65536 ] || { sed 's/^/docker_config=/' "$f"; echo; }
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
