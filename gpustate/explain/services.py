@@ -20,6 +20,7 @@ from gpustate.explain import gpus
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
+from gpustate.text import modprobe
 
 #: Exporters of metrics and their engine: unit, name of the cause, state that has the unit started.
 EXPORTERS = (
@@ -105,16 +106,16 @@ def _halted(*names: str) -> Callable[[View], str]:
 
 
 def drop_in(view: View, name: str) -> str:
-    """A service that does not run, and somebody else's drop-in that says what is run; empty otherwise."""
+    """A service that fails, or runs nothing, and somebody else's drop-in that says what it runs; empty otherwise."""
     unit = view.clues.unit(name)
-    files = [
-        f"{path} has {line}" for one, path, line in view.clues.fields("drop_in", 3) if one == name
-    ]
-    down = unit.failed or (unit.active == "inactive" and not unit.masked and not unit.skipped)
-    if not files or not down:
+    rows = [(path, line) for one, path, line in view.clues.fields("drop_in", 3) if one == name]
+    nothing = any(modprobe.is_nothing(line.partition("=")[2]) for _, line in rows)
+    ended = unit.active == "inactive" and unit.enabled == "enabled" and not unit.skipped
+    if not rows or not (unit.failed or (nothing and ended)):
         return ""
     said = f" ({unit.why})" if unit.why else ""
-    return f"{name} is {unit.active}{said}; a drop-in that is not gpustate's may be why: {'; '.join(files)}"
+    files = "; ".join(f"{path} has {line}" for path, line in rows)
+    return f"{name} is {unit.active}{said}; a drop-in that is not gpustate's may be why: {files}"
 
 
 def _manager_drop_in(view: View) -> str:
@@ -122,11 +123,8 @@ def _manager_drop_in(view: View) -> str:
 
 
 def _dcgm_drop_in(view: View) -> str:
-    names = [name for name, _, _ in EXPORTERS]
-    wanted = [
-        n for n in names if view.clues.unit(n).failed or view.clues.unit(n).enabled == "enabled"
-    ]
-    return next((found for found in (drop_in(view, name) for name in wanted) if found), "")
+    found = (drop_in(view, name) for name, _, _ in EXPORTERS)
+    return next((one for one in found if one), "")
 
 
 def _silent(name: str) -> Callable[[View], str]:
