@@ -6,7 +6,7 @@ program's shell alone while its step goes on, or the node. On Debian 12 controll
 entry of the journal; of the other deaths there, and of Debian 13, where they die inside a step as well, a share is
 taken that turns with the commit. What dies in a stage after the first dies in a run that begins with that stage, on the disk
 that the stage before it left, where that run does the same. A re-run ends with the stage of the kill, on the disk that the
-recorded run had there; every fifth goes on to the end. Then ``gpustate apply`` is run once more, and
+recorded run had there; every tenth goes on to the end. Then ``gpustate apply`` is run once more, and
 ``drift`` after it. Both have to end with 0; the disk has to be that of a run nobody disturbed, files of
 others to the byte; nothing temporary may be left, no lock, no process; and no step whose result was on
 disk may have been done again.
@@ -188,7 +188,8 @@ def test_with_every_state_a_look_at_a_converged_node_is_one_connection_and_one_e
         assert (row["connections"], row["execs"]) == (1, 1)
         what = f"a look at {len(row['states'])} states, {image}"
         shares.TAKEN[what] = (
-            f"{recording.looked_s * 1000:.0f} ms of the node's processor, login included"
+            f"{recording.looked_s * 1000:.0f} ms of the node's processor, "
+            f"of which {recording.login_s * 1000:.0f} ms are the login"
         )
 
 

@@ -118,7 +118,7 @@ class Campaign:
                 # Now and then the node itself is killed instead of its disk being copied.
                 real = point.who == NODE and number % 6 == 0 and not point.stop.clock
                 try:
-                    result = worker.submit(_carry_out, point, real, number % 5 == 0).result()
+                    result = worker.submit(_carry_out, point, real, number % 10 == 0).result()
                 except BaseException as error:  # noqa: BLE001  told by the thread that waits
                     broken.append(error)
                     return
