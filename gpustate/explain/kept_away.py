@@ -19,28 +19,14 @@ from gpustate.explain.causes import Cause, View
 from gpustate.text import modprobe
 
 
-def _lines(view: View) -> Iterator[tuple[str, modprobe.ModprobeConfig]]:
-    """File and line with what it says, in the order in which kmod reads them."""
-    rows = [value.split(":", 2) for value in view.clues.all("modprobe")]
-    whole = [row for row in rows if len(row) == 3]
-    for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
-        yield f"{path}:{number}", modprobe.parse(line)
-
-
 def _blocked(view: View, module: str) -> str:
     """Where a module is kept from loading by whomever; empty where it is not."""
-    for place, says in _lines(view):
-        if module in says.off:
-            return f"{place} (alias {module} off)"
-        if module in says.install:
-            command = says.install[module]
-            loads = "modprobe" in command or "insmod" in command or not modprobe.is_nothing(command)
-            return "" if loads else f"{place} (install {module} {command})"
-    return ""
+    return modprobe.blocking(view.clues.all("modprobe"), module)
 
 
 def _blacklisted(view: View, module: str) -> str:
-    return next((place for place, says in _lines(view) if module in says.blacklist), "")
+    rows = modprobe.read(view.clues.all("modprobe"))
+    return next((place for place, says in rows if module in says.blacklist), "")
 
 
 def _blocks(module: str, there: Callable[[View], bool]) -> Callable[[View], str]:

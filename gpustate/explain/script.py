@@ -40,6 +40,9 @@ UNITS = (
     "slurmd.service",
 )
 
+_MODPROBE = (
+    "options[[:space:]]+nvidia|(blacklist|install|alias)[[:space:]]+(nvidia|nouveau|nova_core)"
+)
 #: Seconds after which an exporter that took a request and has not begun to answer counts as hanging.
 SILENT_S = 5
 
@@ -74,14 +77,7 @@ have dkms && try dkms status | head -n 60 | sed 's/^/dkms=/'
 for f in /var/lib/dkms/nvidia*/*/build/make.log; do
   [ -f "$f" ] && grep -E '@LOG@' "$f" | head -n 40 | sed 's/^/log=/'
 done
-set --; b=' '
-for f in @MODPROBE@; do
-  # A name found twice is read from the first folder only.
-  case $b in *" ${f##*/} "*) continue ;; esac
-  [ -e "$f" ] && { b="$b${f##*/} "; set -- "$@" "$f"; }
-done
-[ $# = 0 ] || grep -D skip -Hns -E '^[[:space:]]*(options[[:space:]]+nvidia|(blacklist|install|alias)[[:space:]]+(nvidia|nouveau|nova_core))' "$@" |
-  sed 's/^/modprobe=/'
+@MODPROBE@
 for f in "$SYS"/bus/pci/drivers/nouveau/0*; do
   [ -e "$f" ] || continue
   i=/boot/initrd.img-$k; [ -e "$i" ] || i=/boot/initramfs-$k.img
@@ -281,7 +277,7 @@ SCRIPT = (
     GPU_SCOPES
     + _START
     + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE).replace(
-        "@MODPROBE@", " ".join(f"{folder}/*.conf" for folder in modprobe.FOLDERS)
+        "@MODPROBE@", modprobe.lines(_MODPROBE)
     )
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS)).replace("@SILENT@", str(SILENT_S))

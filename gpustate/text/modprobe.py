@@ -12,7 +12,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 #: Folders that modprobe reads, the one that wins first.
@@ -24,6 +24,15 @@ FOLDERS = (
     "/lib/modprobe.d",
 )
 
+_LINES = r"""
+set --; b=' '
+for f in @FILES@; do
+  # A name found twice is read from the first folder only.
+  case $b in *" ${f##*/} "*) continue ;; esac
+  [ -e "$f" ] && { b="$b${f##*/} "; set -- "$@" "$f"; }
+done
+[ $# = 0 ] || grep -D skip -Hns -E '^[[:space:]]*(@ERE@)' "$@" | sed 's/^/modprobe=/'
+"""
 _NOTHING = frozenset(
     {"/bin/true", "/bin/false", "/usr/bin/true", "/usr/bin/false", "true", "false", ":"}
 )
@@ -118,3 +127,29 @@ def option_values(options: str) -> dict[str, str]:
         else:
             word += char
     return values
+
+
+def lines(pattern: str) -> str:
+    """Sh that prints ``modprobe=FILE:NUMBER:LINE`` for lines that begin as an extended regular expression says."""
+    files = " ".join(f"{folder}/*.conf" for folder in FOLDERS)
+    return _LINES.replace("@FILES@", files).replace("@ERE@", pattern)
+
+
+def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:
+    """``FILE:NUMBER`` with what it says, in the order in which kmod reads them; rows are ``FILE:NUMBER:LINE``."""
+    whole = [parts for row in rows if len(parts := row.split(":", 2)) == 3]
+    for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
+        yield f"{path}:{number}", parse(line)
+
+
+def blocking(rows: Iterable[str], module: str) -> str:
+    """File, number and text of the line that keeps a module from loading by whomever; empty where none does."""
+    name = normal(module)
+    for place, says in read(rows):
+        if name in says.off:
+            return f"{place} (alias {name} off)"
+        if name in says.install:
+            command = says.install[name]
+            loads = "modprobe" in command or "insmod" in command or not is_nothing(command)
+            return "" if loads else f"{place} (install {name} {command})"
+    return ""

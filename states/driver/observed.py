@@ -18,7 +18,7 @@ from gpustate.model.beforehand import APT_KEY
 from gpustate.model.holders import Holder
 from gpustate.ops.packages import UNMET
 from gpustate.states.driver import rpmask
-from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset
+from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset, modprobe
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
@@ -168,11 +168,7 @@ for b in "$SYS"/bus/pci/drivers/nouveau "$SYS"/bus/pci/drivers/nova-core "$SYS"/
 done
 n=; { read -r n <"$SYS/module/nvidia_drm/refcnt"; } 2>/dev/null && [ "$n" != 0 ] && echo "drm=$n"
 n=; { read -r n </run/gpustate/driver-in-use; } 2>/dev/null && echo "in_use=$n"
-set --; for f in /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf; do
-  case $f in /etc/*) ;; *) [ ! -e "/etc/modprobe.d/${f##*/}" ] || continue ;; esac
-  [ ! -f "$f" ] || set -- "$@" "$f"
-done
-[ $# = 0 ] || grep -nHE '^[[:space:]]*install[[:space:]]+nvidia([_-](uvm|modeset))?[[:space:]]+(/usr)?(/bin/)?(false|true)[[:space:]]*$' "$@" | sed 's/^/barred=/'
+@MODPROBE@
 if [ -r /var/lib/gpustate/driver.stopped ]; then while read -r n; do echo "stopped=$n"; done </var/lib/gpustate/driver.stopped; fi
 for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
   [ -e "$f" ] || continue
@@ -190,6 +186,7 @@ done
 :
 """.replace("INTERESTING", dkms.INTERESTING_ERE)
     .replace("@UNINSTALLER@", UNINSTALLER)
+    .replace("@MODPROBE@", modprobe.lines("(install|alias)[[:space:]]+nvidia"))
     .replace("@NODES@\n", device_nodes.NODES)
 )
 
@@ -208,7 +205,7 @@ class Live:
     secure_boot: SecureBoot = SecureBoot()
     build_errors: Mapping[str, str] | None = None
     device_nodes: tuple[str, ...] = ()
-    barred: tuple[str, ...] = ()
+    modprobe: tuple[str, ...] = ()  # lines that say how NVIDIA's modules are loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +231,7 @@ class AskLive(Ask[Live]):
             library=library.group(1) if library else None,
             installer="installer" in keys,
             operator="operator" in keys,
-            barred=tuple(keys.get("barred", [])),
+            modprobe=tuple(keys.get("modprobe", ())),
             in_use=_first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),

@@ -14,7 +14,7 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
-from gpustate.text import driverset
+from gpustate.text import driverset, modprobe
 
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 
@@ -83,7 +83,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
         damaged=damaged,
-        barred=live.barred,
+        barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
         stream=apt.stream,
         streams=apt.streams,
         stream_kept=kept,

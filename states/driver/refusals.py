@@ -80,8 +80,7 @@ def unsigned(seen: Observed, wanted: Observed) -> str | None:
 
 def barred(seen: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
-    path, number, line = seen.barred[0].split(":", 2)
-    return f"{path}:{number} ({' '.join(line.split())}) keeps the module from being loaded; remove that line"
+    return f"{seen.barred[0]} keeps the module from being loaded; remove that line"
 
 
 def unlisted(seen: Observed, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -649,9 +649,9 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
         (Live(installer=True), {}, "nvidia-uninstall"),
         (Live(operator=True), {}, "driver.enabled=false"),
         (
-            Live(barred=("/etc/modprobe.d/x.conf:2: install  nvidia-uvm /bin/false",)),
+            Live(modprobe=("/etc/modprobe.d/x.conf:2: install  nvidia-uvm /bin/false",)),
             {},
-            "/etc/modprobe.d/x.conf:2 (install nvidia-uvm /bin/false) keeps the module from being loaded",
+            "/etc/modprobe.d/x.conf:2 (install nvidia_uvm /bin/false) keeps the module from being loaded",
         ),
         (Live(), {"os_id": "arch", "package_manager": "pacman"}, "are called on arch"),
     ],
