@@ -63,3 +63,29 @@ def test_option_values_are_split_as_the_kernel_does() -> None:
         "c_d": "1",
         "e": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((), ""),
+        (("/etc/modprobe.d/x.conf:1:install nvidia-uvm /bin/false",), ""),
+        (
+            ("/etc/modprobe.d/x.conf:3: alias nvidia off",),
+            "/etc/modprobe.d/x.conf:3 (alias nvidia off)",
+        ),
+        (
+            (
+                "/etc/modprobe.d/x.conf:1:install nvidia /bin/false",
+                "/usr/lib/modprobe.d/a.conf:7:install nvidia modprobe -i nvidia-current",
+            ),
+            "",
+        ),
+        (("/etc/modprobe.d/x.conf:1:install nvidia /bin/true && modprobe -i nvidia",), ""),
+        (("/etc/modprobe.d/x.conf:1:blacklist nvidia",), ""),
+    ],
+)
+def test_the_first_line_in_the_order_of_names_decides_what_is_kept_from_loading(
+    rows: tuple[str, ...], said: str
+) -> None:
+    assert modprobe.blocking(rows, "nvidia") == said
