@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -307,7 +308,7 @@ class Bench:
             made.looked_s = self.processor_s() - before
             made.converged = json.loads(run.out.read_text())["nodes"][0]
         before = self.processor_s()
-        process.run([*self.node.ssh_args(), "true"], timeout_s=60)
+        subprocess.run([*self.node.ssh_args(), "true"], check=True, capture_output=True, timeout=60)
         made.login_s = self.processor_s() - before
 
     def processor_s(self) -> float:
