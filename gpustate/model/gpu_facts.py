@@ -19,6 +19,7 @@ from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.text import nvml_report, nvsmi
 from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
+from gpustate.text.words import printable
 
 PYNVML = ShippedFile("pynvml.py", "pynvml")
 NVML_FACTS = ShippedFile("nvml_facts.py", "gpustate.nodeside", "nvml_facts.py")
@@ -97,7 +98,7 @@ def parse(text: str) -> NvmlFacts:
         try:
             facts = nvml_report.parse(head["nvml"])
         except ValueError as error:
-            raise ProbeError(str(error)) from None
+            raise ProbeError(printable(str(error))) from None
     elif rest:
         facts = nvsmi.parse(rest)
     else:

@@ -16,8 +16,6 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from gpustate.text.words import printable
-
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 LIBRARY_NOT_FOUND = 12
@@ -271,8 +269,7 @@ def from_json(data: object) -> NvmlFacts:
             gpus.append(gpu)
         found: NvmlFacts = typed(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:
-        why = printable(str(error))
-        raise ValueError(f"the NVML report has an unknown shape ({why})") from None
+        raise ValueError(f"the NVML report has an unknown shape ({error})") from None
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from gpustate.errors import ProbeError
 from gpustate.lab.sim import hardware, models, native
 from gpustate.model.asks import Answer
-from gpustate.model.gpu_facts import NVML_FACTS, PYNVML, GpuFacts, NvmlFacts
+from gpustate.model.gpu_facts import NVML_FACTS, PYNVML, GpuFacts, NvmlFacts, parse
 
 VERSION = "580.65.06"
 
@@ -161,3 +161,9 @@ def test_an_answer_that_makes_no_sense_is_a_probe_error(text: str) -> None:
 def test_the_stand_in_is_a_node_without_a_driver() -> None:
     assert not GpuFacts().stand_in().works
     assert os.sep not in GpuFacts().stand_in().library
+
+
+def test_what_is_told_of_a_report_is_one_line_whatever_the_node_said() -> None:
+    with pytest.raises(ProbeError, match="has an unknown shape") as caught:
+        parse('loaded=1\nnvml={"a\\u2028b\\u001b[2J": 1}\n')
+    assert "a\\u2028b\\x1b[2J" in str(caught.value)
