@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 
 from gpustate.errors import GraphError, PolicyError
 from gpustate.model.state import AnyState, State
+from gpustate.text.words import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -97,7 +98,7 @@ class Registry:
         """
         found = self.find(name)
         if found is None:
-            raise GraphError(f"there is no state {name!r}", fix=self.hint(name))
+            raise GraphError(f"there is no state {shown(name)}", fix=self.hint(name))
         return found
 
     def hint(self, name: str) -> str:

@@ -28,6 +28,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = click.Choice(["text", "json"])
 
 
+def _not_an_option(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """An inventory that is empty in a script takes the next option for its value."""
+    if value is not None and value.startswith("-"):
+        raise UsageError(
+            f"-i has no value, for {value} comes after it",
+            fix="name the inventory: a file, a folder, or node1,node2",
+        )
+    return value
+
+
 def inventory_options(function: F) -> F:
     """``-i``, ``-l`` and how to connect."""
     for option in reversed(
@@ -38,6 +50,7 @@ def inventory_options(function: F) -> F:
                 "inventory",
                 metavar="SOURCE",
                 envvar="GPUSTATE_INVENTORY",
+                callback=_not_an_option,
                 help="Inventory: a file, a folder, an executable, or a list a,b,c.",
             ),
             click.option(

@@ -88,6 +88,13 @@ def _without(view: View) -> str:
     return ""
 
 
+def _no_file(view: View) -> str:
+    unit, kind = view.clues.unit("docker"), view.clues.one("docker_odd")
+    if not _asked(view) or not kind or not unit.exists or unit.enabled == "disabled":
+        return ""
+    return f"{_CONFIG} is a {kind}, no file; docker does not start with it"
+
+
 def _configuration(view: View) -> str:
     written = any(path == _CONFIG for path, _ in view.clues.fields("kept", 2))
     rows = view.clues.all("docker_config")
@@ -113,6 +120,8 @@ def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "")
 
 
 CAUSES = (
+    _cause("docker-configuration-no-file", _no_file,
+           "move it away, then gpustate apply with the state docker"),
     _cause("docker-configuration-broken", _configuration,
            "mend it, or copy back what is kept of it (cp -p); then gpustate apply with the state docker"),
     _cause("docker-masked", _masked("docker", _set_up),

@@ -142,20 +142,23 @@ fi
 
 _UNITS = r"""
 exporter() { # unit pid
-  a=:9400; f=/etc/dcgm-exporter/default-counters.csv; w=; n=env
+  a=:9400; f=/etc/dcgm-exporter/default-counters.csv; w=; n=env; r=
   while IFS= read -r x; do
     case $n in
-      env) case $x in LISTEN=*) a=${x#*=} ;; COLLECTORS=*) f=${x#*=} ;; WEB_CONFIG_FILE=*) w=1 ;; */dcgm-exporter) n= ;; esac; continue ;;
-      a) a=$x; n=; continue ;; f) f=$x; n=; continue ;;
+      env) case $x in LISTEN=*) a=${x#*=} ;; COLLECTORS=*) f=${x#*=} ;; WEB_CONFIG_FILE=*) w=1 ;; ENGINE=*) r=${x#*=} ;; */dcgm-exporter) n= ;; esac; continue ;;
+      a) a=$x; n=; continue ;; f) f=$x; n=; continue ;; r) r=$x; n=; continue ;;
     esac
     case $x in
       -a|--address) n=a ;; -a=*|--address=*) a=${x#*=} ;; -f|--collectors) n=f ;; -f=*|--collectors=*) f=${x#*=} ;; --web-config-file*) w=1 ;;
+      -r|--remote-hostengine-info) n=r ;; -r=*|--remote-hostengine-info=*) r=${x#*=} ;;
     esac
   done <<END
-$(tr '\0' '\n' <"/proc/$2/environ" | sed -n 's/^DCGM_EXPORTER_//p'; tr '\0' '\n' <"/proc/$2/cmdline")
+$(tr '\0' '\n' <"/proc/$2/environ" | sed -n 's/^DCGM_EXPORTER_//p; s/^DCGM_REMOTE_HOSTENGINE_INFO=/ENGINE=/p'; tr '\0' '\n' <"/proc/$2/cmdline")
 END
   [ "$n" != env ] || return 0
   case $f in /*) [ ! -f "$f" ] || grep -qE '^[[:space:]]*[^#[:space:]]' "$f" || printf 'no_counters=%s|%s\n' "$1" "$f" ;; esac
+  case $r in localhost:[0-9]*|127.*:[0-9]*)
+    grep -qs "^ *[0-9]*: [0-9A-F]*:$(printf %04X "${r##*:}") [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 || printf 'no_engine=%s|%s\n' "$1" "$r" ;; esac
   h=${a%:*}; case $h in ''|0.0.0.0|'[::]') h=127.0.0.1 ;; esac
   [ -z "$w" ] || return 0
   timeout -k 1 @SILENT@ bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; IFS= read -r l <&3; exit 0' \
@@ -200,6 +203,7 @@ grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/con
   sed 's/^/handler_file=/'
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 f=/etc/docker/daemon.json
+[ ! -e "$f" ] || [ -f "$f" ] || stat -L -c "docker_odd=%F" "$f"
 [ ! -s "$f" ] || [ ! -f "$f" ] || [ "$(wc -c <"$f")" -gt 65536 ] || { sed 's/^/docker_config=/' "$f"; echo; }
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd

@@ -140,6 +140,20 @@ def _silent(name: str) -> Callable[[View], str]:
     return look
 
 
+def _without_engine(view: View) -> str:
+    rows = view.clues.fields("no_engine", 2)
+    told = [
+        f"{name} runs and asks the host engine at {where}, and nobody listens there"
+        + (
+            ": the conditions of nvidia-dcgm are not met"
+            if view.clues.unit("nvidia-dcgm").skipped
+            else ""
+        )
+        for name, where in rows
+    ]
+    return told[0] if told else ""
+
+
 def _mend(name: str, state: str) -> str:
     by_hand = f"name fields in its counters file if it has none, then systemctl restart {name}"
     return f"gpustate apply with the state {state}, or {by_hand}" if state else by_hand
@@ -161,6 +175,8 @@ CAUSES = (
     Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, _DROP_IN, explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
+    Cause("exporter-without-engine", "metrics", _without_engine,
+          "start it: systemctl start nvidia-dcgm; systemctl status nvidia-dcgm says why it does not run", explains=False),
     *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
     *(Cause(cause, "metrics", _silent(unit), _mend(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),

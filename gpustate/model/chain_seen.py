@@ -85,11 +85,14 @@ m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n
 for n in libnvidia-ml.so.1 libcuda.so.1; do
   b=; g=
   for d in $L; do
-    [ -e "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; b=1
+    [ -f "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; b=1
       printf 'elf=%s|%s|%s\n' $n "$(stat -L -c %s "$d/$n")" "$(od -An -v -tx1 -N64 "$d/$n" | tr -d ' \n')"; break; }
-    [ -n "$g" ] || [ ! -L "$d/$n" ] || g=$d/$n
+    [ -n "$g" ] || { [ ! -e "$d/$n" ] && [ ! -L "$d/$n" ]; } || g=$d/$n
   done
-  [ -n "$b" ] || [ -z "$g" ] || printf 'odd=%s|%s leads to %s, which does not exist\n' $n "$g" "$(readlink "$g")"
+  # A pipe is not opened: nobody may be at its other end.
+  if [ -n "$b" ] || [ -z "$g" ]; then :
+  elif [ -e "$g" ]; then stat -L -c "odd=$n|$g is a %F, no library" "$g"
+  else printf 'odd=%s|%s leads to %s, which does not exist\n' $n "$g" "$(readlink "$g")"; fi
 done
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \

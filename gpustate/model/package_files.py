@@ -31,7 +31,7 @@ checked() {
     p=${m##*/}; p=${p%.md5sums}
     while read -r s f; do
       f=/$f; case $f in @FILES@) ;; *) continue ;; esac
-      h=; if [ ! -f "$f" ]; then h='is missing'; else
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; else
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
       fi

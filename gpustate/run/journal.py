@@ -75,8 +75,13 @@ def last_lines(output: str, count: int = 12) -> str:
 def cause(
     output: str, pick: Iterable[str] = ("error", "E:", "fail", "No space", "cannot", "fatal")
 ) -> str:
-    """The line of an output that most likely names the cause: the first that looks like an error."""
+    """The line of an output that most likely names the cause: the first that looks like an error.
+
+    Of a Python program that broke it is the last one, for those before it are pieces of its text.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        return lines[-1][:300]
     for line in lines:
         if any(word.lower() in line.lower() if word.islower() else word in line for word in pick):
             return line[:300]

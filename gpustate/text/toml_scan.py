@@ -21,6 +21,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BARE_VALUE = re.compile(r"[^,\]}#\r\n]+")
 _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_NAMES, _NAME = re.compile(r"\((?:'[^']*'(?:, |,)?)+\)"), re.compile(r"'([^']*)'")
 _LINE_OF = re.compile(r"\(at line (\d+)")
 
 
@@ -64,6 +65,11 @@ class Scan:
         return next((s for s in self.statements if s.kind == "table" and s.path == path), None)
 
 
+def _key(found: re.Match[str]) -> str:
+    names = (n if re.fullmatch(r"[\w-]+", n) else f'"{n}"' for n in _NAME.findall(found[0]))
+    return f"[{'.'.join(names)}]"
+
+
 def parse(text: str, place: str) -> dict[str, Any]:
     """Return what ``text`` means.
 
@@ -79,7 +85,9 @@ def parse(text: str, place: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         line = _LINE_OF.search(str(error))
         number = line.group(1) if line else str(text.count("\n") + 1)
-        what = str(error).partition(" (at ")[0]
+        # It writes the names of a key as Python does.
+        what = _NAMES.sub(_key, str(error))
+        what = what.partition(" (at ")[0]
         raise ProbeError(
             f"not valid TOML: {what}", place=f"{place}:{number}", fix="repair the file first"
         ) from error

@@ -5,6 +5,8 @@ A package of the right version says nothing of its files; of the nodes below /de
 
 from __future__ import annotations
 
+import shlex
+
 from gpustate import ops
 from gpustate.model import device_nodes
 from gpustate.model.package_files import PackageFiles, packages_of
@@ -44,6 +46,8 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
     """Make the links anew; where that is not enough, let apt unpack the packages again at their own versions."""
     return ops.Run(
         f"{FILES.checked()}"
+        # ldconfig would wait at a pipe for ever.
+        f'for f in {shlex.join(_paths(damaged))}; do [ -f "$f" ] || [ -d "$f" ] || rm -f "$f"; done\n'
         'ldconfig; s=$(checked); [ -n "$s" ] || { effect linked; exit 0; }\n'
         "set --; for p in $(printf '%s\\n' \"$s\" | sed 's/: .*//' | sort -u); do\n"
         '  set -- "$@" "$(dpkg-query -W -f \'${binary:Package}=${Version}\' "$p")"; done\n'
@@ -53,6 +57,12 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
         f"put back files of {', '.join(packages_of(damaged))}",
         timeout=3600,
     )
+
+
+def _paths(damaged: tuple[str, ...]) -> list[str]:
+    """Where files are missing, or what is there is none."""
+    parts = (row.split(" ", 2) for row in damaged)
+    return [path for _, path, how in parts if how in ("is missing", "is no file")]
 
 
 def nodes() -> ops.Run:

@@ -113,10 +113,14 @@ def drop_in(name: str, command: str = "/bin/false", file_name: str = "x") -> Cha
 
 
 def exporter(
-    name: str, fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n", *, hangs: bool = False
+    name: str,
+    fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n",
+    *,
+    hangs: bool = False,
+    engine: str = "",
 ) -> Change:
     """An exporter with a counters file; one that hangs takes the request, and timeout ends who asked."""
-    place = f"/usr/bin/dcgm-exporter -f @TREE@/{ITS_FILE} -a :9400"
+    place = f"/usr/bin/dcgm-exporter -f @TREE@/{ITS_FILE} -a :9400{engine}"
     return both(
         process(name, command=place),
         file(ITS_FILE, f"# ours\n\n{fields}"),
@@ -539,6 +543,8 @@ CONTAINERS = (
     Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None)),
              ("/etc/docker/daemon.json", "starts with it no more", "before gpustate there was no"),
              both(docker(RUNS), file("etc/docker/daemon.json", '{\n "runtimes": {}\n}\n'), kept("etc/docker/daemon.json", None))),
+    Scenario("docker-configuration-no-file", (3,), both(docker(RUNS), file("etc/docker/daemon.json/x")),
+             ("/etc/docker/daemon.json is a directory, no file",), docker(RUNS)),
     Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
     Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
@@ -688,6 +694,10 @@ CLUSTER = (
              lambda w: w.unit("nvidia-dcgm", "activating/auto-restart/enabled")), ("nvidia-dcgm.service.d/x.conf has ExecStart=/bin/false",),
              both(drop_in("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm", "inactive/dead/disabled"))),
     Scenario("dcgm-halted", (32,), process("nvidia-dcgm", "T"), ("nvidia-dcgm is active", "stopped by a signal"), process("nvidia-dcgm", "t")),
+    Scenario("exporter-without-engine", (32,), exporter("nvidia-dcgm-exporter", engine=" -r localhost:5555"),
+             ("host engine at localhost:5555, and nobody listens",),
+             both(exporter("nvidia-dcgm-exporter", engine=" -r localhost:5555"),
+                  file("proc/net/tcp", "   0: 0100007F:15B3 00000000:0000 0A 00000000:00000000 00:00000000\n"))),
     Scenario("exporter-silent", (32,), exporter("nvidia-dcgm-exporter", ""), (f"runs with /{ITS_FILE}, which names no field",),
              exporter("nvidia-dcgm-exporter")),
     Scenario("other-exporter-silent", (32,), exporter(EXPORTER, hangs=True), ("hangs: http://127.0.0.1:9400/metrics",),

@@ -156,6 +156,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is no folder", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),
     (("apply", "good.py", *ON), "nobody is there to say yes", ("--yes",)),
+    (("apply", "good.py", "-i", "--yes"), "-i has no value, for --yes comes after it", ("node1",)),
     (("apply", "good.py", *ON, "--yes", "--serial", "0"), "--serial: '0' is no batch size", ()),
     (("apply", "good.py", *ON, "--yes", "--serial", "120%"), "--serial: '120%' is no batch", ()),
     (("apply", "good.py", *ON, "--yes", "--serial", "1,x"), "--serial: 'x' is no batch size", ()),

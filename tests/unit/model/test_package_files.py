@@ -93,6 +93,8 @@ def test_a_program_that_nobody_may_execute_or_that_is_gone_is_told(root: Root) -
     assert root.look() == ("x-580: /usr/bin/x-smi has mode 0",)
     program.unlink()
     assert root.look() == ("x-580: /usr/bin/x-smi is missing",)
+    os.mkfifo(program)
+    assert root.look() == ("x-580: /usr/bin/x-smi is no file",)
 
 
 def test_what_an_administrator_diverted_or_gave_another_mode_is_as_wanted(root: Root) -> None:

@@ -10,7 +10,7 @@ from gpustate import ops
 from gpustate.model.inventory import InventoryNode
 from gpustate.remote.nodeprogram import _filled
 from gpustate.remote.session import Session, read_entry
-from gpustate.run.journal import Record
+from gpustate.run.journal import Record, cause
 
 PROGRAM = ops.compile_program((ops.Block("a", (), (ops.Run("x", "do x"),)),))
 
@@ -61,3 +61,12 @@ def test_a_program_is_followed_further_from_the_byte_after_the_last_line(line: b
         record.take(entry, PROGRAM)
     assert record.died
     assert record.offset == len(line) + 1
+
+
+def test_a_broken_program_is_told_by_the_last_line_of_its_traceback() -> None:
+    said = (
+        "Traceback (most recent call last):\n"
+        '  File "/x.py", line 1, in <module>\n    from x import error_name\n'
+        "ModuleNotFoundError: No module named 'x'\n"
+    )
+    assert cause(said) == "ModuleNotFoundError: No module named 'x'"

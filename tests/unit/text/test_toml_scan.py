@@ -74,3 +74,9 @@ def test_rendered_values_read_back() -> None:
 def test_a_date_cannot_be_copied() -> None:
     with pytest.raises(ProbeError, match="cannot be copied"):
         render_value(parse("d = 1979-05-27", "x")["d"])
+
+
+def test_a_table_that_is_there_twice_is_named_as_toml_writes_it() -> None:
+    with pytest.raises(ProbeError) as caught:
+        parse('[plugins."x.y"]\n[plugins."x.y"]\n', "f")
+    assert caught.value.message == 'not valid TOML: Cannot declare [plugins."x.y"] twice'
