@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpustate import ops
@@ -145,17 +145,27 @@ def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
 
 
 def differences(changes: Sequence[Change]) -> str:
-    """Fields with what they are and should be, cut to where the two differ."""
+    """Fields with what they are and should be, cut to where the two differ; of mappings the keys that do."""
+    rows = [row for change in changes for row in _rows(change)]
+    more = len(rows) - _TOLD
+    return "; ".join(rows[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
 
-    def both(change: Change) -> str:
-        is_, wanted = (repr(value) for value in (change.before, change.after))
-        if change.secret:
-            is_ = wanted = "(secret)"
-        is_, wanted = told_apart(is_, wanted)
-        return f"{change.field} is {is_}, should be {wanted}"
 
-    more = len(changes) - _TOLD
-    return "; ".join(map(both, changes[:_TOLD])) + (f"; and {more} more" if more > 0 else "")
+def _rows(change: Change) -> Iterator[str]:
+    before, after = change.before, change.after
+    if change.secret:
+        yield f"{change.field} is (secret), should be (secret)"
+    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys((*before, *after)):
+            if (key in before, before.get(key)) != (key in after, after.get(key)):
+                yield _both(f"{change.field} of {key}", before.get(key), after.get(key))
+    else:
+        yield _both(change.field, before, after)
+
+
+def _both(what: str, before: object, after: object) -> str:
+    is_, wanted = told_apart(repr(before), repr(after))
+    return f"{what} is {is_}, should be {wanted}"
 
 
 def next_move(changes: Sequence[Change]) -> str:

@@ -22,3 +22,8 @@ def test_short_values_are_whole_and_secrets_stay_hidden() -> None:
     assert differences([change(None, "x")]) == "text is None, should be 'x'"
     said = differences([change("k" * 100 + "1", "k" * 100 + "2", secret=True)])
     assert said == "text is (secret), should be (secret)"
+
+
+def test_of_a_mapping_the_keys_that_differ_are_told() -> None:
+    said = differences([change({"a": 1, "b": True}, {"a": 1, "b": False, "c": "x"})])
+    assert said == "text of b is True, should be False; text of c is None, should be 'x'"
