@@ -190,15 +190,14 @@ class DcgmExporterRunning(State[Observed]):
         counters, damaged = node.own_text(COUNTERS_PATH), node.ask(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         port = "" if self.absent else listeners.script(self._place[1])
-        looked = node.shell(f"{_LOOK}{port}:").stdout
-        keys = _keys(looked)
+        keys = keyed.lists(node.shell(f"{_LOOK}{port}:").stdout)
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(ask) if self.scrape and not self.absent else None
         there = [one for one in found.values() if one.installed]
         left_out, notes = self._fit(nvml.gpus)
         active = unit is not None and unit.active
-        words = services.words_after(keys.get("words", ""), "dcgm-exporter")
-        running = () if words is None else (*words, keys.get(services.DIGEST, ""))
+        words = services.words_after("".join(keys.get("words", [])), "dcgm-exporter")
+        running = () if words is None else (*words, "".join(keys.get(services.DIGEST, [])))
         missing: tuple[str, ...] = ()
         if active and answer is not None and not facts.image:
             missing = self._missing(answer.stdout if answer.ok else None, nvml.gpus, left_out)
@@ -227,9 +226,7 @@ class DcgmExporterRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             damaged=damaged,
-            taken=listeners.others(
-                keyed.lists(looked).get("listener", ()), self.listen.rpartition(":")[0], UNIT
-            ),
+            taken=listeners.others(keys.get("listener", ()), self.listen.rpartition(":")[0], UNIT),
         )
 
     def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -428,8 +425,3 @@ class DcgmExporterRunning(State[Observed]):
 def _removed(path: str) -> Iterator[Step]:
     yield ops.RemoveFile(path)
     yield ops.ForgetOriginal(path)
-
-
-def _keys(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key: value.strip() for key, equals, value in pairs if equals}

@@ -34,6 +34,12 @@ class Unit:
         return self.active == "failed" or self.sub == "auto-restart"
 
     @property
+    def missed(self) -> bool:
+        """It is enabled, nothing kept it from starting, and it neither runs nor has failed."""
+        to_run = self.enabled in ("enabled", "enabled-runtime") and not self.skipped
+        return self.exists and to_run and self.active == "inactive"
+
+    @property
     def masked(self) -> bool:
         """Its name leads to nothing, so that nothing starts it."""
         return self.enabled.startswith("masked")

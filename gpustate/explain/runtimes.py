@@ -55,9 +55,7 @@ def _named(view: View) -> str:
 
 def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     def look(view: View) -> str:
-        unit = view.clues.unit(name)
-        to_run = unit.enabled in ("enabled", "enabled-runtime") and not unit.skipped
-        if not _asked(view) or not unit.exists or not to_run or unit.active != "inactive":
+        if not _asked(view) or not view.clues.unit(name).missed:
             return ""
         why = meant(view) or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
         return f"{name} is enabled and does not run; {why}" if why else ""

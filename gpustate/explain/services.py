@@ -86,9 +86,7 @@ def _slurm_misses_it(view: View) -> str:
 
 def _stopped(name: str) -> Callable[[View], str]:
     def look(view: View) -> str:
-        unit = view.clues.unit(name)
-        to_run = unit.enabled in ("enabled", "enabled-runtime") and not unit.skipped
-        if not unit.exists or not to_run or unit.active != "inactive" or is_masked(unit):
+        if not view.clues.unit(name).missed:
             return ""
         return f"{name} is enabled and does not run: it was stopped, or has ended"
 

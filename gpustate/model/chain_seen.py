@@ -82,6 +82,7 @@ for d in "$PROC"/driver/nvidia/gpus/*; do
   printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
 done
 m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
+dangling() { printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$2" "$(readlink "$2")"; } # name link
 for n in libnvidia-ml.so.1 libcuda.so.1; do
   b=; g=
   for d in $L; do
@@ -92,7 +93,7 @@ for n in libnvidia-ml.so.1 libcuda.so.1; do
   # A pipe is not opened: nobody may be at its other end.
   if [ -n "$b" ] || [ -z "$g" ]; then :
   elif [ -e "$g" ]; then stat -L -c "odd=$n|$g is a %F, no library" "$g"
-  else printf 'odd=%s|%s leads to %s, which does not exist\n' $n "$g" "$(readlink "$g")"; fi
+  else dangling $n "$g"; fi
 done
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \
@@ -116,7 +117,7 @@ done
 unusable() { # program
   printf '%s\n' "$PATH" | tr : '\n' | while read -r d; do
     if [ -e "$d/$1" ]; then stat -L -c "odd=$1|$d/$1 is a %F of mode %a, which nobody can run" "$d/$1"; break
-    elif [ -L "$d/$1" ]; then printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$d/$1" "$(readlink "$d/$1")"; break; fi
+    elif [ -L "$d/$1" ]; then dangling "$1" "$d/$1"; break; fi
   done
 }
 version() { # key program

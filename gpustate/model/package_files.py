@@ -122,4 +122,10 @@ def links_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(match[2] for match in found if match[3].startswith("is no link"))
 
 
-__all__ = ["PackageFiles", "links_of", "packages_of"]
+def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Files that are missing, or in whose place is something that is none."""
+    found = (match for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
+
+
+__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of"]

@@ -9,7 +9,7 @@ import shlex
 
 from gpustate import ops
 from gpustate.model import device_nodes
-from gpustate.model.package_files import PackageFiles, packages_of
+from gpustate.model.package_files import PackageFiles, absent_of, packages_of
 
 _LIBRARIES = tuple(
     f"/usr/{folder}/{name}.so.*"
@@ -47,7 +47,7 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
     return ops.Run(
         f"{FILES.checked()}"
         # ldconfig would wait at a pipe for ever.
-        f'for f in {shlex.join(_paths(damaged))}; do [ -f "$f" ] || [ -d "$f" ] || rm -f "$f"; done\n'
+        f'for f in {shlex.join(absent_of(damaged))}; do [ -f "$f" ] || [ -d "$f" ] || rm -f "$f"; done\n'
         'ldconfig; s=$(checked); [ -n "$s" ] || { effect linked; exit 0; }\n'
         "set --; for p in $(printf '%s\\n' \"$s\" | sed 's/: .*//' | sort -u); do\n"
         '  set -- "$@" "$(dpkg-query -W -f \'${binary:Package}=${Version}\' "$p")"; done\n'
@@ -57,12 +57,6 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
         f"put back files of {', '.join(packages_of(damaged))}",
         timeout=3600,
     )
-
-
-def _paths(damaged: tuple[str, ...]) -> list[str]:
-    """Where files are missing, or what is there is none."""
-    parts = (row.split(" ", 2) for row in damaged)
-    return [path for _, path, how in parts if how in ("is missing", "is no file")]
 
 
 def nodes() -> ops.Run:
