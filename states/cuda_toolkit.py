@@ -38,7 +38,7 @@ _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 
 #: sh: what ``update-alternatives --query`` says; RHEL's has no such option, and keeps the same in a file.
 QUERY = f"""cuda_query() {{
-  update-alternatives --query {GROUP} 2>/dev/null && return 0
+  {{ [ -e /var/lib/dpkg/alternatives/{GROUP} ] || [ ! -d /var/lib/dpkg/alternatives ]; }} && update-alternatives --query {GROUP} 2>/dev/null && return 0
   f=/var/lib/alternatives/{GROUP}; m=; {{ read -r m <"$f"; }} 2>/dev/null || return 1
   printf 'Name: {GROUP}\\nLink: {LINK}\\nStatus: %s\\nValue: %s\\n' "$m" "$(readlink /etc/alternatives/{GROUP})"
   sed -n '3,$s|^{LINK}-[0-9].*|Alternative: &|p' "$f"

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.beforehand import shown
+from gpustate.model.beforehand import LISTENING, shown
 from gpustate.model.package_files import PackageFiles
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
@@ -47,7 +47,9 @@ case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
 esac
-grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6 | while read -r l; do printf 'tcp=%s\\n' "$l"; done
+while read -r l; do [ -z "$l" ] || printf 'tcp=%s\\n' "$l"; done <<END
+{LISTENING}
+END
 :"""
 
 

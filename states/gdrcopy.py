@@ -44,7 +44,7 @@ AUTOLOAD_TEXT = (
 _DRIVER = r"""t=; { read -r t <"$PROC/driver/nvidia/version"; } 2>/dev/null || exit 0
 case $t in *"Open Kernel Module"*) echo open;; *) echo proprietary;; esac"""
 _DEVICE = r"""M=; [ -e "$PROC/devices" ] && while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
-[ -n "$M" ] && [ -c /dev/gdrdrv ] && [ "$(($(printf '0x%s' "$(stat -c %t /dev/gdrdrv)")))" = "$M" ] && stat -c %a /dev/gdrdrv
+[ -n "$M" ] && [ -c /dev/gdrdrv ] && set -- $(stat -c '%t %a' /dev/gdrdrv) && [ "$((0x$1))" = "$M" ] && echo "$2"
 :"""
 _MAKE = r"""M=; while read -r n d; do [ "$d" = gdrdrv ] && M=$n; done <"$PROC/devices"
 [ -n "$M" ] || fail "gdrdrv is loaded, and /proc/devices has no number for it; see dmesg"

@@ -45,6 +45,10 @@ PACKAGE = "nvidia-cuda-mps"
 #: What the daemon and its servers make in their two folders.
 PIPES = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
 LOGS = ("control.log", "server.log")
+_SMI = '[ -r "$PROC/driver/nvidia/version" ] && timeout -k 2 20 nvidia-smi --format=csv,noheader'
+#: Asked where NVML was not, and where something is to change: nvidia-smi wakes every GPU.
+_MODES = f"{_SMI} --query-gpu=uuid,compute_mode"
+_HOLDERS = f"{_SMI} --query-compute-apps=pid,process_name"
 _PROGRAM = ShippedFile("mps_proof.py", "gpustate.nodeside", "mps_proof.py")
 
 
@@ -116,6 +120,9 @@ class MpsRunning(State[Observed]):
         nvml = node.ask(GpuFacts())
         folders = () if self.absent else (self.pipe_folder, self.log_folder)
         said = node.shell(_look(self.pipe_folder, folders))
+        modes = {gpu.uuid: gpu.compute_mode for gpu in nvml.gpus}
+        if nvml.works and not all(modes.values()):
+            modes = mps.parse_modes(node.shell(_MODES).stdout)
         pipes = node.stats(self.pipe_folder).get(self.pipe_folder)
         package = node.packages(PACKAGE).get(PACKAGE)
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
@@ -125,11 +132,10 @@ class MpsRunning(State[Observed]):
         unit = units.get(UNIT)
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
-        modes = mps.parse_modes("\n".join(keys.get("mode", [])))
         clients = frozenset(keys.get("client", []))
         threads = _threads(_first(keys, "threads"))
         strange = _first(keys, "daemon") or ("which?" if threads else "")
-        return Observed(
+        seen = Observed(
             unit_text=unit_text,
             active=active,
             at_boot=unit is not None and unit.enabled,
@@ -140,9 +146,6 @@ class MpsRunning(State[Observed]):
             package=package.version if package is not None and package.installed else None,
             offered=tuple(one.version for one in offered),
             clients=len(clients),
-            holders=tuple(
-                one for one in keys.get("holder", []) if one.split(" ")[0] not in clients
-            ),
             nvml=nvml,
             foreign=None if active else strange or None,
             kubelet=kubelet is not None and kubelet.active,
@@ -151,6 +154,10 @@ class MpsRunning(State[Observed]):
             manager=facts.package_manager,
             folder=_otherwise(pipes),
         )
+        if not nvml.driver_loaded or seen == self.desired(seen):
+            return seen
+        holders = mps.parse_processes(node.shell(_HOLDERS).stdout)
+        return replace(seen, holders=tuple(f"{p} {n}" for p, n in holders if p not in clients))
 
     def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
         wanted = set(self.gpus)
@@ -354,7 +361,7 @@ class MpsRunning(State[Observed]):
 
 
 def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
-    """Ask for the programs, the daemon's answers, modes of GPUs and who is on them.
+    """Ask for the program and the daemon's answers.
 
     Args:
         pipe_folder: where the daemon is asked.
@@ -365,7 +372,6 @@ def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
     return f"""[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
 {ODD}odd {inside} || exit 0
 c={CONTROL}; [ -x "$c" ] && echo control=1 || c=
-s=$(command -v nvidia-smi)
 [ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
 [ -n "$c" ] && for f in /proc/[0-9]*/comm; do
   read -r n 2>/dev/null <"$f" || continue
@@ -373,15 +379,12 @@ s=$(command -v nvidia-smi)
 done
 CUDA_MPS_PIPE_DIRECTORY={pipe_folder}; export CUDA_MPS_PIPE_DIRECTORY
 if [ -n "$c" ] && [ -e {pipe_folder}/control ]; then
-  say() {{ echo "$1" | timeout -k 2 10 "$c" 2>/dev/null; }}
-  t=$(say get_default_active_thread_percentage) && printf 'threads=%s\\n' "$t"
-  for v in $(say get_server_list); do for k in $(say "get_client_list $v"); do printf 'client=%s\\n' "$k"; done; done
-fi
-if [ -n "$s" ] && [ -r "$PROC/driver/nvidia/version" ]; then
-  timeout -k 2 20 nvidia-smi --query-gpu=uuid,compute_mode --format=csv,noheader 2>/dev/null | while read -r l; do printf 'mode=%s\\n' "$l"; done
-  timeout -k 2 20 nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | while IFS=', ' read -r p n; do
-    case $n in *nvidia-cuda-mps-server*) ;; [0-9]*|?*) case $p in [0-9]*) printf 'holder=%s %s\\n' "$p" "$n";; esac;; esac
-  done
+  say() {{ printf '%s\\n' "$@" | timeout -k 2 10 "$c" 2>/dev/null; }}
+  if t=$(say get_default_active_thread_percentage get_server_list); then
+    set --; for v in $t; do case $v in *[!0-9]*) ;; *) set -- "$@" "get_client_list $v" ;; esac; done
+    printf 'threads=%s\\n' "${{t%%[[:space:]]*}}"
+    [ $# = 0 ] || for k in $(say "$@"); do printf 'client=%s\\n' "$k"; done
+  fi
 fi
 :"""
 

@@ -33,9 +33,11 @@ _LOAD_TEXT = (
     "# Written by gpustate; changes are overwritten. Fabric Manager's start script wants them.\n"
     + "".join(f"{module}\n" for module in MODULES)
 )
-#: Of the modules that are needed, those the running kernel has no file for and has not built in.
+#: Of the modules that are needed where NVSwitches are behind a card, those the running kernel has no file for and
+#: has not built in.
 _MISSING = (
-    '[ -n "${GPUSTATE_IMAGE-}" ] || for m in '
+    asking.COUNT_BRIDGES
+    + '[ "$n" = 0 ] || [ -n "${GPUSTATE_IMAGE-}" ] || for m in '
     + " ".join(MODULES)
     + '; do modinfo -n "$m" >/dev/null 2>&1 || echo "$m"; done; :'
 )

@@ -74,9 +74,10 @@ for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd
 done
 for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
 set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
-df -Pk "$@" 2>/dev/null | { read -r _; while read -r _ _ _ a _ m; do echo "room=$1 $((a / 1024)) $m"; shift; done; }
-df -Pi "$@" 2>/dev/null | { read -r _; while read -r _ s _ a _ m; do
-  case $s$a in 0*|*[!0-9]*|'') ;; *) [ "$a" -ge 20000 ] || echo "inodes=$m" ;; esac; done; }
+df -k --output=avail,itotal,iavail,target "$@" 2>/dev/null | { read -r _; while read -r a s i m; do
+  echo "room=$1 $((a / 1024)) $m"; shift
+  case $s$i in 0*|*[!0-9]*|'') ;; *) [ "$i" -ge 20000 ] || echo "inodes=$m" ;; esac
+done; }
 """
     + f"{rpm.FAMILY}\n"
     + r"""case $pm in dnf|zypper)

@@ -103,7 +103,7 @@ class SlurmGres(State[Observed]):
         here = node.shell(_HERE)
         every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
         nvml = left(every, held)
-        places = node.ask(gpu_slurm.AskPlaces())
+        places = node.ask(gpu_slurm.AskPlaces(for_slurmd=True))
         seen = Observed(
             gres_text=gres,
             node_text=node_text,

@@ -38,21 +38,69 @@ _RPM_FILES = (
     "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
     "/var/lib/gpustate-bundle/repos.d/*.repo"
 )
+# The kernel walks its whole table of connections for it.
+_LISTENING = "$(grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6)"
+#: sh: the rows of ``/proc/net/tcp`` and ``tcp6`` of sockets that listen: in double quotes or a here-document.
+LISTENING = f"${{LISTENING-{_LISTENING}}}"
+#: sh: the rows of ``systemctl list-units --plain`` of scopes that are containers, likewise.
+_SCOPES = (
+    "'docker-*.scope' 'cri-containerd-*.scope' 'crio-*.scope' 'libpod-*.scope' 'nerdctl-*.scope'"
+)
+SCOPES = f"${{SCOPES-$({_LOADED} {_SCOPES} 2>/dev/null)}}"
 #: sh: what dnf's and zypper's answers depend on, likewise.
 RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
-#: runs it otherwise. Only the answer of a command that ended well is kept.
+#: runs it otherwise. Only the answer of a command that ended well is kept. The shell itself reads a short one:
+#: to start a program takes as long as two thousand bytes.
 KEPT = r"""
 kept() {
-  w=; { IFS= read -r w <"$G/cache/$1"; } 2>/dev/null
-  [ -n "$2" ] && [ "$w" = "$2" ] && { tail -n +2 "$G/cache/$1"; return; }
+  { w=; IFS= read -r w && [ -n "$2" ] && case $w in
+    "0 $2") ;; "1 $2") while IFS= read -r w; do printf '%s\n' "$w"; done ;; "2 $2") cat ;; *) false ;;
+  esac && return; } 2>/dev/null <"$G/cache/$1"
   n=$1 k=$2; shift 2; o=$("$@"); s=$?
   [ -z "$o" ] || printf '%s\n' "$o"
   [ $s = 0 ] || return $s
-  [ -z "$k" ] || [ ! -d "$G" ] || ( umask 077; mkdir -p "$G/cache" && printf '%s\n' "$k" ${o:+"$o"} >"$G/cache/$n.$$" && mv -f "$G/cache/$n.$$" "$G/cache/$n" )
+  z=2; [ ${#o} -gt 1500 ] || z=1; [ -n "$o" ] || z=0
+  [ -z "$k" ] || [ ! -d "$G" ] || ( umask 077; mkdir -p "$G/cache" && printf '%s\n' "$z $k" ${o:+"$o"} >"$G/cache/$n.$$" && mv -f "$G/cache/$n.$$" "$G/cache/$n" )
 }
 """
+
+# The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
+_MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
+_KO = f"$(grep -soHE '^[^:]*/({_MODULES})\\.ko(\\.[a-z0-9]+)?:' /lib/modules/*/modules.dep 2>/dev/null)"
+# modinfo reads a compressed module as a whole, up to a second for 100 MiB.
+_KO_ABOUT = r"""$(set -f; IFS='
+'; set --; for l in $KO; do q=${l#*:}; q=${q%:}; case $q in /*) ;; *) q=${l%%modules.dep:*}$q ;; esac; [ ! -f "$q" ] || set -- "$@" "$q"; done
+said() { modinfo "$@" 2>/dev/null | grep -E '^(filename|version|license|signer|sig_key|description|srcversion):' || :; }
+[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" said "$@")"""
+#: Defines ``ko KERNEL PATTERN...``, which puts into ``p`` the path of the first module file that modprobe knows by one
+#: of these names, and fails where there is none; and ``about PATH FORMAT``, which prints the lines modinfo has of that file.
+KO = (
+    KEPT
+    + f"KO=${{KO-{_KO}}}\n"
+    + f"KO_ABOUT=${{KO_ABOUT-{_KO_ABOUT}}}\n"
+    + r"""ko() {
+  kk=$1; shift; set -f; ki=$IFS; IFS='
+'
+  p=; for kl in $KO; do
+    case $kl in "/lib/modules/$kk/modules.dep:"*) ;; *) continue ;; esac
+    for kn; do case ${kl##*/} in $kn.ko:|$kn.ko.*:) p=${kl#*:}; p=${p%:}; break 2 ;; esac; done
+  done
+  IFS=$ki; set +f
+  case $p in ''|/*) ;; *) p=/lib/modules/$kk/$p ;; esac
+  [ -n "$p" ]
+}
+about() {
+  set -f; ki=$IFS; IFS='
+'
+  kn=; for kk in $KO_ABOUT; do
+    case $kk in filename:*" $1") kn=1 ;; filename:*) kn= ;; *) [ -z "$kn" ] || printf "$2" "$kk" ;; esac
+  done
+  IFS=$ki; set +f
+}
+"""
+)
 
 
 def _variable(unit: str) -> str:
@@ -74,12 +122,19 @@ def unit_files(names: Iterable[str]) -> str:
 
 def refers(fragment: str) -> bool:
     """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
-    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-"))
+    return any(
+        mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING, SCOPES)
+    )
 
 
 def release(fragments: str) -> str:
-    """Sh that sets the kernel's release, for fragments of which several want to know it."""
-    return "KERNEL_RELEASE=$(uname -r)\n" if fragments.count(_RELEASE) > 1 else ""
+    """Sh that sets the kernel's release, and what is known of modules, for fragments of which several want to know it."""
+    found = ""
+    if fragments.count(_RELEASE) > 1:
+        found += "{ read -r KERNEL_RELEASE </proc/sys/kernel/osrelease; } 2>/dev/null || KERNEL_RELEASE=$(uname -r)\n"
+    if fragments.count(KO) > 1:
+        found += f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n"
+    return found
 
 
 def prelude(fragments: str) -> str:
@@ -90,12 +145,14 @@ def prelude(fragments: str) -> str:
         found += _UNITS.format(
             rows=" ".join(f"'{variable} {unit}'" for unit, variable in units.items()),
             files=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
-            loaded=f"{_LOADED} {LOADED_IN_ALL} {' '.join(units)}",
+            loaded=f"{_LOADED} {LOADED_IN_ALL} {_SCOPES} {' '.join(units)}",
             show=_SHOW,
             variables=" ".join(units.values()),
         )
     if fragments.count(APT_KEY) > 1:
         found += f"APT_KEY={_APT}\n"
+    if fragments.count(LISTENING) > 1:
+        found += f"LISTENING={_LISTENING}\n"
     return found
 
 
@@ -106,8 +163,9 @@ FILE_OF_ALL, LOADED_IN_ALL = "basic.target", "init.scope"
 # fragment asks for itself. An instance is listed by the name of its template.
 _UNITS = """if [ -d /run/systemd/system ]; then
 n='
-'; UNIT_FILES=$({files} 2>/dev/null); e="$n$UNIT_FILES$n$({loaded} 2>/dev/null)"; p=; v=
+'; UNIT_FILES=$({files} 2>/dev/null); l=$({loaded} 2>/dev/null); e="$n$UNIT_FILES$n$l"; p=; v=
 case "$e" in *"${{n}}{file} "*"${{n}}{scope} "*)
+  SCOPES=; o=$IFS; set -f; IFS=$n; for l in $l; do case $l in {scope}*) ;; *'.scope '*) SCOPES="$SCOPES$l$n" ;; esac; done; IFS=$o; set +f
   for r in {rows}; do
     case "$e" in *"$n${{r#* }} "*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;; *) case $r in
       *@*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;;
@@ -125,4 +183,16 @@ END
 fi
 """.replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
 
-__all__ = ["APT_KEY", "KEPT", "RPM_KEY", "prelude", "refers", "release", "shown", "unit_files"]
+__all__ = [
+    "APT_KEY",
+    "KEPT",
+    "KO",
+    "LISTENING",
+    "RPM_KEY",
+    "SCOPES",
+    "prelude",
+    "refers",
+    "release",
+    "shown",
+    "unit_files",
+]

@@ -160,7 +160,7 @@ for d in "$SYS"/bus/pci/devices/*; do
   v=; read -r v 2>/dev/null <"$d/vendor" || continue
   [ "$v" = 0x10de ] || continue
   read -r i <"$d/device"; read -r c <"$d/class"; k=-
-  [ -e "$d/driver" ] && { k=$(cd -P "$d/driver" && pwd); k=${k##*/}; }
+  [ ! -e "$d/driver" ] || { cd -P "$d/driver" && k=${PWD##*/}; }
   printf 'pci=%s %s %s %s\n' "${d##*/}" "$i" "$c" "$k"
 done
 :"""

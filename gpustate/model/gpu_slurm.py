@@ -18,7 +18,7 @@ from gpustate.text.nvml_report import Gpu, NvmlFacts
 from gpustate.text.slurm import Cpu, MigFiles, SlurmGpu
 
 _SCRIPT = r"""
-printf 'host=%s\n' "$(uname -n)"
+h=; { read -r h </proc/sys/kernel/hostname; } 2>/dev/null; printf 'host=%s\n' "${h:-$(uname -n)}"
 for d in "$SYS"/devices/system/cpu/cpu[0-9]*; do
   [ -r "$d/topology/core_id" ] || continue
   read -r p <"$d/topology/physical_package_id"; read -r c <"$d/topology/core_id"; n=0
@@ -35,7 +35,7 @@ for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/n
   [ -r "$f" ] || continue
   while read -r k v; do [ "$k" = DeviceFileMinor: ] && printf 'cap=%s %s\n' "${f#"$PROC"/driver/nvidia/capabilities/}" "$v"; done <"$f"
 done
-if [ -r "$PROC/driver/nvidia/version" ] && command -v nvidia-smi >/dev/null; then
+if [ -r "$PROC/driver/nvidia/version" ] && @WANTED@command -v nvidia-smi >/dev/null; then
   t=$(timeout -k 2 20 nvidia-smi topo -m 2>/dev/null) && printf 'topo\n%s\n' "$t"
 fi
 :"""
@@ -66,10 +66,17 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class AskPlaces(Ask[Places]):
-    """Everything of :class:`Places`."""
+    """Everything of :class:`Places`.
+
+    Args:
+        for_slurmd: the topology is wanted only where slurmd is installed; nvidia-smi wakes every GPU for it.
+    """
+
+    for_slurmd: bool = False
 
     def script(self) -> str:
-        return _SCRIPT
+        wanted = "command -v slurmd >/dev/null && " if self.for_slurmd else ""
+        return _SCRIPT.replace("@WANTED@", wanted)
 
     def parse(self, answer: Answer) -> Places:
         head, _, topology = answer.text.partition("\ntopo\n")

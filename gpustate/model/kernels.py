@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import KEPT
+from gpustate.model.beforehand import KO
 from gpustate.text import certificates, grub
 from gpustate.text.dpkg import version_key
 
@@ -84,27 +84,19 @@ half() { # kernel module
 }
 """
 
-# modinfo reads a compressed module as a whole, up to a second for 100 MiB: what it says of those
-# is kept, by the file's size, time and inode.
 _SCRIPT = (
     DKMS_HALF
-    + KEPT
+    + KO
     + r"""
 run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
-about() { modinfo "$1" 2>/dev/null | while IFS= read -r l; do case $l in version:*|license:*|signer:*|sig_key:*) printf '%s\n' "$l";; esac; done; }
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
   n=; for f in "/boot/initrd.img-$k" "/boot/initramfs-$k.img" "/boot/initrd-$k"; do [ -e "$f" ] && { n=$f; break; }; done
   m=; [ -d "/lib/modules/$k" ] && m=1
   h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
   printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
-  [ -e "/lib/modules/$k/modules.dep" ] || return 0
-  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?\.ko(\.[a-z0-9]+)?:' "/lib/modules/$k/modules.dep") || return 0
-  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$k/$p;; esac
-  [ -e "$p" ] && ! half "$k" "$p" || return 0
-  printf 'module: %s\n' "$p"
-  case $p in *.ko) about "$p"; return 0;; esac
-  kept "about-$k" "$(stat -L -c '%n %s %Y %i' "$p")" about "$p"
+  ko "$k" nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*' && [ -e "$p" ] && ! half "$k" "$p" || return 0
+  printf 'module: %s\n' "$p"; about "$p" '%s\n'
   return 0
 }
 seen=

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import KEPT
+from gpustate.model.beforehand import KO
 from gpustate.text import dkms
 
 _SCRIPT = (
-    KEPT
+    KO
     + r"""
 versions() { # module
   command -v modprobe >/dev/null || return 1
@@ -35,13 +35,10 @@ for i in /boot/vmlinuz-* /boot/vmlinux-* "$run"; do
   case " $seen " in *" $k "*) continue;; esac
   [ -e "/lib/modules/$k/modules.dep" ] || continue
   seen="$seen $k"; h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1; r=; [ "$k" = "$run" ] && r=1
-  p=$(grep -m1 -oE '^[^:]*/@EITHER@\.ko(\.[a-z0-9]+)?:' "/lib/modules/$k/modules.dep") && p=${p%:} || p=
-  case $p in ''|/*) ;; *) p=/lib/modules/$k/$p;; esac
+  ko "$k" '@EITHER@' || :
   [ -e "$p" ] || p=
   printf 'kernel=%s|%s|%s|%s' "$k" "$r" "$h" "$p"
-  if [ -n "$p" ]; then
-    modinfo "$p" 2>/dev/null | while IFS= read -r l; do case $l in version:*|description:*|srcversion:*) printf '|%s' "$l";; esac; done
-  fi
+  [ -z "$p" ] || about "$p" '|%s'
   printf '\n'
   if [ -n "$r" ] && [ -n "$p" ] && [ -n "@SYMBOLS@" ]; then
     kept 'symbols-@UNDER@' "$(stat -L -c '%n %s %y %z %i' "$p")" versions "$p"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpustate.model.beforehand import LISTENING
 from gpustate.model.holders import WHO, holder
 from gpustate.text.dcgm import services
 
@@ -18,20 +19,23 @@ from gpustate.text.dcgm import services
 _SCRIPT = (
     WHO
     + r"""
-grep -sh ':@PORT@ [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6 | while read -r _ a _ _ _ _ _ _ _ i _; do
+while read -r _ a _ w _ _ _ _ _ i _; do
+  case "$a $w" in *':@PORT@ 0A') ;; *) continue ;; esac
   s="socket:\[$i\]"
   case ${m:-0} in 0) ;; *) [ -z "$(find "/proc/$m/fd" -lname "$s" 2>/dev/null)" ] || continue;; esac
   q=$(find /proc/[0-9]*/fd -lname "$s" -printf '%h\n' 2>/dev/null | sort -u)
   [ -n "$q" ] || echo "listener=$a"
   for f in $q; do f=${f%/fd}; w=$(who "${f#/proc/}") && echo "listener=$a|$w"; done
-done
+done <<END
+@LISTENING@
+END
 """
 )
 
 
 def script(port: int) -> str:
     """Print ``listener=...`` for each process that listens on a port, but for the process ``$m``."""
-    return _SCRIPT.replace("@PORT@", f"{port:04X}")
+    return _SCRIPT.replace("@PORT@", f"{port:04X}").replace("@LISTENING@", LISTENING)
 
 
 def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:

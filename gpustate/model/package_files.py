@@ -57,11 +57,11 @@ _SCRIPT = (
     KEPT
     + _CHECK
     + r"""
-set --; for f in @INFO@ @FOUND@ /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
+set --; for f in @FOUND@ /var/lib/dpkg/status /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
   /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
 do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
-[ $# = 0 ] || set -- $(stat -c '%n:%s:%a:%.9Y:%.9Z:%i' "$@")
-kept @NAME@ "$*" checked 2>/dev/null
+k=; [ $# = 0 ] || k=$(stat --printf='%n:%i:%s:%.9Z ' "$@")
+kept @NAME@ "$k" checked 2>/dev/null
 :
 """
 )

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import KO
 from gpustate.text import rdma
 
 # mlx_compat is the one module that OFED has and no kernel does.
 _SCRIPT = (
-    r"""
+    KO
+    + r"""
 for d in "$SYS"/bus/pci/devices/*; do
   v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
   case $v$c in 0x15b30x02*) echo "nic=${d##*/}";; esac
@@ -26,8 +28,8 @@ if [ -n "$k" ]; then
   for n in mlx_compat mlx5_core ib_core; do
     v=; s=; { read -r v <"$SYS/module/$n/version"; } 2>/dev/null; { read -r s <"$SYS/module/$n/srcversion"; } 2>/dev/null
     [ -d "$SYS/module/$n" ] && echo "loaded=$n $v|$s"
-    [ -e "/lib/modules/$k/modules.dep" ] && grep -qE "/$n\.ko(\.[a-z0-9]+)?:" "/lib/modules/$k/modules.dep" &&
-      echo "disk=$n $(modinfo -k "$k" -F version "$n" 2>/dev/null)|$(modinfo -k "$k" -F srcversion "$n" 2>/dev/null)"
+    ko "$k" "$n" || continue
+    about "$p" '%s\n' | { v=; s=; while read -r a l; do case $a in version:) v=$l ;; srcversion:) s=$l ;; esac; done; echo "disk=$n $v|$s"; }
   done
   for f in "/usr/src/ofa_kernel/$m/$k" "/usr/src/ofa_kernel/$k" /usr/src/ofa_kernel/default; do
     [ -r "$f/Module.symvers" ] || continue

@@ -28,9 +28,11 @@ try:
     import ctypes
     import json
     from collections.abc import Callable
-    from typing import Any
 except ImportError:
     sys.exit(UNUSABLE_PYTHON)
+TYPE_CHECKING = False  # this runs at every look, and to import typing takes as long as to ask a GPU
+if TYPE_CHECKING:
+    from typing import Any
 
 ARCHITECTURES = {
     2: "kepler",
@@ -56,6 +58,8 @@ MIG_ATTRIBUTES = {
     "jpeg_engines": "sharedJpegCount",
     "ofa_engines": "sharedOfaCount",
 }
+#: As nvidia-smi prints them.
+COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 #: Errors of one function that say something of the whole GPU; others only leave one fact out.
 GPU_ERRORS = (10, 14, 15, 16, 17, 999)
@@ -260,6 +264,8 @@ class _Asker:
             gpu["compute_capability"] = ".".join(str(number) for number in capability)
         persistence = self.try_("nvmlDeviceGetPersistenceMode", handle)
         gpu["persistence_mode"] = None if persistence is None else bool(persistence)
+        mode = self.try_("nvmlDeviceGetComputeMode", handle)
+        gpu["compute_mode"] = "" if mode is None else COMPUTE_MODES.get(int(mode), "")
         mig = self.try_("nvmlDeviceGetMigMode", handle)
         if mig is not None:
             gpu["mig_current"], gpu["mig_pending"] = bool(mig[0]), bool(mig[1])

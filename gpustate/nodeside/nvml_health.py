@@ -10,7 +10,10 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False  # see nvml_facts
+if TYPE_CHECKING:
+    from typing import Any
 
 #: What the report calls field values of a GPU; several are added up.
 FIELDS = {

@@ -12,11 +12,13 @@ Sources:
     NVIDIA/nvidia-container-toolkit#48, discussion #1133; systemd.resource-control(5), DeviceAllow.
 """
 
+from gpustate.model.beforehand import SCOPES
+
 GPU_SCOPES = r"""
 gpu_scopes() { # containers that lose their GPUs at a daemon-reload, one a line
   [ -d /run/systemd/system ] || return 0
-  timeout -k 2 10 systemctl list-units --type=scope --plain --no-legend --no-pager \
-    'docker-*' 'cri-containerd-*' 'crio-*' 'libpod-*' 'nerdctl-*' 2>/dev/null | while read -r gs _; do
+  while read -r gs _; do
+    [ -n "$gs" ] || continue
     gg=; gd=; ga=
     while IFS= read -r gl; do
       case $gl in ControlGroup=*) gg=${gl#*=} ;; DeviceAllow=*) gd="$gd${gl#*=} " ;; DevicePolicy=*) ga=${gl#*=} ;; esac
@@ -29,6 +31,8 @@ END
       gp=; [ -r "$gf/cgroup.procs" ] && read -r gp <"$gf/cgroup.procs"
       [ -n "$gp" ] && [ -e "/proc/$gp/root/dev/nvidiactl" ] && { echo "$gs"; break; }
     done
-  done
+  done <<END
+@SCOPES@
+END
 }
-"""
+""".replace("@SCOPES@", SCOPES)

@@ -71,7 +71,7 @@ def command_line(length: int, ready: str = "") -> str:
 def prologue(node: InventoryNode) -> str:
     """Environment of everything that runs on a node."""
     return (
-        "LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE APT_KEY KERNEL_RELEASE UNIT_FILES\n"
+        "LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE APT_KEY KERNEL_RELEASE KO KO_ABOUT LISTENING SCOPES UNIT_FILES\n"
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"

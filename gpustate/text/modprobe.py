@@ -31,7 +31,7 @@ for f in @FILES@; do
   case $b in *" ${f##*/} "*) continue ;; esac
   [ -e "$f" ] && { b="$b${f##*/} "; set -- "$@" "$f"; }
 done
-[ $# = 0 ] || grep -D skip -Hns -E '^[[:space:]]*(@ERE@)' "$@" | sed 's/^/modprobe=/'
+if [ $# != 0 ] && b=$(grep -D skip -Hns -E '^[[:space:]]*(@ERE@)' "$@"); then printf '%s\n' "$b" | sed 's/^/modprobe=/'; fi
 """
 _NOTHING = frozenset(
     {"/bin/true", "/bin/false", "/usr/bin/true", "/usr/bin/false", "true", "false", ":"}

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: What runs for each user that has clients.
+SERVER = "nvidia-cuda-mps-server"
 UNIT = "gpustate-mps.service"
 
 
@@ -104,3 +106,10 @@ def parse_modes(text: str) -> dict[str, str]:
         if comma and uuid.startswith("GPU-"):
             found[uuid.strip()] = mode.strip()
     return found
+
+
+def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
+    """Read ``nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader``, without MPS's own servers."""
+    rows = (line.partition(",") for line in text.splitlines())
+    found = ((pid.strip(), name.strip()) for pid, _, name in rows)
+    return tuple((p, n) for p, n in found if p.isdigit() and n and SERVER not in n)

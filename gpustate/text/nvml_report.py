@@ -145,6 +145,7 @@ class Gpu:
     architecture: str = ""  # lower case: hopper
     compute_capability: str = ""  # 9.0
     persistence_mode: bool | None = None
+    compute_mode: str = ""  # as nvidia-smi prints it: Default, Exclusive_Process; empty: not asked
     mig_current: bool | None = None  # None: not MIG capable
     mig_pending: bool | None = None
     mig_devices: tuple[MigDevice, ...] = ()

@@ -89,8 +89,8 @@ class CdiSpecification(State[Observed]):
         keys, specs = observed.split(node.shell(observed.SCRIPT).stdout)
         for row in () if self.absent else keys.get("odd", ()):
             refuse_odd(row)
-        rows = dict((row + " ").split(" ")[:2] for row in keys.get("unit", []))
-        units = {unit: rows[unit] for unit in rows if unit in (*TOOLKIT_UNITS, OUR_UNIT)}
+        known = node.units(*TOOLKIT_UNITS, OUR_UNIT)
+        units = {u: known[u].unit_file_state for u in keys.get("unit", []) if u in known}
         world = observed.world(version, keys, node.ask(AskQuarantine()))
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
         dropins = {path: node.own_text(path) for path in paths}

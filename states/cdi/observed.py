@@ -22,8 +22,7 @@ OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 SCRIPT = rf"""{ODD}
 for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
   for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
-    [ -e "$d/$u" ] || continue
-    echo "unit=$u $(systemctl is-enabled "$u" 2>/dev/null)"; break
+    [ ! -e "$d/$u" ] || {{ echo "unit=$u"; break; }}
   done
 done
 [ -x /usr/bin/nvidia-ctk ] && echo ctk=1
@@ -53,8 +52,7 @@ set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cd
   [ -f "$f" ] && set -- "$@" "$f"; done
 [ $# = 0 ] && exit 0
 l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
-grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; echo "/${{p%% }}"; done | sort -u |
-  while IFS= read -r p; do [ -e "$p" ] || echo "missing=$p"; done
+grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "missing=$p"; done
 for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
 """
 

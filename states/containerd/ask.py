@@ -150,8 +150,11 @@ for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   case "$seen" in *"|$f|"*) continue ;; esac
   seen="$seen|$f|"
   blob file "$f" "$f"; set -- "$@" "$f"
-  [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
 done
+k=; [ $# = 0 ] || k=$(stat -c '%Y %s %y %z %i %n' -- "$@")
+while read -r w _ _ _ _ _ _ _ _ f; do [ -n "$t" ] && [ "$w" -gt "$t" ] && echo "newer=$f"; done <<END
+$k
+END
 known "$d/*.toml" {place}"/*.toml"
 [ -x "$p" ] || exit 0
 echo "program=$p"
@@ -160,12 +163,13 @@ odd "$r" {drop} || exit 0
 version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; v=${{v#v}}; echo "version=$v"; }}
 dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}
 # What it merges hangs on the program and these files alone, unless a file imports others.
-k=$(stat -c '%n %s %y %z %i' -- "$p" "$@"; [ $# = 0 ] || grep -hs '^[[:space:]]*imports' -- "$@")
-while IFS= read -r l; do case $l in *imports*) case $l in
-  *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac ;; esac; done <<END
-$k
+if [ $# != 0 ] && l=$(grep -hs '^[[:space:]]*imports' -- "$@"); then
+  k="$k $l"
+  while IFS= read -r l; do case $l in *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac; done <<END
+$l
 END
-if [ -z "$i" ]; then k=$(printf %s "$k" | sha256sum); else k=; fi
+fi
+if [ -z "$i" ]; then k=$({{ printf %s "$k"; stat -c '%n %s %y %z %i' -- "$p"; }} | sha256sum); else k=; fi
 kept containerd "$k" dumped || {{
   version >/dev/null; o=$(dump 2>&1 >/dev/null); o=${{o##*
 }}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; }}

@@ -135,15 +135,15 @@ case $p in */crio) ;; *) p=$(command -v crio) ;; esac
 printf 'main=%s\nfolder=%s\n' "$c" "$d"
 [ -e @OWED@ ] && echo owed=1
 [ -e "$G/@SERVED@" ] && echo served=1
-{ [ -f "$c" ] && printf '%s\n' "$c"; find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | while IFS= read -r f; do
+{ [ -f "$c" ] && printf '%s\n' "$c"; [ -d "$d" ] && find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | while IFS= read -r f; do
   [ -f "$f" ] || continue
   blob file "$f" "$f"
   [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
 done
 known "$d/*"
 for f in @UNREAD@/*; do [ -f "$f" ] && grep -qs nvidia "$f" && echo "unread=$f"; done
-low_level | while IFS= read -r b; do echo "low=$b"; done
 [ -x "$p" ] || exit 0
+low_level | while IFS= read -r b; do echo "low=$b"; done
 echo "program=$p"
 odd "$c" "$d/"@DROP_IN@ || exit 0
 v=$(timeout -k 2 20 "$p" --version); v=${v#* version }; v=${v%%[!0-9.]*}

@@ -28,7 +28,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, ClassVar, Literal
@@ -100,7 +100,7 @@ _PROBE = r"""
 printf 'proc=%s\nsys=%s\nstate=%s\n' "$PROC" "$SYS" "$G"
 d=$G/validator; set --
 for f in "$d"/validate "$d"/config.json "$d"/gpustate/*/*.py; do [ -f "$f" ] && set -- "$@" "$f"; done
-[ $# = 0 ] || { s=$(cd "$d" && sha256sum validate config.json gpustate/*/*.py | sha256sum); printf 'program=%.16s\n' "$s"; }
+[ $# = 0 ] || (cd "$d" && sha256sum validate config.json gpustate/*/*.py) | while IFS= read -r l; do printf 'program=%s\n' "$l"; done
 for f in "$d" "$G/proof.json" "$G/status-files" "$G/validate.lock"; do [ -e "$f" ] && printf 'left=%s\n' "${f##*/}"; done
 [ -L @LINK@ ] && echo enabled=1
 for f in @STATUS@/*-ready; do [ -e "$f" ] && printf 'status=%s\n' "${f##*/}"; done
@@ -239,7 +239,7 @@ class Validated(State[Observed]):
         there = {value for name, value in pairs if name == "status"}
         return Observed(
             proof=_verdict(kept, key),
-            program=one.get("program", ""),
+            program=_digest(value for name, value in pairs if name == "program"),
             unit=unit,
             enabled="enabled" in one,
             status_missing=tuple(name for name in kept.status_files if name not in there)
@@ -388,10 +388,15 @@ def _verdict(kept: Proof | None, key: chain.Key) -> str:
 
 
 def _program_digest(files: dict[str, str], folder: str) -> str:
-    """What ``sha256sum validate config.json gpustate/*/*.py | sha256sum`` begins with for these."""
+    """Of what ``sha256sum validate config.json gpustate/*/*.py`` prints for these."""
     names = [path.removeprefix(folder) for path in files]
     order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
-    lines = [
-        f"{hashlib.sha256(files[folder + name].encode()).hexdigest()}  {name}\n" for name in order
-    ]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+    return _digest(
+        f"{hashlib.sha256(files[folder + name].encode()).hexdigest()}  {name}" for name in order
+    )
+
+
+def _digest(sums: Iterable[str]) -> str:
+    """Of what ``sha256sum`` prints; empty where it printed nothing."""
+    lines = "".join(f"{line}\n" for line in sums)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16] if lines else ""

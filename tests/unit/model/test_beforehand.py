@@ -118,3 +118,53 @@ def test_an_answer_of_a_command_that_fails_or_without_a_key_is_not_kept(host: Ho
     assert kept(host, "one", "echo b") == "b\nended 0\n"
     assert kept(host, "", "echo c") == "c\nended 0\n"
     assert kept(host, "", "echo d") == "d\nended 0\n"
+
+
+@pytest.mark.parametrize(
+    "said", ["", "one\n", "a b\n\n  c\\n\n", "x" * 1500 + "\n", "y" * 80_000 + "\nz\n"]
+)
+def test_an_answer_of_any_length_is_kept_as_it_was(host: Host, said: str) -> None:
+    (host.folder / "said").write_text(said)
+    want = f"{said}ended 0\n"
+    assert kept(host, "1 key *", f"cat {host.folder}/said") == want
+    assert kept(host, "1 key *", "echo another") == want
+    assert kept(host, "1 key x", "echo another") == "another\nended 0\n"
+
+
+def modules(folder: Path, script: str) -> list[str]:
+    """Run what ``KO`` defines over folders of two kernels."""
+    text = f"{beforehand.KO}\n{script}".replace("/lib/modules", str(folder / "modules"))
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "G": str(folder)}
+    done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, check=False)
+    assert not done.stderr
+    return done.stdout.decode().replace(str(folder / "modules"), "").splitlines()
+
+
+def test_a_module_is_found_by_the_names_of_its_own_kernel_and_what_modinfo_says_is_kept(
+    tmp_path: Path,
+) -> None:
+    for kernel, files in {
+        "6.1": "extra/nvidia-modeset.ko extra/nvidia.ko.xz kernel/nvidia-peermem.ko",
+        "6.9": "updates/nvidia-current.ko updates/gdrdrv.ko",
+    }.items():
+        folder = tmp_path / "modules" / kernel
+        for file in files.split():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text("")
+        (folder / "modules.dep").write_text("".join(f"{file}: x.ko\n" for file in files.split()))
+    modinfo = tmp_path / "modinfo"
+    modinfo.write_text(
+        f"#!/bin/sh\necho called >>{tmp_path}/calls\n"
+        'for f; do printf "filename:       %s\\nversion:        %s\\nfirmware: x\\n" "$f" "v*-${f##*/}"; done\n'
+    )
+    modinfo.chmod(0o755)
+    names = "nvidia 'nvidia-current*'"
+    assert modules(tmp_path, f'ko 6.1 {names}; echo "$p"') == ["/6.1/extra/nvidia.ko.xz"]
+    assert modules(tmp_path, f'ko 6.9 {names}; echo "$p"') == ["/6.9/updates/nvidia-current.ko"]
+    assert modules(tmp_path, "ko 6.1 gdrdrv || echo none") == ["none"]
+    assert modules(tmp_path, "ko 6.9 'nvidia[-_]peermem' || echo none") == ["none"]
+    assert modules(tmp_path, "ko 6 nvidia || echo none") == ["none"]
+    found = "ko 6.1 'nvidia[-_]peermem' && about \"$p\" '%s\\n'"
+    assert modules(tmp_path, found) == ["version:        v*-nvidia-peermem.ko"]
+    assert modules(tmp_path, "set -- 'a  b' c; about /x '%s'; echo $1$#") == ["a b2"]
+    assert (tmp_path / "calls").read_text().split() == ["called"]

@@ -62,7 +62,7 @@ def test_whole_files_are_silent_and_the_answer_is_kept_until_one_is_another(root
     assert root.look() == ()
     kept = root.top / "state/cache/x-files"
     assert kept.exists()
-    kept.write_text(f"{kept.read_text()}libx1: /kept answer\n")
+    kept.write_text(f"1{kept.read_text().removeprefix('0')}libx1: /kept answer\n")
     assert root.look() == ("libx1: /kept answer",)
     os.utime(root.top / f"{FOLDER}/libx.so.580.1")
     assert root.look() == ()

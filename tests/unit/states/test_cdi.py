@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from gpustate.states.cdi.observed import (
     TOOLKIT_UNITS,
 )
 from gpustate.testing import FakeNode, converge
-from gpustate.text import quarantine
+from gpustate.text import quarantine, systemd
 
 VERSION = "580.65.06"
 PROC_VERSION = (
@@ -56,7 +57,7 @@ class Node(FakeNode):
         super().__init__(
             files={**files, **(specs or {})},
             facts=NodeFacts(os_id="debian", os_version="12", systemd=systemd),
-            shell={"is-enabled": lambda node: (0, self.answer())},
+            shell={"nvidia-ctk ] && echo ctk": lambda node: (0, self.answer())},
             runs={
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
@@ -64,14 +65,15 @@ class Node(FakeNode):
         self.version, self.ctk, self.odd = version, ctk, odd
         self.toolkit_units = dict(toolkit_units or {})
 
+    def _unit(self, name: str) -> systemd.Unit:
+        state = "enabled" if name in self.enabled else self.toolkit_units.get(name, "disabled")
+        return replace(super()._unit(name), unit_file_state=state)
+
     def answer(self) -> str:
         units = dict(self.toolkit_units)
         if OUR_UNIT_PATH in self.files:
             units[OUR_UNIT] = "disabled"
-        rows = [
-            f"unit={unit} {'enabled' if unit in self.enabled else state}"
-            for unit, state in units.items()
-        ]
+        rows = [f"unit={unit}" for unit in units]
         rows += ["ctk=1"] if self.ctk else []
         rows += [f"odd={self.odd}"] if self.odd else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
@@ -100,13 +102,16 @@ def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) ->
 
 def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() -> None:
     node = new_toolkit()
-    rows = node.shells["is-enabled"]
+    rows = node.shells["nvidia-ctk ] && echo ctk"]
     assert callable(rows)
     state = CdiSpecification()
     assert state.refuse(state.probe(node)) is None
-    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
+    node.shells["nvidia-ctk ] && echo ctk"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
     assert "/dev/nvidia1 is missing" in str(state.refuse(state.probe(node)))
-    node.shells["is-enabled"] = lambda fake: (0, f"gpu=1 GPU-????????\n{rows(fake)[1]}")
+    node.shells["nvidia-ctk ] && echo ctk"] = lambda fake: (
+        0,
+        f"gpu=1 GPU-????????\n{rows(fake)[1]}",
+    )
     assert state.refuse(state.probe(node)) is None  # nobody has opened it yet
 
 
@@ -242,7 +247,7 @@ def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
 
 def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
     node = Node()
-    rows = node.answer() + "unit=-H=x enabled\nunit=other.service enabled\n"
+    rows = node.answer() + "unit=-H=x\nunit=other.service\n"
     for part in node.shells:
         node.shells[part] = (0, rows)
     assert CdiSpecification().probe(node).refresh == ()

@@ -254,17 +254,17 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
         "facts": FACTS,
         "candidates": GDR,
         "answers": {"AskKmod": module(built={KERNEL: None})},
-        "shell": {"echo open": (0, driver), "stat -c %a /dev/gdrdrv": (0, "")},
+        "shell": {"echo open": (0, driver), "stat -c '%t %a' /dev/gdrdrv": (0, "")},
         "runs": {
             "install gdrdrv-dkms": install,
             "build gdrdrv": lambda node: build(node, "2.6"),
             "unload gdrdrv": unload,
             "load gdrdrv": load,
             "see that /dev/gdrdrv": lambda node: node.shells.update(
-                {"stat -c %a /dev/gdrdrv": (0, "666\n")}
+                {"stat -c '%t %a' /dev/gdrdrv": (0, "666\n")}
             ),
             "remove /dev/gdrdrv": lambda node: node.shells.update(
-                {"stat -c %a /dev/gdrdrv": (0, "")}
+                {"stat -c '%t %a' /dev/gdrdrv": (0, "")}
             ),
             "remove gdrdrv-dkms": remove,
         },

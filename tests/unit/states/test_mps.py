@@ -34,11 +34,24 @@ NVML = NvmlFacts(source="nvml", driver_loaded=True, driver_version="580.65.06", 
 class World:
     """What the fake daemon and the fake GPUs would say."""
 
-    def __init__(self, *, control: bool = True, **extra: str) -> None:
+    def __init__(self, *, control: bool = True, beside: tuple[str, ...] = (), **extra: str) -> None:
+        self.beside = beside
         self.control = control
         self.proof = ""
         self.extra = extra
         self.pipes = FileStat("dir", 0o755, 0, 0, 0)
+
+    def holders(self, _fake: FakeNode) -> tuple[int, str]:
+        return 0, "".join(f"{row}\n" for row in self.beside)
+
+    def nvml(self, fake: FakeNode, nvml: NvmlFacts) -> NvmlFacts:
+        text = fake.files.get(UNIT_PATH, "") if fake.unit_states.get(UNIT) == "active" else ""
+        modes = {
+            uuid: "Exclusive_Process" if f"-i {uuid} -c EXCLUSIVE_PROCESS" in text else "Default"
+            for uuid in UUIDS
+        }
+        gpus = (replace(gpu, compute_mode=modes.get(gpu.uuid, "Default")) for gpu in nvml.gpus)
+        return replace(nvml, gpus=tuple(gpus))
 
     def look(self, fake: FakeNode) -> tuple[int, str]:
         active = fake.unit_states.get(UNIT) == "active"
@@ -48,9 +61,6 @@ class World:
         if active:
             share = text.partition("set_default_active_thread_percentage ")[2].partition(" ")[0]
             lines.append(f"threads={share or 100}.0")
-        for uuid in UUIDS:
-            on = active and f"-i {uuid} -c EXCLUSIVE_PROCESS" in text
-            lines.append(f"mode={uuid}, {'Exclusive_Process' if on else 'Default'}")
         lines += [f"{key}={value}" for key, value in self.extra.items()]
         if self.proof:
             lines.append(f"proof={self.proof}")
@@ -67,8 +77,11 @@ def node(world: World, nvml: NvmlFacts = NVML, **units: str) -> FakeNode:
         facts=NodeFacts(systemd=True, pci=(PciGpu("0000:00:00.0", "26b9", "030200", "nvidia"),)),
         units={name + ".service": state for name, state in units.items()},
         candidates={PACKAGE: [("595.91.07-1", "o"), ("580.65.06-1", "o")]},
-        shell={"GPUSTATE_IMAGE": world.look},
-        answers={"GpuFacts": nvml, "FileStats": lambda _: {PIPES: world.pipes}},
+        shell={"GPUSTATE_IMAGE": world.look, "--query-compute-apps": world.holders},
+        answers={
+            "GpuFacts": lambda fake: world.nvml(fake, nvml),
+            "FileStats": lambda _: {PIPES: world.pipes},
+        },
         runs={
             "open to all users": lambda _: setattr(world, "pipes", FileStat("dir", 0o755, 0, 0, 0)),
             "remove what the daemon made": lambda _: None,
@@ -120,8 +133,8 @@ def test_clients_that_run_now_cost_a_drain_and_are_counted() -> None:
 
 
 def test_who_is_on_the_gpus_beside_mps_is_named() -> None:
-    first, _ = run(node(World(holder="99 /usr/bin/python3")))
-    assert "99 /usr/bin/python3" in first.notes[0]
+    first, _ = run(node(World(beside=("99, /usr/bin/python3", "98, nvidia-cuda-mps-server"))))
+    assert first.notes[0].endswith("MPS now: 99 /usr/bin/python3")
     assert first.disruption == Disruption.DRAIN
 
 

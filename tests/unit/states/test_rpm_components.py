@@ -77,7 +77,7 @@ def test_the_device_is_left_to_the_group_video_where_suse_gives_it_to_it(
     fake = node(
         manager,
         candidates=offers,
-        shell={"echo open": (0, "open"), "stat -c %a /dev/gdrdrv": (0, "660\n")},
+        shell={"echo open": (0, "open"), "stat -c '%t %a' /dev/gdrdrv": (0, "660\n")},
     )
     state = GdrCopy()
     assert state.desired(state.probe(fake)).device == mode

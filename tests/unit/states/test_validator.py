@@ -87,14 +87,11 @@ class Node(FakeNode):
         if names:
             # What sha256sum prints for: validate config.json gpustate/*/*.py
             order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
-            table = "".join(
-                f"{hashlib.sha256(self.files[folder + name].encode()).hexdigest()}  {name}\n"
-                for name in order
-            )
             lines += [
-                f"program={hashlib.sha256(table.encode()).hexdigest()[:16]}",
-                "left=validator",
+                f"program={hashlib.sha256(self.files[folder + name].encode()).hexdigest()}  {name}"
+                for name in order
             ]
+            lines.append("left=validator")
         proof = self.files.get(f"{STATE}/proof.json")
         lines += ["left=proof.json"] if proof else []
         lines += ["enabled=1"] if UNIT_LINK in self.links else []
