@@ -151,9 +151,9 @@ for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   seen="$seen|$f|"
   blob file "$f" "$f"; set -- "$@" "$f"
 done
-k=; [ $# = 0 ] || k=$(stat -c '%Y %s %y %z %i %n' -- "$@")
+h=; [ $# = 0 ] || h=$(stat -c '%Y %s %y %z %i %n' -- "$@")
 while read -r w _ _ _ _ _ _ _ _ f; do [ -n "$t" ] && [ "$w" -gt "$t" ] && echo "newer=$f"; done <<END
-$k
+$h
 END
 known "$d/*.toml" {place}"/*.toml"
 [ -x "$p" ] || exit 0
@@ -164,12 +164,12 @@ version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${
 dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}
 # What it merges hangs on the program and these files alone, unless a file imports others.
 if [ $# != 0 ] && l=$(grep -hs '^[[:space:]]*imports' -- "$@"); then
-  k="$k $l"
+  h="$h $l"
   while IFS= read -r l; do case $l in *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac; done <<END
 $l
 END
 fi
-if [ -z "$i" ]; then k=$({{ printf %s "$k"; stat -c '%n %s %y %z %i' -- "$p"; }} | sha256sum); else k=; fi
+if [ -z "$i" ]; then k=$({{ printf %s "$h"; stat -c '%n %s %y %z %i' -- "$p"; }} | sha256sum); else k=; fi
 kept containerd "$k" dumped || {{
   version >/dev/null; o=$(dump 2>&1 >/dev/null); o=${{o##*
 }}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; }}
