@@ -73,6 +73,7 @@ class Observed:
     systemd: bool = True
     image: bool = False
     manager: str = "apt"
+    site: str = ""  # what drop-ins of others say of the unit
     folder: str = (
         ""  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
@@ -130,6 +131,7 @@ class MpsRunning(State[Observed]):
         for row in keys.get("odd", []):
             refuse_odd(row)
         unit = units.get(UNIT)
+        drop_ins = unit.drop_ins if unit is not None else ()
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
@@ -153,6 +155,7 @@ class MpsRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             folder=_otherwise(pipes),
+            site="".join(node.read_text(path) or "" for path in drop_ins),
         )
         if not nvml.driver_loaded or seen == self.desired(seen):
             return seen
@@ -191,7 +194,7 @@ class MpsRunning(State[Observed]):
         return next(fits, seen.package)
 
     def _proof(self, seen: Observed) -> str:
-        made_for = f"{self._unit(seen)}{seen.nvml.driver_version}{_PROGRAM.digest}"
+        made_for = f"{self._unit(seen)}{seen.site}{seen.nvml.driver_version}{_PROGRAM.digest}"
         return hashlib.sha256(made_for.encode()).hexdigest()[:16]
 
     def desired(self, seen: Observed) -> Observed:

@@ -30,6 +30,8 @@ UNIT_PATH = f"/lib/systemd/system/{UNIT}"
 _RPM_UNIT_PATH = f"/usr{UNIT_PATH}"
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
+_OFF = "--no-persistence-mode"
+_COMMAND = re.compile(r"^ExecStart\s*=\s*(\S.*)$", re.MULTILINE)
 _QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
 
 
@@ -44,6 +46,7 @@ class Observed:
     unit_text: str | None
     has_gpus: bool  # here and now; an image has none
     systemd: bool  # it runs, or will in what boots the image
+    undone: str = ""  # a drop-in of somebody else that is read after ours and has it start with no persistence mode
 
 
 class PersistenceMode(State[Observed]):
@@ -72,6 +75,12 @@ class PersistenceMode(State[Observed]):
         wants = node.stats(WANTS_PATH)
         gpus = () if facts.image else node.ask(GpuFacts()).gpus
         unit = units.get(UNIT)
+        # systemd reads drop-ins in the order of their names, whatever folder they are in.
+        foreign = [path for path in unit.drop_ins if path != DROP_IN_PATH] if unit else []
+        before = [path for path in foreign if _name(path) < _name(DROP_IN_PATH)]
+        texts = {path: node.read_text(path) or "" for path in foreign}
+        commands = {path: _COMMAND.findall(text) for path, text in texts.items()}
+        last = [path for path in foreign if path not in before and commands[path]][-1:]
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
@@ -80,9 +89,12 @@ class PersistenceMode(State[Observed]):
             persistent={
                 gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
             },
-            unit_text=unit_text or rpm_unit_text,
+            unit_text="\n".join((text, *(texts[path] for path in before)))
+            if (text := unit_text or rpm_unit_text) is not None
+            else None,
             has_gpus=bool(facts.gpus) and not facts.image,
             systemd=facts.systemd or facts.image,
+            undone=next((p for p in last if _OFF in commands[p][-1].split()), ""),
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -113,6 +125,11 @@ class PersistenceMode(State[Observed]):
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
                 "policy, or install the package of the driver's version"
+            )
+        if seen.undone and not self.absent:
+            return (
+                f"{seen.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
+                "take that word or the file out"
             )
         return None
 
@@ -166,16 +183,20 @@ wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persist
 effect started"""
 
 
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
     """The drop-in a unit needs, ``None`` when the package's own unit is right as it is."""
-    command = re.findall(r"^ExecStart\s*=\s*(\S.*)$", unit_text, re.MULTILINE)
+    command = _COMMAND.findall(unit_text)
     words = command[-1].split() if command else []
-    off = "--no-persistence-mode" in words
+    off = _OFF in words
     stops = re.search(r"^StopWhenUnneeded\s*=\s*(true|yes|1|on)", unit_text, re.MULTILINE | re.I)
     add = uvm_persistence and "--uvm-persistence-mode" not in words
     if not words or not (off or stops or add):
         return None
-    kept = [word for word in words if word not in ("--no-persistence-mode", "--persistence-mode")]
+    kept = [word for word in words if word not in (_OFF, "--persistence-mode")]
     kept.append("--persistence-mode")
     if add:
         kept.append("--uvm-persistence-mode")

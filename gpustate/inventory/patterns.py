@@ -173,7 +173,8 @@ class _Matcher:
         return list(found), bool(groups or found)
 
     def _unknown(self, expression: str, wild: bool) -> InventoryError:
-        near = difflib.get_close_matches(expression, [*self.groups, *self.names], n=3, cutoff=0.6)
+        known = [*self._known_groups(), *self.names]
+        near = difflib.get_close_matches(expression, known, n=3, cutoff=0.6)
         what = "matches no node and no group" if wild else "is neither a node nor a group"
         listed = (
             f"did you mean {', '.join(map(named, near))}?"
@@ -182,8 +183,12 @@ class _Matcher:
         )
         return InventoryError(f"the limit's {shown(expression)} {what}", fix=listed)
 
+    def _known_groups(self) -> list[str]:
+        """Groups that somebody made; and ``ungrouped``, where a node is in it."""
+        return [name for name, nodes in self.groups.items() if nodes or name != "ungrouped"]
+
     def _some_groups(self) -> str:
-        names = sorted(self.groups)
+        names = sorted(self._known_groups())
         return ", ".join(map(named, names[:8])) + (", ..." if len(names) > 8 else "")
 
 

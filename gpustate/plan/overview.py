@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.model.change import Disruption
+from gpustate.model.file_asks import apart
 from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
@@ -147,7 +148,8 @@ def change_line(change: Mapping[str, Any]) -> str:
             return f"{name}: new file, {short(after)}"
         if after is None:
             return f"{name}: removed"
-        return f"{name}: content"
+        told, text = apart(before) if isinstance(before, str) else ("", None)
+        return f"{name}: {told}" if told and text == after else f"{name}: content"
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
         parts = [f"{k}: {short(before.get(k))} -> {short(after.get(k))}" for k in keys[:4]]

@@ -23,7 +23,7 @@ def names(inventory: Inventory) -> list[str]:
             "rack1:!gpu-O1",
             "the limit's 'gpu-O1' is neither a node nor a group; did you mean gpu-01",
         ),
-        ("zzz", "'zzz' is neither a node nor a group; groups: all, empty, rack1, rack2, ungrouped"),
+        ("zzz", "'zzz' is neither a node nor a group; groups: all, empty, rack1, rack2"),
         ("x*", "the limit's 'x*' matches no node and no group"),
         ("rack1:!rack1", "leaves no node of the 3 in hosts"),
         ("empty", "leaves no node of the 3 in hosts"),

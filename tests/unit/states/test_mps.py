@@ -13,6 +13,7 @@ from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
 from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.text import systemd
 
 PIPES = "/tmp/nvidia-mps"
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
@@ -242,3 +243,18 @@ def test_where_it_cannot_run_it_says_why_and_changes_nothing(
 def test_it_keeps_the_contract() -> None:
     check_contract(MpsRunning(), node(World()))
     check_contract(MpsRunning(clients=8, gpus=(UUIDS[0],), exclusive=False), node(World()))
+
+
+def test_a_drop_in_of_somebody_else_has_it_proven_again() -> None:
+    class Sited(FakeNode):
+        def _unit(self, name: str) -> systemd.Unit:
+            return replace(super()._unit(name), drop_ins=("/etc/x.conf",) if name == UNIT else ())
+
+    fake = node(World())
+    fake.__class__ = Sited
+    _, last = run(fake)
+    assert not last
+    fake.files["/etc/x.conf"] = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n"
+    first, last = run(fake)
+    assert first.fields == {"proven"}
+    assert not last

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpustate import NodeFacts, PciGpu
@@ -15,6 +17,7 @@ from gpustate.states.persistenced import (
     drop_in_text,
 )
 from gpustate.testing import FakeNode, converge
+from gpustate.text import systemd
 
 NVIDIA = """[Service]
 Type=forking
@@ -128,3 +131,39 @@ def test_a_missing_daemon_is_refused_with_the_next_move() -> None:
     why = state.refuse(state.probe(node(None)))
     assert why is not None
     assert "add the state driver" in why
+
+
+class Sited(FakeNode):
+    """A node with a drop-in of somebody else."""
+
+    other = ""
+
+    def _unit(self, name: str) -> systemd.Unit:
+        paths = [path for path in (DROP_IN_PATH, self.other) if path in self.files]
+        return replace(super()._unit(name), drop_ins=tuple(paths))
+
+
+def sited(name: str, word: str) -> Sited:
+    fake = node(NVIDIA)
+    fake.__class__ = Sited
+    assert isinstance(fake, Sited)
+    fake.other = f"{DROP_IN_PATH.rpartition('/')[0]}/{name}"
+    fake.files[fake.other] = (
+        f"[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced {word}\n"
+    )
+    return fake
+
+
+def test_a_drop_in_that_is_read_before_ours_is_set_right() -> None:
+    fake = sited("10-site.conf", "--no-persistence-mode --verbose")
+    first, last = converge(PersistenceMode(), fake)
+    assert "drop_in_text" in first.fields
+    assert not last
+    assert "nvidia-persistenced --verbose --persistence-mode\n" in fake.files[DROP_IN_PATH]
+
+
+def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
+    state, fake = PersistenceMode(), sited("zz-site.conf", "--no-persistence-mode")
+    assert f"{fake.other} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
+    harmless = sited("zz-site.conf", "--verbose")
+    assert state.refuse(state.probe(harmless)) is None
