@@ -141,7 +141,7 @@ fi
 """
 
 _UNITS = r"""
-exporter() { # unit pid
+exporter() { # unit pid age
   a=:9400; f=/etc/dcgm-exporter/default-counters.csv; w=; n=env; r=
   while IFS= read -r x; do
     case $n in
@@ -161,9 +161,11 @@ END
     grep -qs "^ *[0-9]*: [0-9A-F]*:$(printf %04X "${r##*:}") [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 || printf 'no_engine=%s|%s\n' "$1" "$r" ;; esac
   h=${a%:*}; case $h in ''|0.0.0.0|'[::]') h=127.0.0.1 ;; esac
   [ -z "$w" ] || return 0
-  timeout -k 1 @SILENT@ bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; IFS= read -r l <&3; exit 0' \
+  timeout -k 1 @SILENT@ bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; IFS= read -r l <&3
+    case $l in *" 200"*) ;; *) exit 0 ;; esac; while IFS= read -r l <&3; do case $l in DCGM_*) exit 0 ;; esac; done; exit 3' \
     bash "$h" "${a##*:}" </dev/null >/dev/null
-  [ $? != 124 ] || printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}"
+  # One that has just been started has nothing to tell yet.
+  case $? in 124) printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; 3) [ "$3" -lt 60 ] || printf 'empty=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; esac
 }
 if [ -d /run/systemd/system ]; then
   s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,DropInPaths -- @UNITS@)
@@ -179,7 +181,8 @@ if [ -d /run/systemd/system ]; then
     if (p > 0) print u, p }' | while read -r u p; do
     l=; { read -r l <"/proc/$p/stat"; } 2>/dev/null
     case ${l##*) } in T*) printf 'halted=%s|%s\n' "${u%.service}" "$p"; continue ;; esac
-    case $u in *dcgm-exporter.service) exporter "${u%.service}" "$p" ;; esac
+    read -r t _ </proc/uptime; set -- ${l##*) }
+    case $u in *dcgm-exporter.service) exporter "${u%.service}" "$p" $((${t%.*} - ${20:-0} / 100)) ;; esac
   done
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT

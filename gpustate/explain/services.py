@@ -138,6 +138,12 @@ def _silent(name: str) -> Callable[[View], str]:
     return look
 
 
+def _empty(view: View) -> str:
+    for name, where in view.clues.fields("empty", 2):
+        return f"{name} is active, and http://{where}/metrics has not one value of a GPU"
+    return ""
+
+
 def _without_engine(view: View) -> str:
     rows = view.clues.fields("no_engine", 2)
     told = [
@@ -178,4 +184,7 @@ CAUSES = (
     *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
     *(Cause(cause, "metrics", _silent(unit), _mend(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),
+    Cause("exporter-empty", "metrics", _empty,
+          "gpustate dcgm check -i INVENTORY --scrape URL says which fields of which GPU are missing; then restart the exporter, and nvidia-dcgm before it",
+          explains=False),
 )  # fmt: skip

@@ -92,13 +92,15 @@ EXPORTER = "dcgm-exporter"
 ITS_FILE = "etc/dcgm-exporter/own.csv"
 
 
-def process(name: str, state: str = "S", command: str = "") -> Change:
+def process(name: str, state: str = "S", command: str = "", began: int = 99) -> Change:
     """A service with a main process in a state of the kernel, and its command line; none of its answers hangs."""
 
     def change(world: World) -> None:
         world.unit(name, RUNS)
         pid = world.pids.setdefault(name, 700 + len(world.pids))
-        world.files[f"proc/{pid}/stat"] = f"{pid} (a) b) {state} 1 1"
+        # It began in the first second; see proc_pid_stat(5).
+        world.files[f"proc/{pid}/stat"] = f"{pid} (a) b) {state} {'1 ' * 18}{began}"
+        world.files["proc/uptime"] = "5000.10 9000.20\n"
         world.files[f"proc/{pid}/cmdline"] = command.replace(" ", "\0")
         world.files[f"proc/{pid}/environ"] = ""
         world.programs.setdefault("bash", "")
@@ -116,15 +118,21 @@ def exporter(
     name: str,
     fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n",
     *,
-    hangs: bool = False,
+    bash: str = "",
     engine: str = "",
+    began: int = 99,
 ) -> Change:
-    """An exporter with a counters file; one that hangs takes the request, and timeout ends who asked."""
+    """An exporter with a counters file; one that hangs takes the request, and timeout ends who asked.
+
+    Args:
+        bash: how the request ends.
+        began: when its process did, in hundredths of a second.
+    """
     place = f"/usr/bin/dcgm-exporter -f @TREE@/{ITS_FILE} -a :9400{engine}"
     return both(
-        process(name, command=place),
+        process(name, command=place, began=began),
         file(ITS_FILE, f"# ours\n\n{fields}"),
-        programs(bash="!124" if hangs else ""),
+        programs(bash=bash),
     )
 
 
@@ -700,8 +708,10 @@ CLUSTER = (
                   file("proc/net/tcp", "   0: 0100007F:15B3 00000000:0000 0A 00000000:00000000 00:00000000\n"))),
     Scenario("exporter-silent", (32,), exporter("nvidia-dcgm-exporter", ""), (f"runs with /{ITS_FILE}, which names no field",),
              exporter("nvidia-dcgm-exporter")),
-    Scenario("other-exporter-silent", (32,), exporter(EXPORTER, hangs=True), ("hangs: http://127.0.0.1:9400/metrics",),
+    Scenario("other-exporter-silent", (32,), exporter(EXPORTER, bash="!124"), ("hangs: http://127.0.0.1:9400/metrics",),
              both(process(EXPORTER, command="/usr/bin/docker run --name dcgm-exporter x"), programs(bash="!124"))),
+    Scenario("exporter-empty", (32,), exporter("nvidia-dcgm-exporter", bash="!3"), ("has not one value of a GPU",),
+             exporter("nvidia-dcgm-exporter", bash="!3", began=495_000)),
     Scenario("exporter-failed", (32,), lambda w: w.unit(EXPORTER, "failed/failed/enabled", "error: counters.csv line 3: unknown field"),
              ("counters.csv line 3",), lambda w: w.unit(EXPORTER, "active/running/enabled")),
 )  # fmt: skip
