@@ -131,7 +131,7 @@ def release(fragments: str) -> str:
     """Sh that sets the kernel's release, and what is known of modules, for fragments of which several want to know it."""
     found = ""
     if fragments.count(_RELEASE) > 1:
-        found += "{ read -r KERNEL_RELEASE </proc/sys/kernel/osrelease; } 2>/dev/null || KERNEL_RELEASE=$(uname -r)\n"
+        found += "KERNEL_RELEASE=$(uname -r)\n"
     if fragments.count(KO) > 1:
         found += f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n"
     return found
