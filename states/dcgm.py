@@ -26,14 +26,18 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.beforehand import LISTENING, shown
-from gpustate.model.package_files import PackageFiles
+from gpustate.model.package_files import PackageFiles, unit_files
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
 UNIT = services.ENGINE_UNIT
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
-_FILES = PackageFiles("dcgm-files", (packages.CORE,), ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi"))
+_FILES = PackageFiles(
+    "dcgm-files",
+    (packages.CORE,),
+    ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_files("nvidia-dcgm")),
+)
 _LOOK = f"""
 if [ -n "${{GPUSTATE_IMAGE-}}" ]; then
   for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do

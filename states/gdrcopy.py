@@ -243,7 +243,7 @@ class GdrCopy(State[Observed]):
             yield brought.bring(self.name, named, dkms=("gdrdrv",), manager=seen.manager)
         if "autoload_text" in plan.fields:
             yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
-        if "built" in plan.fields and seen.built is not None and "packages" not in plan.fields:
+        if "built" in plan.fields and "packages" not in plan.fields:
             if seen.loaded is not None:
                 yield kmod.unload("gdrdrv", "programs that use GDRCopy")
             yield kmod.rebuild("gdrdrv", version, seen.kernel, "gdrdrv")

@@ -131,7 +131,6 @@ class MpsRunning(State[Observed]):
         for row in keys.get("odd", []):
             refuse_odd(row)
         unit = units.get(UNIT)
-        drop_ins = unit.drop_ins if unit is not None else ()
         kubelet = units.get("kubelet.service")
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
@@ -155,7 +154,7 @@ class MpsRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             folder=_otherwise(pipes),
-            site="".join(node.read_text(path) or "" for path in drop_ins),
+            site="".join(node.drop_ins(UNIT).values()),
         )
         if not nvml.driver_loaded or seen == self.desired(seen):
             return seen

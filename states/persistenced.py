@@ -75,10 +75,9 @@ class PersistenceMode(State[Observed]):
         wants = node.stats(WANTS_PATH)
         gpus = () if facts.image else node.ask(GpuFacts()).gpus
         unit = units.get(UNIT)
-        # systemd reads drop-ins in the order of their names, whatever folder they are in.
-        foreign = [path for path in unit.drop_ins if path != DROP_IN_PATH] if unit else []
+        texts = node.drop_ins(UNIT)
+        foreign = [path for path in texts if path != DROP_IN_PATH]
         before = [path for path in foreign if _name(path) < _name(DROP_IN_PATH)]
-        texts = {path: node.read_text(path) or "" for path in foreign}
         commands = {path: _COMMAND.findall(text) for path, text in texts.items()}
         last = [path for path in foreign if path not in before and commands[path]][-1:]
         return Observed(

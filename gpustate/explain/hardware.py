@@ -235,6 +235,15 @@ def _unloaded(view: View) -> str:
     return view.broken + (f"; dmesg: {said}" if said else "")
 
 
+def _not_whole(view: View) -> str:
+    path = view.clues.one("not_whole")
+    if not path or not view.seen.loaded or view.clues.has("operator_driver"):
+        return ""
+    return (
+        f"{path} is missing or no module: nvidia is loaded now, and the next boot brings it no more"
+    )
+
+
 _DRIVER = "driver"
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
@@ -284,6 +293,8 @@ CAUSES = (
     Cause("module-for-another-kernel", _DRIVER, _other_kernel,
           "build it for the running kernel: gpustate apply with the state driver",
           ("NVIDIA/gpu-operator#564",), "driver"),
+    Cause("module-file-missing", _DRIVER, _not_whole,
+          "build it anew: gpustate apply with the state driver", state="driver", explains=False),
     Cause("repository-unreachable", _DRIVER, _offline,
           "let the node reach it, or name a mirror it reaches: driver-repository with a URL of your own",
           ("NVIDIA/gpu-operator#91", "NVIDIA/gpu-operator#427")),

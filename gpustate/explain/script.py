@@ -17,6 +17,7 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
 
@@ -96,6 +97,14 @@ for f in /var/log/apt/history.log; do
     }
     if (a != "") last = d "|" c "|" a } END { if (last != "") print "history=" last }' "$f"
 done
+"""
+
+#: While an operator's container has the modules, the node itself may have none.
+_WHOLE = f"""
+if [ -r "$PROC/driver/nvidia/version" ]; then (
+{WHOLE}ko "$k" {NAMES} || ko "$k" nvidia-uvm nvidia-modeset || exit 0
+whole "$k" "$p" || printf 'not_whole=%s\\n' "$wl"
+) fi
 """
 
 _HARDWARE = r"""
@@ -286,6 +295,7 @@ SCRIPT = (
     + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE).replace(
         "@MODPROBE@", modprobe.lines(_MODPROBE)
     )
+    + _WHOLE
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS)).replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS

@@ -67,7 +67,7 @@ kept() {
 """
 
 # The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
-_MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
+_MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](uvm|modeset|drm|peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
 _KO = f"$(grep -soHE '^[^:]*/({_MODULES})\\.ko(\\.[a-z0-9]+)?:' /lib/modules/*/modules.dep 2>/dev/null)"
 # modinfo reads a compressed module as a whole, up to a second for 100 MiB.
 _KO_ABOUT = r"""$(set -f; IFS='

@@ -124,7 +124,8 @@ def holder(text: str) -> Holder | None:
         pid=number,
         command=command,
         user=uid if user == "UNKNOWN" else user,
-        unit=cgroup.rpartition("/")[2],
+        # One that was started from outside a container is in no unit of it.
+        unit="" if (last := cgroup.rpartition("/")[2]) == ".." else last,
         pod=(host or match[1]) if match else "",
     )
 

@@ -84,9 +84,39 @@ half() { # kernel module
 }
 """
 
+#: sh: the modules that belong to an nvidia module are beside it, and can be read: without nvidia-uvm no program
+#: computes. Wants ``sound PATH``: one of them can be. Where it fails, ``wl`` is the file that is missing or no module.
+DKMS_WHOLE = r"""
+whole() { # kernel module
+  wd=${2%/*}; wb=${2##*/}; we=.ko${wb#*.ko}; wb=${wb%%.ko*}
+  for ws in uvm modeset drm peermem; do wb=${wb%-$ws}; done
+  for ws in '' -uvm -modeset; do wl=$wd/$wb$ws$we; sound "$wl" || return 1; done
+  # DKMS knows whether it has built and installed these.
+  case $wd in */updates/dkms|*/extra) ;; *) return 0;; esac
+  for ws in "$wb-drm" "$wb-peermem"; do
+    for wf in /var/lib/dkms/nvidia*/kernel-"$1"-*/module/"$ws".ko*; do
+      wl=$wd/$ws$we; [ ! -e "$wf" ] || sound "$wl" || return 1
+    done
+  done
+}
+"""
+
+#: sh: :data:`DKMS_WHOLE` with ``sound``, and :data:`gpustate.model.beforehand.KO`.
+WHOLE = (
+    DKMS_WHOLE
+    + KO
+    + r"""nl='
+'
+# Of a file that is no module modinfo tells nothing, or its name alone.
+sound() { [ -s "$1" ] || return 1; case $KO_ABOUT in *"filename:"*" $1$nl"[!f]*) ;; *) return 1;; esac; }
+"""
+)
+#: sh: names that distributions give the module, as patterns of ``ko``.
+NAMES = "nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*'"
+
 _SCRIPT = (
     DKMS_HALF
-    + KO
+    + WHOLE
     + r"""
 run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
 one() {
@@ -95,8 +125,8 @@ one() {
   m=; [ -d "/lib/modules/$k" ] && m=1
   h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
   printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
-  ko "$k" nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*' && [ -e "$p" ] && ! half "$k" "$p" || return 0
-  printf 'module: %s\n' "$p"; about "$p" '%s\n'
+  ko "$k" @NAMES@ && ! half "$k" "$p" && whole "$k" "$p" || return 0
+  p=$wd/$wb$we; printf 'module: %s\n' "$p"; about "$p" '%s\n'
   return 0
 }
 seen=
@@ -120,7 +150,7 @@ echo 'grub='
 set -- /boot/grub/grub.cfg /boot/grub2/grub.cfg /boot/grub/grubenv /boot/grub2/grubenv
 for f do shift; [ -r "$f" ] && set -- "$@" "$f"; done
 [ $# = 0 ] || grep -hE '@LINES@' "$@"
-""".replace("@LINES@", grub.LINES_ERE)
+""".replace("@LINES@", grub.LINES_ERE).replace("@NAMES@", NAMES)
 )
 
 

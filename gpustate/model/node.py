@@ -99,6 +99,21 @@ class Node(ABC):
         """systemd units by full name (``containerd.service``); empty where there is no systemd."""
         return self.ask(asks.Units(names))
 
+    def drop_ins(self, unit: str) -> dict[str, str]:
+        """Text of the drop-ins of a unit on the disk by path, in the order in which systemd reads them.
+
+        What systemd itself tells of them is what it read at its last reload.
+        """
+        patterns = [f"{folder}/{unit}.d/*.conf" for folder in systemd.FOLDERS]
+        found = self.read_texts(" ".join(patterns))
+        first: dict[str, str] = {}  # of those with one name, the one in the first of the folders
+        for pattern in patterns:
+            folder = pattern.removesuffix("*.conf")
+            for path in found:
+                if path.startswith(folder):
+                    first.setdefault(path.removeprefix(folder), path)
+        return {first[name]: found[first[name]] for name in sorted(first)}
+
     def modules(self) -> frozenset[str]:
         """Names of the loaded kernel modules, with underscores."""
         return self.ask(asks.LoadedModules())

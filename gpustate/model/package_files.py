@@ -110,6 +110,11 @@ class PackageFiles(Ask[tuple[str, ...]]):
         return ()
 
 
+def unit_files(name: str) -> tuple[str, str]:
+    """Where a package may have put the file of a service."""
+    return f"/usr/lib/systemd/system/{name}.service", f"/lib/systemd/system/{name}.service"
+
+
 def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Names of the packages whose files are damaged, without their architecture."""
     found = (match[1] for match in map(_ROW.fullmatch, damaged) if match)
@@ -128,4 +133,4 @@ def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
 
 
-__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of"]
+__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "unit_files"]

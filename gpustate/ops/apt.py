@@ -38,6 +38,8 @@ class AptUpdate(Step):
                 " -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0"
             )
         return (
+            # apt does not fetch again what it has, be it cut off, as long as the repository says the same.
+            "find /var/lib/apt/lists -maxdepth 1 -type f -name '*_Packages*' -size 0 -delete 2>/dev/null || :\n"
             f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then apt_lists_kept; exit 0; fi\n"
             + (f"roll_back {_words(self.roll_back)}\n" if self.roll_back else "")
             + "exit 1"

@@ -7,6 +7,14 @@ from dataclasses import dataclass, replace
 
 from gpustate.text.numbers import whole
 
+#: Where files of units and their drop-ins are, the first before the others: systemd.unit(5).
+FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
 SHOW_KEYS = (
     "Id",
     "LoadState",

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 
 from gpustate import Step, ops
-from gpustate.model.kernels import DKMS_HALF
+from gpustate.model.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.ops import kmod
 from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
 from gpustate.text import dpkg, driverset, gpu_services, mps
@@ -39,10 +39,11 @@ SERVICES = (
     "nvidia-fabricmanager.service",
 )
 
-_HAVE = DKMS_HALF + (
+_HAVE = (DKMS_HALF + DKMS_WHOLE) + (
+    'sound() { [ -s "$1" ] && [ -n "$(modinfo -F license "$1" 2>/dev/null)" ]; }\n'
     "have() { # kernel: version and type of its nvidia module\n"
     "  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*)?\\.ko(\\.[a-z0-9]+)?:' \"/lib/modules/$1/modules.dep\" 2>/dev/null) || return 0\n"
-    '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; [ -e "$p" ] && ! half "$1" "$p" || return 0\n'
+    '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; ! half "$1" "$p" && whole "$1" "$p" || return 0\n  p=$wd/$wb$we\n'
     '  case $(modinfo -F license "$p") in *GPL*) t=open;; *) t=proprietary;; esac\n'
     '  printf \'%s %s\' "$(modinfo -F version "$p")" "$t"\n'
     "}\n"
@@ -191,6 +192,7 @@ BUILD = (
     "fi\n"
     'depmod "$k"\n'
     # DKMS may believe it is installed while the file is gone.
+    'if [ "$(have "$k")" != "$want" ]; then dkms install --force "$n/$v" -k "$k" >>"$R/dkms.log" 2>&1 || :; depmod "$k"; fi\n'
     'if [ "$(have "$k")" != "$want" ]; then dkms remove "$n/$v" -k "$k" || :; dkms install --force "$n/$v" -k "$k"; depmod "$k"; fi\n'
     'got=$(have "$k"); [ "$got" = "$want" ] || fail "kernel $k has nvidia module ${got:-none} after the build, wanted $want"\n'
 )

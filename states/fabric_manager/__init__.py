@@ -29,7 +29,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import fabric as asking
-from gpustate.model.package_files import PackageFiles
+from gpustate.model.package_files import PackageFiles, unit_files
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
 from gpustate.states.fabric_manager import scripts
@@ -40,7 +40,11 @@ from gpustate.text.fabric import COMPLETE, Topology, loaded_version
 CONFIG_PATH = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _KEPT = f"{original_path(CONFIG_PATH)}.path"
 _NAMES = fabric.names(fabric.FABRIC_MANAGER)
-_FILES = PackageFiles("fabric-manager-files", _NAMES, ("/usr/bin/nv-fabricmanager",))
+_FILES = PackageFiles(
+    "fabric-manager-files",
+    _NAMES,
+    ("/usr/bin/nv-fabricmanager", *unit_files("nvidia-fabricmanager")),
+)
 _MODE = "FABRIC_MODE"
 #: Here Fabric Manager has nothing to manage.
 _NOTHING = (Topology.NONE.value, Topology.MULTI_NODE.value)

@@ -203,6 +203,20 @@ def module_elsewhere(world: World) -> None:
     world.files[f"lib/modules/{OLD_KERNEL}/updates/dkms/nvidia.ko"] = ""
 
 
+def module_set(uvm: str) -> Change:
+    """The modules of the running kernel, of which nvidia-uvm says this."""
+
+    def change(world: World) -> None:
+        folder = f"lib/modules/{world.kernel}"
+        texts = {"nvidia": "ELF", "nvidia-modeset": "ELF", "nvidia-uvm": uvm}
+        for name, text in texts.items():
+            world.files[f"{folder}/updates/dkms/{name}.ko"] = text
+        rows = (f"updates/dkms/{name}.ko:\n" for name in texts)
+        world.files[f"{folder}/modules.dep"] = "".join(rows)
+
+    return change
+
+
 def no_headers(world: World) -> None:
     world.gone.add("headers")
 
@@ -277,6 +291,7 @@ DRIVER = (
              (OLD_KERNEL, f"none for {KERNEL}"), precompiled(KERNEL)),
     Scenario("module-for-another-kernel", (19,), both(World.without_module, module_elsewhere), (f"built for {OLD_KERNEL}",),
              module_elsewhere),
+    Scenario("module-file-missing", (19,), module_set(""), ("nvidia-uvm.ko is missing or no module",), module_set("ELF")),
     Scenario("repository-unreachable", (17,),
              both(World.bare, programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n")),
              ("does not answer: https://repo.example/d12",),

@@ -86,7 +86,8 @@ case "$*" in
   show*) cat @TREE@/answers/units ;;
 esac
 """
-_MODINFO = """case $2 in version) cat @TREE@/answers/on_disk ;; license) cat @TREE@/answers/license ;; signer) cat @TREE@/answers/signer ;; esac
+_MODINFO = """case $1 in -F) ;; *) for f; do echo "filename:       $f"; case $(cat "$f") in ELF) echo "version: x" ;; esac; done; exit 0 ;; esac
+case $2 in version) cat @TREE@/answers/on_disk ;; license) cat @TREE@/answers/license ;; signer) cat @TREE@/answers/signer ;; esac
 """
 
 

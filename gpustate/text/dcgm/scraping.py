@@ -47,15 +47,16 @@ for c in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
   set -- ${l##*) }; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
 done
 while [ $n -lt 20 ]; do
-  state=; since=0
+  state=; since=0; tries=0
   while IFS== read -r key value; do
-    case $key in SubState) state=$value;; StateChangeTimestampMonotonic) since=$((value / 1000000));; esac
+    case $key in SubState) state=$value;; StateChangeTimestampMonotonic) since=$((value / 1000000));; NRestarts) tries=$value;; esac
   done <<END
-$(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic @UNIT@ 2>/dev/null)
+$(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic -p NRestarts @UNIT@ 2>/dev/null)
 END
   case $state in
     running) [ $((${now%.*} - since)) -lt 20 ] || break; { @ASK@; } | grep -q '^DCGM_' && break;;
-    auto-restart|start*) ;;
+    # One that ended again and again will not stay this time either.
+    auto-restart|start*) [ "${tries:-0}" -lt 5 ] || break;;
     *) break;;
   esac
   n=$((n + 1)); sleep 1

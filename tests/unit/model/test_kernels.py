@@ -103,3 +103,66 @@ def test_the_menu_is_read_from_where_grub_keeps_it(tmp_path: Path) -> None:
         said = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
         chosen = [k.release for k in Kernels().parse(Answer(0, said.stdout)) if k.boots_next]
         assert chosen == [expected]
+
+
+class Modules:
+    """The modules of the running kernel, in a /lib/modules of ours."""
+
+    def __init__(self, top: Path, *, base: str = "nvidia", end: str = ".ko") -> None:
+        self.top, self.base, self.end = top, base, end
+        self.kernel = "6.1.0-18-amd64"
+        self.folder = top / f"lib/modules/{self.kernel}/updates/dkms"
+        self.folder.mkdir(parents=True)
+        self.record = top / "var/lib/dkms/nvidia/580.65.06/k/x86_64/module"
+        self.record.mkdir(parents=True)
+        (top / "var/lib/dkms/nvidia" / f"kernel-{self.kernel}-x86_64").symlink_to(
+            self.record.parent, target_is_directory=True
+        )
+        self.names = [f"{base}{part}{end}" for part in ("-drm", "-modeset", "", "-uvm")]
+        rows = ""
+        for name in self.names:
+            (self.folder / name).write_text("ELF")
+            (self.record / name).touch()
+            rows += f"updates/dkms/{name}:\n"
+        self.dep = top / f"lib/modules/{self.kernel}/modules.dep"
+        self.dep.write_text(rows)
+        modinfo = top / "modinfo"
+        modinfo.write_text(
+            '#!/bin/sh\nfor f; do echo "filename:       $f"\n'
+            'case $(cat "$f") in ELF) echo "version:        580.65.06"; echo "license:        Dual MIT/GPL";; esac; done\n'
+        )
+        uname = top / "uname"
+        uname.write_text(f"#!/bin/sh\necho {self.kernel}\n")
+        for program in (modinfo, uname):
+            program.chmod(0o755)
+
+    def path(self) -> str | None:
+        """Of the module that counts, where the set is whole."""
+        text = Kernels().script()
+        for folder in ("/lib/modules", "/var/lib/dkms", "/boot"):
+            text = text.replace(folder, f"{self.top}{folder}")
+        environment = {"PATH": f"{self.top}:/usr/bin:/bin", "G": str(self.top / "state")}
+        said = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, check=True)
+        (kernel,) = Kernels().parse(Answer(0, said.stdout))
+        return kernel.module_path and kernel.module_path.removeprefix(f"{self.folder}/")
+
+
+@pytest.mark.parametrize("base", ["nvidia", "nvidia-current"])
+@pytest.mark.parametrize("end", [".ko", ".ko.zst"])
+def test_a_module_counts_while_those_that_belong_to_it_are_there(
+    tmp_path: Path, base: str, end: str
+) -> None:
+    modules = Modules(tmp_path, base=base, end=end)
+    assert modules.path() == f"{base}{end}"
+    for name in modules.names:
+        (modules.folder / name).rename(tmp_path / "away")
+        assert modules.path() is None, name
+        (modules.folder / name).write_text("garbage")
+        assert modules.path() is None, name
+        (tmp_path / "away").rename(modules.folder / name)
+        assert modules.path() == f"{base}{end}"
+    (modules.folder / f"{base}-drm{end}").unlink()
+    (modules.record / f"{base}-drm{end}").unlink()  # a kernel without DRM has none
+    assert modules.path() == f"{base}{end}"
+    modules.dep.write_text(modules.dep.read_text().replace(f"updates/dkms/{base}-uvm{end}:\n", ""))
+    assert modules.path() is None

@@ -291,6 +291,15 @@ def test_gdrdrv_is_built_anew_when_the_driver_changes_its_kind() -> None:
     assert not second
 
 
+def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
+    node = gdr_node()
+    list(converge(GdrCopy(), node))
+    node.answers["AskKmod"] = replace(node.answers["AskKmod"], built={KERNEL: None})
+    first, second = converge(GdrCopy(), node)
+    assert first.fields == {"built"}
+    assert not second
+
+
 def test_gdrcopy_leaves_nothing() -> None:
     node = gdr_node()
     before = dict(node.files)

@@ -13,7 +13,6 @@ from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text import systemd
 
 PIPES = "/tmp/nvidia-mps"
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
@@ -246,15 +245,11 @@ def test_it_keeps_the_contract() -> None:
 
 
 def test_a_drop_in_of_somebody_else_has_it_proven_again() -> None:
-    class Sited(FakeNode):
-        def _unit(self, name: str) -> systemd.Unit:
-            return replace(super()._unit(name), drop_ins=("/etc/x.conf",) if name == UNIT else ())
-
     fake = node(World())
-    fake.__class__ = Sited
     _, last = run(fake)
     assert not last
-    fake.files["/etc/x.conf"] = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n"
+    text = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n"
+    fake.files[f"{UNIT_PATH}.d/x.conf"] = text
     first, last = run(fake)
     assert first.fields == {"proven"}
     assert not last

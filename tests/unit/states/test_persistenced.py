@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gpustate import NodeFacts, PciGpu
@@ -17,7 +15,6 @@ from gpustate.states.persistenced import (
     drop_in_text,
 )
 from gpustate.testing import FakeNode, converge
-from gpustate.text import systemd
 
 NVIDIA = """[Service]
 Type=forking
@@ -133,29 +130,15 @@ def test_a_missing_daemon_is_refused_with_the_next_move() -> None:
     assert "add the state driver" in why
 
 
-class Sited(FakeNode):
-    """A node with a drop-in of somebody else."""
-
-    other = ""
-
-    def _unit(self, name: str) -> systemd.Unit:
-        paths = [path for path in (DROP_IN_PATH, self.other) if path in self.files]
-        return replace(super()._unit(name), drop_ins=tuple(paths))
-
-
-def sited(name: str, word: str) -> Sited:
-    fake = node(NVIDIA)
-    fake.__class__ = Sited
-    assert isinstance(fake, Sited)
-    fake.other = f"{DROP_IN_PATH.rpartition('/')[0]}/{name}"
-    fake.files[fake.other] = (
-        f"[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced {word}\n"
-    )
-    return fake
+def sited(name: str, word: str) -> tuple[FakeNode, str]:
+    """A node with a drop-in of somebody else, and its path."""
+    fake, path = node(NVIDIA), f"{DROP_IN_PATH.rpartition('/')[0]}/{name}"
+    fake.files[path] = f"[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced {word}\n"
+    return fake, path
 
 
 def test_a_drop_in_that_is_read_before_ours_is_set_right() -> None:
-    fake = sited("10-site.conf", "--no-persistence-mode --verbose")
+    fake, _ = sited("10-site.conf", "--no-persistence-mode --verbose")
     first, last = converge(PersistenceMode(), fake)
     assert "drop_in_text" in first.fields
     assert not last
@@ -163,7 +146,8 @@ def test_a_drop_in_that_is_read_before_ours_is_set_right() -> None:
 
 
 def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
-    state, fake = PersistenceMode(), sited("zz-site.conf", "--no-persistence-mode")
-    assert f"{fake.other} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
-    harmless = sited("zz-site.conf", "--verbose")
+    state = PersistenceMode()
+    fake, path = sited("zz-site.conf", "--no-persistence-mode")
+    assert f"{path} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
+    harmless, _ = sited("zz-site.conf", "--verbose")
     assert state.refuse(state.probe(harmless)) is None

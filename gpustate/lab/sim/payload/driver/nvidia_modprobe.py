@@ -40,8 +40,11 @@ def main() -> int:
         with locked():
             make_node("/dev/nvidia-uvm", UVM_MAJOR, 0)
             make_node("/dev/nvidia-uvm-tools", UVM_MAJOR, 1)
-    if ("-m" in sys.argv or "--modeset" in sys.argv) and not load("nvidia-modeset"):
-        return 1
+    if "-m" in sys.argv or "--modeset" in sys.argv:
+        if not load("nvidia-modeset"):
+            return 1
+        with locked():
+            make_node("/dev/nvidia-modeset", NVIDIA_MAJOR, 254)
     return 0
 
 
