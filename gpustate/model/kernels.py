@@ -108,7 +108,7 @@ WHOLE = (
     + r"""nl='
 '
 # Of a file that is no module modinfo tells nothing, or its name alone.
-sound() { [ -s "$1" ] || return 1; case $KO_ABOUT in *"filename:"*" $1$nl"[!f]*) ;; *) return 1;; esac; }
+sound() { [ -s "$1" ] || return 1; case $KO_ABOUT in *" $1$nl"[!f]*) ;; *) return 1;; esac; }
 """
 )
 #: sh: names that distributions give the module, as patterns of ``ko``.
