@@ -170,7 +170,7 @@ def test_gdrcopy_and_gds_are_built_loaded_mended_and_taken_away(site: Site) -> N
     assert site.said("stat -c '%F %a' /dev/gdrdrv") == "character special file 666"
     assert set(site.outcomes("apply", **states).values()) == {"unchanged"}
 
-    site.said("rmmod gdrdrv nvidia_fs; rm -f $(modinfo -n nvidia-fs); depmod")
+    site.said("rmmod gdrdrv nvidia_fs; rm -f $(modinfo -n nvidia-fs) $(modinfo -n gdrdrv); depmod")
     assert site.outcomes("apply", **states) == {"gdrcopy": "changed", "gds": "changed"}
     assert site.said("cat /proc/driver/nvidia-fs/version") == "version: 2.26"
 

@@ -55,6 +55,9 @@ echo '# damaged' >>/etc/apt/preferences.d/gpustate-driver-repository
 chmod 700 /etc/apt/keyrings
 apt-mark unhold libcuda1 nvidia-container-toolkit
 systemctl disable --now nvidia-persistenced nvidia-fabricmanager
+rm /usr/lib/systemd/system/nvidia-fabricmanager.service
+rm "$(modinfo -n nvidia-uvm)"; depmod
+for f in /var/lib/apt/lists/*_Packages*; do : >"$f"; done
 rm /var/run/cdi/nvidia.yaml /etc/udev/rules.d/71-nvidia-dev-char.rules
 echo nvidia.com/gpu.count=9 >/etc/kubernetes/node-feature-discovery/features.d/gpustate
 """
@@ -122,6 +125,7 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(fresh_l
     gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     converged(fresh_lab, POLICY)
     for node in fresh_lab.nodes:
+        node.run("modinfo nvidia-uvm; test -e /usr/lib/systemd/system/nvidia-fabricmanager.service")
         node.reboot()
         node.run("systemctl is-system-running --wait || :", timeout_s=90)
     wait_until(
