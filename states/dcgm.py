@@ -26,7 +26,7 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.beforehand import LISTENING, shown
-from gpustate.model.package_files import PackageFiles, unit_files
+from gpustate.model.package_files import PackageFiles, unit_paths
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
@@ -36,7 +36,7 @@ DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 _FILES = PackageFiles(
     "dcgm-files",
     (packages.CORE,),
-    ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_files("nvidia-dcgm")),
+    ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
 _LOOK = f"""
 if [ -n "${{GPUSTATE_IMAGE-}}" ]; then

@@ -16,8 +16,9 @@ Sources:
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -75,11 +76,10 @@ class PersistenceMode(State[Observed]):
         wants = node.stats(WANTS_PATH)
         gpus = () if facts.image else node.ask(GpuFacts()).gpus
         unit = units.get(UNIT)
-        texts = node.drop_ins(UNIT)
-        foreign = [path for path in texts if path != DROP_IN_PATH]
-        before = [path for path in foreign if _name(path) < _name(DROP_IN_PATH)]
-        commands = {path: _COMMAND.findall(text) for path, text in texts.items()}
-        last = [path for path in foreign if path not in before and commands[path]][-1:]
+        own = posixpath.basename(DROP_IN_PATH)
+        foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
+        before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
+        after = {path: text for path, text in foreign.items() if path not in before}
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
@@ -88,12 +88,12 @@ class PersistenceMode(State[Observed]):
             persistent={
                 gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
             },
-            unit_text="\n".join((text, *(texts[path] for path in before)))
+            unit_text="\n".join((text, *before.values()))
             if (text := unit_text or rpm_unit_text) is not None
             else None,
             has_gpus=bool(facts.gpus) and not facts.image,
             systemd=facts.systemd or facts.image,
-            undone=next((p for p in last if _OFF in commands[p][-1].split()), ""),
+            undone=_undone(after),
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -182,8 +182,13 @@ wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persist
 effect started"""
 
 
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+def _undone(drop_ins: Mapping[str, str]) -> str:
+    """Path of the last of these that gives the command line, where that has no persistence mode."""
+    found = ""
+    for path, text in drop_ins.items():
+        if commands := _COMMAND.findall(text):
+            found = path if _OFF in commands[-1].split() else ""
+    return found
 
 
 def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:

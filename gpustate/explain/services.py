@@ -145,17 +145,11 @@ def _empty(view: View) -> str:
 
 
 def _without_engine(view: View) -> str:
-    rows = view.clues.fields("no_engine", 2)
-    told = [
-        f"{name} runs and asks the host engine at {where}, and nobody listens there"
-        + (
-            ": the conditions of nvidia-dcgm are not met"
-            if view.clues.unit("nvidia-dcgm").skipped
-            else ""
-        )
-        for name, where in rows
-    ]
-    return told[0] if told else ""
+    skipped = view.clues.unit("nvidia-dcgm").skipped
+    why = ": the conditions of nvidia-dcgm are not met" if skipped else ""
+    for name, where in view.clues.fields("no_engine", 2):
+        return f"{name} runs and asks the host engine at {where}, and nobody listens there{why}"
+    return ""
 
 
 def _mend(name: str, state: str) -> str:

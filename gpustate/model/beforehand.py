@@ -1,8 +1,8 @@
 """What several fragments want to know of a node, found out once, ahead of all of them.
 
-A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program: both are a variable with
-that call as its default. Where fragments leave together the variable is set by what :func:`prelude` puts
-before them (:func:`release` the last of the three); everywhere else, in a step or alone, the default does the same.
+A fragment writes :func:`shown`, :data:`APT_KEY`, :data:`KO` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
+each is a variable with that call as its default. Where fragments leave together the variable is set by what
+:func:`early` or :func:`prelude` puts before them; everywhere else, in a step or alone, the default does the same.
 
 Programs whose answer depends on files alone are asked again only when one of those files is another:
 :data:`KEPT`.
@@ -103,6 +103,18 @@ about() {
 )
 
 
+#: The variables of which there is one each; whoever logs in may have some of these names set.
+VARIABLES = (
+    "APT_KEY",
+    "KERNEL_RELEASE",
+    "KO",
+    "KO_ABOUT",
+    "LISTENING",
+    "SCOPES",
+    "UNIT_FILES",
+)
+
+
 def _variable(unit: str) -> str:
     return "U_" + re.sub(r"\W", "_", unit, flags=re.ASCII)
 
@@ -127,8 +139,8 @@ def refers(fragment: str) -> bool:
     )
 
 
-def release(fragments: str) -> str:
-    """Sh that sets the kernel's release, and what is known of modules, for fragments of which several want to know it."""
+def early(fragments: str) -> str:
+    """Sh that sets what is found out at once, and what fragments that :func:`refers` leaves free want to know, too."""
     found = ""
     if fragments.count(_RELEASE) > 1:
         found += "KERNEL_RELEASE=$(uname -r)\n"
@@ -190,9 +202,10 @@ __all__ = [
     "LISTENING",
     "RPM_KEY",
     "SCOPES",
+    "VARIABLES",
+    "early",
     "prelude",
     "refers",
-    "release",
     "shown",
     "unit_files",
 ]

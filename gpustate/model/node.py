@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
@@ -104,15 +105,15 @@ class Node(ABC):
 
         What systemd itself tells of them is what it read at its last reload.
         """
-        patterns = [f"{folder}/{unit}.d/*.conf" for folder in systemd.FOLDERS]
-        found = self.read_texts(" ".join(patterns))
-        first: dict[str, str] = {}  # of those with one name, the one in the first of the folders
-        for pattern in patterns:
-            folder = pattern.removesuffix("*.conf")
-            for path in found:
-                if path.startswith(folder):
-                    first.setdefault(path.removeprefix(folder), path)
-        return {first[name]: found[first[name]] for name in sorted(first)}
+        found = self.read_texts(" ".join(f"{place}/{unit}.d/*.conf" for place in systemd.FOLDERS))
+        # Of those with one name, the one in the first of the folders.
+        paths = {
+            posixpath.basename(path): path
+            for place in reversed(systemd.FOLDERS)
+            for path in found
+            if path.startswith(f"{place}/")
+        }
+        return {paths[name]: found[paths[name]] for name in sorted(paths)}
 
     def modules(self) -> frozenset[str]:
         """Names of the loaded kernel modules, with underscores."""

@@ -110,7 +110,7 @@ class PackageFiles(Ask[tuple[str, ...]]):
         return ()
 
 
-def unit_files(name: str) -> tuple[str, str]:
+def unit_paths(name: str) -> tuple[str, str]:
     """Where a package may have put the file of a service."""
     return f"/usr/lib/systemd/system/{name}.service", f"/lib/systemd/system/{name}.service"
 
@@ -133,4 +133,4 @@ def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
 
 
-__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "unit_files"]
+__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "unit_paths"]

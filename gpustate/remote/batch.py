@@ -21,7 +21,7 @@ from typing import Any
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask, SharedAsk, Shell, ShippedFile
-from gpustate.model.beforehand import prelude, refers, release
+from gpustate.model.beforehand import VARIABLES, early, prelude, refers
 from gpustate.model.inventory import InventoryNode
 from gpustate.ops.upload import ONLY_BUNDLE
 
@@ -71,7 +71,7 @@ def command_line(length: int, ready: str = "") -> str:
 def prologue(node: InventoryNode) -> str:
     """Environment of everything that runs on a node."""
     return (
-        "LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE APT_KEY KERNEL_RELEASE KO KO_ABOUT LISTENING SCOPES UNIT_FILES\n"
+        f"LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE {' '.join(VARIABLES)}\n"
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
@@ -131,8 +131,8 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     lanes = ["".join(_part(n, scripts[n], nonce) for n in free[lane::2]) for lane in (0, 1)]
     rest = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
     if not free:
-        return release(text) + rest
-    return release(text) + (
+        return early(text) + rest
+    return early(text) + (
         f"lane_a() {{\n{lanes[0]}}}\nlane_b() {{\n{lanes[1]}}}\n"
         f"lanes=; t=/run/{nonce}; umask 077\n"
         'if [ -d /run/systemd/system ] && [ -z "${GPUSTATE_IMAGE-}" ] && true >"$t.a" && true >"$t.b"; then\n'

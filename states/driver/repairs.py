@@ -9,7 +9,7 @@ import shlex
 
 from gpustate import ops
 from gpustate.model import device_nodes
-from gpustate.model.package_files import PackageFiles, absent_of, packages_of, unit_files
+from gpustate.model.package_files import PackageFiles, absent_of, packages_of, unit_paths
 
 _LIBRARIES = tuple(
     f"/usr/{folder}/{name}.so.*"
@@ -33,7 +33,7 @@ FILES = PackageFiles(
     (
         *_LIBRARIES,
         *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
-        *unit_files("nvidia-persistenced"),
+        *unit_paths("nvidia-persistenced"),
     ),
 )
 

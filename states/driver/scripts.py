@@ -39,8 +39,10 @@ SERVICES = (
     "nvidia-fabricmanager.service",
 )
 
-_HAVE = (DKMS_HALF + DKMS_WHOLE) + (
-    'sound() { [ -s "$1" ] && [ -n "$(modinfo -F license "$1" 2>/dev/null)" ]; }\n'
+_HAVE = (
+    DKMS_HALF
+    + DKMS_WHOLE
+    + 'sound() { [ -s "$1" ] && [ -n "$(modinfo -F license "$1" 2>/dev/null)" ]; }\n'
     "have() { # kernel: version and type of its nvidia module\n"
     "  p=$(grep -m1 -oE '^[^:]*/nvidia(-current[^/:]*|-tesla[^/:]*)?\\.ko(\\.[a-z0-9]+)?:' \"/lib/modules/$1/modules.dep\" 2>/dev/null) || return 0\n"
     '  p=${p%:}; case $p in /*) ;; *) p=/lib/modules/$1/$p;; esac; ! half "$1" "$p" && whole "$1" "$p" || return 0\n  p=$wd/$wb$we\n'

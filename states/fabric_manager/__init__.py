@@ -29,7 +29,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import fabric as asking
-from gpustate.model.package_files import PackageFiles, unit_files
+from gpustate.model.package_files import PackageFiles, unit_paths
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
 from gpustate.states.fabric_manager import scripts
@@ -43,7 +43,7 @@ _NAMES = fabric.names(fabric.FABRIC_MANAGER)
 _FILES = PackageFiles(
     "fabric-manager-files",
     _NAMES,
-    ("/usr/bin/nv-fabricmanager", *unit_files("nvidia-fabricmanager")),
+    ("/usr/bin/nv-fabricmanager", *unit_paths("nvidia-fabricmanager")),
 )
 _MODE = "FABRIC_MODE"
 #: Here Fabric Manager has nothing to manage.
