@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,21 +221,14 @@ static void read_fabric(const char *text, struct lab_hardware *into) {
     }
 }
 
-int lab_hardware(struct lab_hardware *into) {
-    static char text[65536];
+/* All GPUs of the description, whether their nodes can be seen or not. */
+static void read_hardware(const char *text, struct lab_hardware *into) {
     memset(into, 0, sizeof *into);
-    if (lab_read("/etc/gpustate-lab/hardware.json", text, sizeof text) < 0)
-        return -1;
     const char *gpus = lab_member(text, "gpus"), *board = lab_member(text, "board");
     into->has_board = board && *board == '"';
     read_fabric(text, into);
-    for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at; at = lab_element(gpus, at)) {
-        if (into->gpu_count == LAB_MAX_GPUS)
-            break;
-        read_gpu(at, &into->gpus[into->gpu_count]);
-        if (node_seen(into->gpus[into->gpu_count].minor))
-            into->gpu_count++;
-    }
+    for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at && into->gpu_count < LAB_MAX_GPUS; at = lab_element(gpus, at))
+        read_gpu(at, &into->gpus[into->gpu_count++]);
     strcpy(into->faults, "\n");
     const char *faults = lab_member(text, "faults");
     for (const char *at = faults ? lab_element(faults, NULL) : NULL; at; at = lab_element(faults, at)) {
@@ -245,7 +239,29 @@ int lab_hardware(struct lab_hardware *into) {
             strcat(into->faults, "\n");
         }
     }
-    return 0;
+}
+
+/* The real libraries answer out of memory: the description is parsed again only when it is another. */
+int lab_hardware(struct lab_hardware *into) {
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    static char text[65536], parsed[65536];
+    static struct lab_hardware all;
+    memset(into, 0, sizeof *into);
+    pthread_mutex_lock(&one);
+    int found = lab_read("/etc/gpustate-lab/hardware.json", text, sizeof text) < 0 ? -1 : 0;
+    if (found == 0) {
+        if (strcmp(text, parsed) != 0) {
+            read_hardware(text, &all);
+            strcpy(parsed, text);
+        }
+        *into = all;
+        into->gpu_count = 0;
+        for (int i = 0; i < all.gpu_count; i++)
+            if (node_seen(all.gpus[i].minor))
+                into->gpus[into->gpu_count++] = all.gpus[i];
+    }
+    pthread_mutex_unlock(&one);
+    return found;
 }
 
 int lab_fault(const struct lab_hardware *hardware, const char *name) {
