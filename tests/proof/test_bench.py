@@ -120,8 +120,12 @@ def test_pyinfra_takes_nine_times_as_long(trip: str) -> None:
 def test_a_thousand_nodes_fit_into_one_process() -> None:
     costs = bench("--n", "1,1000", "--rtt", "0", "--rounds", "1", "--only", "floor,gpustate")
     assert_counts_and_memory(costs)
+    # Where a machine is so slow that the floor comes near that figure, what counts is how near we are to the floor.
+    most = max(0.008, 1.3 * more_node_s(costs, "floor", 1, 1000))
     more = more_node_s(costs, "gpustate", 1, 1000)
-    assert more <= 0.008, f"one more node costs {more * 1000:.1f} ms of CPU"
+    assert more <= most, (
+        f"one more node costs {more * 1000:.1f} ms of CPU, {most * 1000:.1f} at most"
+    )
 
 
 @pytest.mark.proof

@@ -201,17 +201,17 @@ def chosen() -> list[Point]:
     """Without ``--proof`` one of each group and a few; with it every fault, and every group on both images."""
     if not everything():
         return share("package faults", POINTS, most=8, kind=lambda point: FAULTS[point.fault].group)
-    groups = share(
-        "package faults, groups on images",
-        POINTS,
-        most=0,
-        kind=lambda point: (FAULTS[point.fault].group, point.image),
-        always=True,
-    )
     faults = share(
         "package faults, each", POINTS, most=0, kind=lambda point: point.fault, always=True
     )
+    seen = set(map(_group, faults))
+    unseen = [point for point in POINTS if _group(point) not in seen]
+    groups = share("package faults, groups", unseen, most=0, kind=_group, always=True)
     return [point for point in POINTS if point in groups or point in faults]
+
+
+def _group(point: Point) -> tuple[str, str]:
+    return FAULTS[point.fault].group, point.image
 
 
 CHOSEN = chosen()

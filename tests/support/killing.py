@@ -42,7 +42,8 @@ def carry_out(bench: Bench, point: Point, *, real: bool = False, whole: bool = T
     limited = alone and not whole and point.stop.stage in bench.ends
     bench.stage = point.stop.stage if limited else 0
     problems: list[str] = []
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        bench.hurry = 2**attempt
         problems.clear()
         try:
             if point.who == NODE and not real:
@@ -58,7 +59,7 @@ def carry_out(bench: Bench, point: Point, *, real: bool = False, whole: bool = T
 
 
 class _LateError(Trouble):
-    """What was to be killed has ended; by the clock that happens on a machine with much to do."""
+    """What was to be killed has ended: by the clock that happens where more was to do when the run was recorded."""
 
 
 def _from_copy(bench: Bench, point: Point) -> list[str]:
@@ -92,21 +93,32 @@ def _killed(bench: Bench, point: Point, before: int, *, booted: bool) -> list[st
     stop = point.stop
     with bench.armed(str(stop.call - before)) as hold:
         first = bench.apply()
-        at = bench.held(hold, first)
-        found = None if at is None else bench._stop(at[0], at[1], at[2])
-        if found is None or (not stop.clock and (found.name, found.step) != (stop.name, stop.step)):
-            hold.never_again()
-            if hold.holding:
-                hold.go()
-            first.kill()
-            return None
+        try:
+            return _held_and_killed(bench, point, hold, first, booted=booted)
+        except BaseException:
+            first.kill()  # or it would go on with the node of the next point
+            raise
+
+
+def _held_and_killed(
+    bench: Bench, point: Point, hold: Hold, first: Run, *, booted: bool
+) -> list[str] | None:
+    stop = point.stop
+    at = bench.held(hold, first)
+    found = None if at is None else bench._stop(at[0], at[1], at[2])
+    if found is None or (not stop.clock and (found.name, found.step) != (stop.name, stop.step)):
         hold.never_again()
-        if stop.clock:
+        if hold.holding:
             hold.go()
-            time.sleep(stop.clock)
-        if point.who == CONTROLLER:
-            return _controller(bench, point, hold, first, booted=booted)
-        return _program(bench, point, hold, first, booted=booted)
+        first.kill()
+        return None
+    hold.never_again()
+    if stop.clock:
+        hold.go()
+        time.sleep(stop.clock / bench.hurry)
+    if point.who == CONTROLLER:
+        return _controller(bench, point, hold, first, booted=booted)
+    return _program(bench, point, hold, first, booted=booted)
 
 
 def _controller(bench: Bench, point: Point, hold: Hold, first: Run, *, booted: bool) -> list[str]:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 WHENS = ("before", "torn", "after")
 CONTROLLER, PROGRAM, SHELL, NODE = "controller", "program", "shell", "node"
 #: Seconds after a call at which the clock stops a program that has not come to its next one.
-TICKS = (0.2, 0.8, 2.0, 4.0, 8.0, 14.0, 22.0, 32.0)
+TICKS = (0.2, 1.0, 4.0, 12.0, 30.0)
 #: ``shell``: only the program's own process is killed; its step goes on without it.
 WHO = (CONTROLLER, PROGRAM, SHELL, NODE)
 
