@@ -53,7 +53,7 @@ END
 case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
-  tr '\\0' '\\n' <"/proc/$m/environ" | grep '^{services.DIGEST}=';;
+  d=$(grep -az '^{services.DIGEST}=' "/proc/$m/environ"); [ -z "$d" ] || printf '%s\\n' "$d";;
 esac
 """
 

@@ -53,6 +53,7 @@ END
 }}
 {chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
 for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
+told
 odd {ROOT_PATH} {DROP_IN_PATH}
 :
 """

@@ -61,6 +61,7 @@ _SCRIPT = rf"""
 blob file {TEMPLATE_PATH} {TEMPLATE_PATH}
 [ -f {RENDERED_PATH} ] && blob file {RENDERED_PATH} {RENDERED_PATH}
 known {TEMPLATE_PATH}
+told
 [ -e {owed("microk8s")} ] && echo owed=1
 v=$(timeout -k 2 20 {PROGRAM} --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; echo "version=${{v#v}}"
 """

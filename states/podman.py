@@ -53,6 +53,7 @@ for f in @FOLDERS@; do
 done
 for f in @CONFS@ /etc/containers/containers.conf.d/*.conf; do [ -f "$f" ] && blob conf "$f" "$f"; done
 known @KNOWN@
+told
 :
 """
 

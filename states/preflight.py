@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
-from gpustate.model.beforehand import APT_KEY, KEPT
+from gpustate.model.beforehand import APT_KEY, KEPT, NOW
 from gpustate.text import aptsays, gpu_models, rpm
 from gpustate.text.numbers import whole
 
@@ -67,8 +67,12 @@ _SCRIPT = (
     + KEPT
     + r"""
 [ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
-echo "now=$(date +%s)"
-printf 'written=%s\n' $(stat -c %Y /var/lib/dpkg/status /etc/os-release 2>/dev/null)
+echo "now=@NOW@"
+inodes=; while read -r f w i; do
+  case $f in *lock*) inodes="$inodes $i" ;; ?*) echo "written=$w" ;; esac
+done <<END
+$(stat -c '%n %Y %i' /var/lib/dpkg/status /etc/os-release /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null)
+END
 for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
   [ -e "$f" ] && { echo ntp=1; break; }
 done
@@ -97,15 +101,13 @@ kept dpkg-whole "@APT_KEY@" whole
 sound() { o=$(torn); [ -z "$o" ] || { printf '%s\n' "$o" | sed 's/^/apt=/'; return 1; }; }
 command -v apt-get >/dev/null && kept apt-sound "@APT_KEY@" sound
 for f in /var/lib/dpkg/updates/[0-9]*; do [ -e "$f" ] && { echo journal=1; break; }; done
-for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock 2>/dev/null); do
-  while read -r _ _ _ _ p n _; do
-    case $n in *:$i) c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)" ;; esac
-  done 2>/dev/null </proc/locks
-done ;;
+while read -r _ _ _ _ p n _; do
+  case "$inodes " in *" ${n##*:} "*) c=; read -r c 2>/dev/null <"/proc/$p/comm"; echo "lock=${c:-?} (process $p)" ;; esac
+done 2>/dev/null </proc/locks ;;
 esac
 v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
 [ -r $v ] && echo "secure_boot=$(od -An -t u1 -j4 -N1 $v)"
-:""".replace("@APT_KEY@", APT_KEY)
+:""".replace("@APT_KEY@", APT_KEY).replace("@NOW@", NOW)
 )
 
 

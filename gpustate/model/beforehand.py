@@ -30,6 +30,8 @@ _APT_FILES = (
 )
 _APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
 _RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
+#: sh: the time, in seconds since 1970, likewise.
+NOW = "${NOW-$(date +%s)}"
 #: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
 APT_KEY = f"${{APT_KEY-{_APT}}}"
 _RPM_FILES = (
@@ -47,6 +49,10 @@ _SCOPES = (
     "'docker-*.scope' 'cri-containerd-*.scope' 'crio-*.scope' 'libpod-*.scope' 'nerdctl-*.scope'"
 )
 SCOPES = f"${{SCOPES-$({_LOADED} {_SCOPES} 2>/dev/null)}}"
+# Of each file that gpustate has changed or made: where its bytes from before are kept, or would be, and its path.
+_ORIGINALS = '$(for k in "$G"/originals/*.path; do [ -r "$k" ] || continue; f=; IFS= read -r f <"$k"; printf "%s|%s\\n" "${k%.path}" "$f"; done)'
+#: sh: rows ``KEPT|PATH`` of those files, likewise.
+ORIGINALS = f"${{ORIGINALS-{_ORIGINALS}}}"
 #: sh: what dnf's and zypper's answers depend on, likewise.
 RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 
@@ -110,6 +116,8 @@ VARIABLES = (
     "KO",
     "KO_ABOUT",
     "LISTENING",
+    "NOW",
+    "ORIGINALS",
     "SCOPES",
     "UNIT_FILES",
 )
@@ -144,8 +152,12 @@ def early(fragments: str) -> str:
     found = ""
     if fragments.count(_RELEASE) > 1:
         found += "KERNEL_RELEASE=$(uname -r)\n"
+    if fragments.count(NOW) > 1:
+        found += "NOW=$(date +%s)\n"
     if fragments.count(KO) > 1:
         found += f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n"
+    if fragments.count(ORIGINALS) > 1:
+        found += f"ORIGINALS={_ORIGINALS}\n"
     return found
 
 
@@ -183,13 +195,10 @@ case "$e" in *"${{n}}{file} "*"${{n}}{scope} "*)
       *@*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;;
       *) eval "${{r% *}}='Id=${{r#* }}${{n}}LoadState=not-found${{n}}ActiveState=inactive'" ;; esac ;; esac
   done
-  set -- $v; b=
-  while IFS= read -r l; do if [ -n "$l" ]; then b="$b$l$n"
-    elif [ -n "$b" ] && [ $# != 0 ]; then eval "$1=\\$b"; shift; b=; fi
-  done <<END
-$({show} $p 2>/dev/null)
-
-END
+  set -- $v; l=$({show} $p 2>/dev/null)$n$n
+  while [ $# != 0 ]; do case $l in
+    ?*"$n$n"*) b=${{l%%"$n$n"*}}; eval "$1=\\$b"; shift; l=${{l#*"$n$n"}} ;;
+    *) break ;; esac; done
   [ $# = 0 ] || unset {variables}; set -- ;;
 *) unset UNIT_FILES ;; esac
 fi
@@ -200,6 +209,8 @@ __all__ = [
     "KEPT",
     "KO",
     "LISTENING",
+    "NOW",
+    "ORIGINALS",
     "RPM_KEY",
     "SCOPES",
     "VARIABLES",

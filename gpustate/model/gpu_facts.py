@@ -31,6 +31,9 @@ LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/aarch64-linux-gnu/nvidia/current /usr/local/nvidia/lib64"
 )
 
+# What is imported is compiled once, what is run each time.
+_IMPORT = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv.pop(1))); import nvml_facts; nvml_facts.main()"
+
 _SCRIPT = """
 v=; [ -r "$PROC/driver/nvidia/version" ] && v=1
 l=; for d in @FOLDERS@; do [ -e "$d/libnvidia-ml.so.1" ] && { l=$d/libnvidia-ml.so.1; break; }; done
@@ -38,7 +41,7 @@ printf 'loaded=%s\\nlibrary=%s\\n' "$v" "$l"
 [ -n "$v" ] || { [ -n "$l" ] && echo error=9 || echo error=12; exit 0; }
 p=$(command -v python3)
 if [ -n "$p" ] && [ -r "@FACTS@" ] && [ -r "@PYNVML@" ]; then
-  o=$(timeout -k 2 @LIMIT@ "$p" -I -S "@FACTS@" "@PYNVML@" @TIMEOUT@ "@HEALTH@") && { printf 'nvml=%s\\n' "$o"; exit 0; }
+  o=$(timeout -k 2 @LIMIT@ "$p" -I -S -c '@IMPORT@' "@FACTS@" "@PYNVML@" @TIMEOUT@ "@HEALTH@") && { printf 'nvml=%s\\n' "$o"; exit 0; }
 fi
 if command -v nvidia-smi >/dev/null; then
 @SMI@
@@ -64,6 +67,7 @@ class GpuFacts(Ask[NvmlFacts]):
     def script(self) -> str:
         words = {
             "@FOLDERS@": LIBRARY_FOLDERS,
+            "@IMPORT@": _IMPORT,
             "@FACTS@": NVML_FACTS.path,
             "@PYNVML@": PYNVML.path,
             "@HEALTH@": NVML_HEALTH.path,

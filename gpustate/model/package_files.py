@@ -14,12 +14,15 @@ Sources:
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.model.asks import Answer, Ask, SharedAsk
 from gpustate.model.beforehand import KEPT
 
 # One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is no part of what is summed.
@@ -53,61 +56,73 @@ checked() {
   :
 }
 """
-_SCRIPT = (
-    KEPT
-    + _CHECK
-    + r"""
+# One cache for all: what each depends on, dpkg's list of packages, is the same for all.
+_SCRIPT = r"""
 set --; for f in @FOUND@ /var/lib/dpkg/status /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
   /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
 do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
-k=; [ $# = 0 ] || k=$(stat --printf='%n:%i:%s:%.9Z ' "$@")
-kept @NAME@ "$k" checked 2>/dev/null
+k=; [ $# = 0 ] || k=$(stat --printf='%i:%s:%.9Z ' "$@")
+kept package-files-@KEPT@ "$k" all 2>/dev/null
 :
 """
-)
+#: Before the rows of each ask.
+_OF = "=of "
 _ROW = re.compile(r"([A-Za-z0-9][\w.+-]*)(?::\w+)?: (/\S+) (.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class PackageFiles(Ask[tuple[str, ...]]):
+class PackageFiles(SharedAsk[tuple[str, ...]]):
     """Files that are not as their packages brought them, as ``PACKAGE: PATH is missing``.
 
     Args:
-        name: under which the answer is kept on the node.
+        name: of the ask, in the answer to several.
         packages: shell patterns of package names; those of them without a pattern are asked of rpm, too.
         files: shell patterns of paths that decide; a library has the soname ``.so.1``.
+        others: asks that leave with this one.
     """
 
     name: str
     packages: tuple[str, ...]
     files: tuple[str, ...]
+    others: tuple[PackageFiles, ...] = ()
 
     def script(self) -> str:
-        return self._filled(_SCRIPT)
+        asks = (self, *self.others)
+        every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in asks)
+        return _filled(
+            f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
+            FOUND=" ".join(dict.fromkeys(path for one in asks for path in one.files)),
+            KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
+        )
 
     def checked(self) -> str:
         """Sh that defines ``checked``, which looks at every file and prints a row for each damaged one."""
-        return self._filled(_CHECK)
-
-    def _filled(self, text: str) -> str:
         # Of some packages the architecture stands in the file's name.
         info = (f"/var/lib/dpkg/info/{name}[.:]*md5sums" for name in self.packages)
-        words = {
-            "@INFO@": " ".join(info),
-            "@FILES@": "|".join(self.files),
-            "@FOUND@": " ".join(self.files),
-            "@NAMES@": shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
-            "@NAME@": self.name,
-        }
-        for word, value in words.items():
-            text = text.replace(word, value)
-        return text
+        return _filled(
+            _CHECK,
+            INFO=" ".join(info),
+            FILES="|".join(self.files),
+            NAMES=shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
+        )
+
+    def joined(self, others: Sequence[Ask[Any]]) -> PackageFiles:
+        mine = tuple(one for one in others if isinstance(one, PackageFiles))
+        return replace(self, others=(*self.others, *mine))
 
     def parse(self, answer: Answer) -> tuple[str, ...]:
-        return tuple(sorted(line for line in answer.text.splitlines() if _ROW.fullmatch(line)))
+        _, _, mine = answer.text.partition(f"{_OF}{self.name}\n")
+        rows = itertools.takewhile(lambda row: not row.startswith(_OF), mine.splitlines())
+        return tuple(sorted(row for row in rows if _ROW.fullmatch(row)))
 
     def stand_in(self) -> tuple[str, ...]:
         return ()
+
+
+def _filled(text: str, **words: str) -> str:
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
 
 
 def unit_paths(name: str) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpustate.errors import ProbeError
-from gpustate.model.beforehand import shown
+from gpustate.model.beforehand import ORIGINALS, shown
 from gpustate.model.change import Change, Disruption, Plan
 from gpustate.model.file_asks import ODD, refuse_odd
 from gpustate.model.step import Step
@@ -289,27 +289,41 @@ def unit_command(unit: str) -> str:
     return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
 
 
-#: Defines ``odd``, ``blob KIND PATH FILE``, and ``known FOLDER...``, which prints kept originals.
+#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
+#: which does so with kept originals.
 BLOBS = (
     ODD
     + r"""
-blob() { printf '%s=%s %s\n' "$1" "$(wc -c <"$3")" "$2"; cat "$3"; echo; }
+bf=; blob() { printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
+"; }
+told() {
+  [ -n "$bf" ] || return 0
+  bi=$IFS; IFS='
+'; set -f; set -- $bf; set +f; IFS=$bi; bf=
+  echo contents=; stat -L -c %s -- "$@"; cat -- "$@"; echo
+}
 known() { # patterns of paths: the bytes they had before gpustate first touched them
-  for k in "$G"/originals/*.path; do
-    [ -r "$k" ] || continue
-    f=; IFS= read -r f <"$k"
+  bk=@ORIGINALS@; bi=$IFS; IFS='
+'; set -f
+  for k in $bk; do
+    f=${k#*|}; k=${k%%|*}
     for c in "$@"; do
-      case $f in $c) if [ -e "${k%.path}" ]; then blob original "$f" "${k%.path}"; else echo "missing=$f"; fi; break ;; esac
+      case $f in $c) if [ -e "$k" ]; then blob original "$f" "$k"; else echo "missing=$f"; fi; break ;; esac
     done
   done
+  IFS=$bi; set +f
 }
-"""
+""".replace("@ORIGINALS@", ORIGINALS)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an ask printed: rows of ``key=value``, and whole files behind rows of ``kind=SIZE PATH``."""
+    """What an ask printed: rows of ``key=value``, and whole files.
+
+    A file stands behind its row ``kind=SIZE PATH``. Those that ``told`` printed have rows ``several=KIND PATH``, and
+    stand, after a line with the size of each, all behind ``contents=``.
+    """
 
     keys: Mapping[str, tuple[str, ...]]
     blobs: Mapping[str, Mapping[str, str]]
@@ -351,19 +365,35 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
     """
     keys: dict[str, list[str]] = {}
     blobs: dict[str, dict[str, str]] = {kind: {} for kind in (*kinds, "original")}
+    waiting: list[tuple[str, str]] = []
     rest = out
     while rest:
         row, _, rest = rest.partition(b"\n")
         key, _, value = row.decode("utf-8", "replace").partition("=")
-        if key not in blobs:
-            keys.setdefault(key, []).append(value)
+        if key in blobs:
+            size, _, path = value.partition(" ")
+            these, sizes = [(key, path)], [size.encode()]
+        elif key == "contents":
+            *sizes, rest = rest.split(b"\n", len(waiting))
+            these, waiting = waiting, []
+        else:
+            if key == "several":
+                kind, _, path = value.partition(" ")
+                waiting.append((kind, path))
+            else:
+                keys.setdefault(key, []).append(value)
             continue
-        size, _, path = value.partition(" ")
-        length = whole(size)
-        if length is None or length > len(rest):
-            raise ProbeError(f"the listing of {what} is torn at {value[:80]!r}")
-        blobs[key][path] = rest[:length].decode("utf-8", "replace")
-        rest = rest[length + 1 :]
+        for (kind, path), told in zip(these, sizes, strict=False):
+            length = whole(told.decode("ascii", "replace"))
+            if length is None or length > len(rest) or kind not in blobs:
+                raise ProbeError(f"the listing of {what} is torn at {path[:80]!r}")
+            blobs[kind][path] = rest[:length].decode("utf-8", "replace")
+            rest = rest[length:]
+        if len(sizes) != len(these) or rest[:1] not in (b"", b"\n"):
+            raise ProbeError(f"the listing of {what} is torn: a file changed while it was read")
+        rest = rest[1:]
+    if waiting:
+        raise ProbeError(f"the listing of {what} is torn at {waiting[0][1][:80]!r}")
     return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
 
 

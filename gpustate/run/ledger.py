@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import NOW
 from gpustate.model.file_asks import ODD, refuse_odd
 from gpustate.text.numbers import whole
 
@@ -101,12 +102,12 @@ class AskLedger(Ask[Ledger]):
             ODD
             + r"""
 odd "$G/lock/info" "$G/runs/journal"
-printf 'now %s\n' "$(date +%s)"
+printf 'now %s\n' "@NOW@"
 m=; b=; [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -f /etc/machine-id ] || read -r m </etc/machine-id
 [ -z "$m" ] || { read -r b </proc/sys/kernel/random/boot_id; [ -z "$b" ] || echo "machine $b $m $G"; }
 if [ -f $G/lock/info ]; then printf 'lock '; cat $G/lock/info; echo; fi
 for f in @ONCE@/*; do [ -f "$f" ] && echo "told ${f##*/}"; done
-r=$(ls -1t $G/runs 2>/dev/null | while read -r r; do case $r in *.new) ;; *) echo "$r"; break ;; esac; done)
+r=; for f in "$G"/runs/*; do case $f in *.new|*'*') ;; *) [ -n "$r" ] && [ "$f" -ot "$G/runs/$r" ] || r=${f##*/} ;; esac; done
 if [ -n "$r" ]; then
   printf 'newest %s\n' "$r"
   l=$(tail -n 1 $G/runs/$r/journal)
@@ -115,7 +116,7 @@ if [ -n "$r" ]; then
     printf 'program %s %s %s\n' "$r" $a "$l";;
   esac
 fi
-:""".replace("@ONCE@", ONCE)
+:""".replace("@ONCE@", ONCE).replace("@NOW@", NOW)
         )
 
     def parse(self, answer: Answer) -> Ledger:

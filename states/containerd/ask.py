@@ -151,11 +151,13 @@ for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   seen="$seen|$f|"
   blob file "$f" "$f"; set -- "$@" "$f"
 done
-h=; [ $# = 0 ] || h=$(stat -c '%Y %s %y %z %i %n' -- "$@")
-while read -r w _ _ _ _ _ _ _ _ f; do [ -n "$t" ] && [ "$w" -gt "$t" ] && echo "newer=$f"; done <<END
-$h
-END
+h=; w=$IFS; IFS='
+'; set -f; for l in $(stat -c '%Y %s %y %z %i %n' -- "$@" "$p" 2>/dev/null); do
+  h="$h$l;" f=${{l#* * * * * * * * * }}
+  [ "$f" = "$p" ] || {{ [ -n "$t" ] && [ "${{l%% *}}" -gt "$t" ] && echo "newer=$f"; }}
+done; IFS=$w; set +f
 known "$d/*.toml" {place}"/*.toml"
+told
 [ -x "$p" ] || exit 0
 echo "program=$p"
 odd "$r" {drop} || exit 0
@@ -164,12 +166,11 @@ version() {{ v=$(timeout -k 2 20 "$p" --version); v=${{v#* }}; v=${{v#* }}; v=${
 dumped() {{ version; o=$(dump) && printf 'dump=%s \n%s\n' "${{#o}}" "$o"; }}
 # What it merges hangs on the program and these files alone, unless a file imports others.
 if [ $# != 0 ] && l=$(grep -hs '^[[:space:]]*imports' -- "$@"); then
-  h="$h $l"
   while IFS= read -r l; do case $l in *"[]"*|*"[\"$d/conf.d/*.toml\"]"*|*"['$d/conf.d/*.toml']"*) ;; *) i=1 ;; esac; done <<END
 $l
 END
 fi
-if [ -z "$i" ]; then k=$({{ printf %s "$h"; stat -c '%n %s %y %z %i' -- "$p"; }} | sha256sum); else k=; fi
+k=; [ -n "$i" ] || k=$h
 kept containerd "$k" dumped || {{
   version >/dev/null; o=$(dump 2>&1 >/dev/null); o=${{o##*
 }}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; }}

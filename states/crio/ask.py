@@ -135,12 +135,12 @@ case $p in */crio) ;; *) p=$(command -v crio) ;; esac
 printf 'main=%s\nfolder=%s\n' "$c" "$d"
 [ -e @OWED@ ] && echo owed=1
 [ -e "$G/@SERVED@" ] && echo served=1
-{ [ -f "$c" ] && printf '%s\n' "$c"; [ -d "$d" ] && find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | while IFS= read -r f; do
-  [ -f "$f" ] || continue
-  blob file "$f" "$f"
-  [ -n "$t" ] && [ "$(stat -c %Y "$f")" -gt "$t" ] && echo "newer=$f"
-done
-known "$d/*"
+{ [ -f "$c" ] && printf '%s\n' "$c"; [ -d "$d" ] && find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | {
+  set --; while IFS= read -r f; do [ -f "$f" ] && blob file "$f" "$f" && set -- "$@" "$f"; done
+  known "$d/*"
+  told
+  [ $# = 0 ] || stat -c '%Y %n' -- "$@" | while read -r w f; do [ -n "$t" ] && [ "$w" -gt "$t" ] && echo "newer=$f"; done
+}
 for f in @UNREAD@/*; do [ -f "$f" ] && grep -qs nvidia "$f" && echo "unread=$f"; done
 [ -x "$p" ] || exit 0
 low_level | while IFS= read -r b; do echo "low=$b"; done

@@ -137,6 +137,7 @@ echo "config=$c"
 [ -e @OWED@ ] && echo owed=1
 if [ -f "$c" ]; then blob file "$c" "$c"; fi
 known "$c"
+told
 if [ -r "$G/@OURS@" ]; then while IFS= read -r k; do echo "ours=$k"; done <"$G/@OURS@"; fi
 [ -x "$p" ] || exit 0
 echo "program=$p"

@@ -42,15 +42,21 @@ class Root:
             rows += f"{digest}  {path}\n"
         (self.top / f"var/lib/dpkg/info/{name}.md5sums").write_text(rows)
 
-    def look(self) -> tuple[str, ...]:
-        text = re.sub(r"/(?=(usr|var)/)", f"{self.top}/", ASK.script())
+    def look(self, *others: PackageFiles) -> tuple[str, ...]:
+        """What one ask reads out of the answer to all."""
+        asked = ASK.joined(others) if others else ASK
+        text = re.sub(r"/(?=(usr|var)/)", f"{self.top}/", asked.script())
         # Rows of md5sums begin at the root.
         text = text.replace("f=/$f;", f"f={self.top}/$f;")
         done = subprocess.run(
             ["sh", "-c", f"G={self.top}/state\n{text}"], capture_output=True, check=True
         )
         assert not done.stderr
-        return ASK.parse(Answer(0, done.stdout.replace(os.fsencode(self.top), b"")))
+        answer = Answer(0, done.stdout.replace(os.fsencode(self.top), b""))
+        return (others[-1] if others else ASK).parse(answer)
+
+    def kept(self) -> list[Path]:
+        return sorted((self.top / "state/cache").iterdir())
 
 
 @pytest.fixture
@@ -60,9 +66,8 @@ def root(tmp_path: Path) -> Root:
 
 def test_whole_files_are_silent_and_the_answer_is_kept_until_one_is_another(root: Root) -> None:
     assert root.look() == ()
-    kept = root.top / "state/cache/x-files"
-    assert kept.exists()
-    kept.write_text(f"1{kept.read_text().removeprefix('0')}libx1: /kept answer\n")
+    (kept,) = root.kept()
+    kept.write_text(f"{kept.read_text()}libx1: /kept answer\n")
     assert root.look() == ("libx1: /kept answer",)
     os.utime(root.top / f"{FOLDER}/libx.so.580.1")
     assert root.look() == ()
@@ -117,8 +122,20 @@ def test_a_library_in_a_folder_of_its_own_is_found_by_the_link_of_the_usual_one(
     assert root.look() == (f"libx1:amd64: /{FOLDER}/libx.so.1 is no link to libx.so.580.1",)
 
 
+def test_asks_that_leave_together_are_answered_from_one_cache_each_with_its_own_rows(
+    root: Root,
+) -> None:
+    mine = PackageFiles("y-files", ("y",), ("/usr/bin/x-of-*",))
+    (root.top / "usr/bin/x-smi").chmod(0)
+    (root.top / "usr/bin/x-of-somebody-else").chmod(0o755)
+    assert root.look(PackageFiles("z-files", ("z",), ("/usr/bin/z",)), mine) == ()
+    (root.top / "usr/bin/x-of-somebody-else").unlink()
+    rows = ("y: /usr/bin/x-of-somebody-else is missing",)
+    assert root.look(PackageFiles("z-files", ("z",), ("/usr/bin/z",)), mine) == rows
+    assert len(root.kept()) == 1
+
+
 def test_lines_that_are_no_rows_are_left_out() -> None:
-    assert ASK.parse(Answer(0, b"\xff\n: x\nlibx1 /usr\nx: /y is missing\n")) == (
-        "x: /y is missing",
-    )
+    text = b"\xff\n=of x-files\n: x\nlibx1 /usr\nx: /y is missing\n=of y-files\nx: /z is missing\n"
+    assert ASK.parse(Answer(0, text)) == ("x: /y is missing",)
     assert ASK.stand_in() == ()

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpustate.model.gpu_facts import NVML_FACTS, PYNVML
+from gpustate.model.asks import Answer
+from gpustate.model.gpu_facts import NVML_FACTS, PYNVML, GpuFacts
 from gpustate.text import nvml_report
 
 from .conftest import VERSION, StubNode
@@ -55,6 +56,31 @@ def test_every_gpu_is_described(stub_node: Callable[..., StubNode], tmp_path: Pa
     assert first.memory_mib == node.gpus[0]["memory_mib"]
     assert first.mig_current is False
     assert first.fabric_state == "in progress"  # no fabric manager runs here
+
+
+def test_the_fragment_that_is_sent_asks_nvml_and_compiles_nothing_twice(
+    stub_node: Callable[..., StubNode], tmp_path: Path
+) -> None:
+    node = stub_node("2xL40S")
+    for file in GpuFacts().ships:
+        path = tmp_path / "lib" / file.digest / file.name
+        path.parent.mkdir()
+        path.write_bytes(file.load())
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.touch()
+    roots = {"PROC": str(tmp_path / "proc"), "SHIPPED": str(tmp_path / "lib")}
+    for _ in range(2):
+        done = subprocess.run(
+            ["sh", "-c", GpuFacts().script()],
+            env=node.environment | roots,
+            capture_output=True,
+            check=True,
+        )
+        assert not done.stderr
+        facts = GpuFacts().parse(Answer(0, done.stdout))
+        assert [gpu.uuid for gpu in facts.gpus] == node.uuids
+    assert len(list(tmp_path.glob("lib/*/__pycache__/*.pyc"))) == len(GpuFacts().ships)
 
 
 def test_a_gpu_off_the_bus_costs_only_itself(
