@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpustate.errors import ProbeError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.beforehand import ORIGINALS, shown
 from gpustate.model.change import Change, Disruption, Plan
 from gpustate.model.file_asks import ODD, refuse_odd
@@ -45,6 +45,7 @@ from gpustate.ops.steps import (
     Run,
     StartUnit,
 )
+from gpustate.text.containerd import Edit
 from gpustate.text.numbers import whole
 
 _q, _words = shlex.quote, shlex.join
@@ -260,6 +261,21 @@ def or_refusal(plan: Plan, reason: str | None) -> Plan:
     return Plan((Change("problem", reason, "", Disruption.NONE),))
 
 
+def plain_files(edit: Edit, links: Mapping[str, str]) -> Edit:
+    """The edit, where it writes plain files.
+
+    Raises:
+        RefusedError: one of them is a symbolic link.
+    """
+    for path in edit.files:
+        if path in links:
+            raise RefusedError(
+                f"{path} is a symbolic link to {links[path]}: managed by something else",
+                fix="replace it by a plain file or leave it to its owner",
+            )
+    return edit
+
+
 def and_kept(problem: str, originals: Mapping[str, str | None]) -> str:
     """Say of a file that a problem names where its bytes are kept from before gpustate."""
     path = max((path for path in originals if path in problem), key=len, default="")
@@ -294,8 +310,10 @@ def unit_command(unit: str) -> str:
 BLOBS = (
     ODD
     + r"""
-bf=; blob() { printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
-"; }
+bf=; blob() {
+  printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
+"; [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
+}
 told() {
   [ -n "$bf" ] || return 0
   bi=$IFS; IFS='
@@ -345,6 +363,12 @@ class Rows:
         """
         for row in self.keys.get("odd", ()):
             refuse_odd(row)
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Files that are symbolic links, to what they lead to."""
+        rows = (row.rpartition("|") for row in self.keys.get("link", ()))
+        return {path: target for path, _, target in rows}
 
     @property
     def originals(self) -> dict[str, str | None]:

@@ -39,6 +39,7 @@ from gpustate.ops.daemons import (
     and_kept,
     digest,
     or_refusal,
+    plain_files,
     require,
     runtime_from,
     start,
@@ -79,6 +80,7 @@ class Observed:
         root_path: the file it reads.
         files: path to text, of that file and of all that it might import.
         originals: path to text as it was before gpustate; ``None`` for no file.
+        links: files that are symbolic links, to what they lead to.
         dump: its effective configuration.
         trapped: an imported file is newer than the root, so containerd does not do what they say.
         problem: why all this cannot be judged.
@@ -93,6 +95,7 @@ class Observed:
     root_path: str = ""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
     dump: str = ""
     trapped: bool = False
     problem: str = ""
@@ -180,6 +183,7 @@ class ContainerdHandler(State[Observed]):
             root_path=found.started_with,
             files=files,
             originals=found.originals,
+            links=found.links,
             dump=dump,
             trapped=trapped,
             problem=problem,
@@ -235,14 +239,16 @@ class ContainerdHandler(State[Observed]):
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.files, seen.root_path)
         if self.absent:
-            return plan_removal(files, self._wanted(), originals=seen.originals)
+            edit = plan_removal(files, self._wanted(), originals=seen.originals)
+            return plain_files(edit, seen.links)
         if not seen.program:
             return Edit({}, ("containerd is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        return plan_edit(
+        edit = plan_edit(
             files, self._wanted(), containerd_version=seen.version, dump_text=seen.dump
         )
+        return plain_files(edit, seen.links)
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.active in RUNNING or not seen.running

@@ -57,6 +57,7 @@ class Found:
         started_with: the file the unit starts it with.
         files: path to text: the file it reads, and all that lies in ``conf.d`` and ``config.d``.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
+        links: those of the files that are symbolic links, to what they lead to.
         newer: files that were written after the service started.
         owed, served: the marks of that name.
         dump: its effective configuration; empty when it could not say.
@@ -70,6 +71,7 @@ class Found:
     started_with: str = ROOT_PATH
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
     newer: tuple[str, ...] = ()
     owed: bool = False
     served: bool = False
@@ -119,6 +121,7 @@ class AskContainerd(Ask[Found]):
             started_with=rows.last("root") or ROOT_PATH,
             files=rows.blobs["file"],
             originals=rows.originals,
+            links=rows.links,
             newer=rows.keys.get("newer", ()),
             owed="owed" in rows.keys,
             served="served" in rows.keys,

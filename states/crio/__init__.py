@@ -37,6 +37,7 @@ from gpustate.ops.daemons import (
     and_kept,
     digest,
     or_refusal,
+    plain_files,
     require,
     runtime_from,
     start,
@@ -170,12 +171,14 @@ class CrioHandler(State[Observed]):
     def _edit(self, seen: Observed) -> Edit:
         files = self._files(seen.found)
         if self.absent:
-            return crio.plan_removal(files, self._handler())
+            edit = crio.plan_removal(files, self._handler())
+            return plain_files(edit, seen.found.links)
         if not seen.found.program:
             return Edit({}, ("CRI-O is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        return crio.plan_edit(files, self._handler())
+        edit = crio.plan_edit(files, self._handler())
+        return plain_files(edit, seen.found.links)
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.found.active in RUNNING or not seen.running

@@ -30,6 +30,7 @@ class Found:
         main_path, folder: the file and the folder it reads.
         files: path to text of all that lies there.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
+        links: those of the files that are symbolic links, to what they lead to.
         newer: files that were written after the service started.
         owed, served: the marks of that name.
         dump: what it makes of its files; empty when it could not say.
@@ -46,6 +47,7 @@ class Found:
     folder: str = FOLDER
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
     newer: tuple[str, ...] = ()
     owed: bool = False
     served: bool = False
@@ -90,6 +92,7 @@ class AskCrio(Ask[Found]):
             folder=rows.last("folder") or FOLDER,
             files=rows.blobs["file"],
             originals=rows.originals,
+            links=rows.links,
             newer=rows.keys.get("newer", ()),
             owed="owed" in rows.keys,
             served="served" in rows.keys,

@@ -37,6 +37,7 @@ from gpustate.ops.daemons import (
     Daemon,
     and_kept,
     or_refusal,
+    plain_files,
     require,
     runtime_from,
     start,
@@ -164,12 +165,14 @@ class DockerRuntime(State[Observed]):
 
     def _edit(self, seen: Observed) -> Edit:
         if self.absent:
-            return docker.plan_removal(seen.found.file(), self._handler())
+            edit = docker.plan_removal(seen.found.file(), self._handler())
+            return plain_files(edit, seen.found.links)
         if not seen.found.program:
             return Edit({}, ("docker is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        return docker.plan_edit(seen.found.file(), self._handler())
+        edit = docker.plan_edit(seen.found.file(), self._handler())
+        return plain_files(edit, seen.found.links)
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.found.active in RUNNING or not seen.running
@@ -347,6 +350,7 @@ class DockerRuntime(State[Observed]):
             program=shlex.join(words),
             path=shlex.quote(found.config_path),
             version=shlex.quote(found.version),
+            unit=shlex.quote(self.unit),
             binary=shlex.quote(f'"{self.binary}"'),
         )
         return Daemon("docker", self.unit, functions)
@@ -392,14 +396,25 @@ def _masked(text: str | None) -> str | None:
 _FUNCTIONS = r"""
 v={version}; f={path}
 client() {{ unset DOCKER_HOST DOCKER_CONTEXT; timeout -k 2 10 docker "$@"; }}
+old() {{ case $v in 1?.*|20.*|22.*|'') ;; *) return 1 ;; esac; }}
 dump() {{
-  case $v in 1?.*|20.*|22.*|'') ;; *) timeout -k 2 20 {program} --validate >/dev/null || return 1 ;; esac
-  if [ -f "$f" ]; then cat "$f"; else echo '{{}}'; fi
+  # A file that is named and not there is an error to it.
+  [ -f "$f" ] || {{ echo '{{}}'; return 0; }}
+  old || timeout -k 2 20 {program} --validate >/dev/null || return 1
+  cat "$f"
+}}
+# What it said when it was last told to read its file, and could not.
+unread() {{
+  old || return 0
+  [ $(($(date +%s) - $(stat -c %Y "$w/after"))) -gt 1 ] || {{ echo 'it was told just now'; return 0; }}
+  journalctl -u {unit} --since "@$(stat -c %Y "$w/after")" -o cat --no-pager 2>/dev/null |
+    grep 'unable to configure the Docker daemon' | tail -n 1 | cut -c 1-300
 }}
 others() {{ :; }}
 serves() {{ grep -qF {binary}; }}
 working() {{ if command -v docker >/dev/null; then client info --format 'docker ok'; else echo 'docker ok'; fi; }}
 runs_with() {{ # name, NAME=PROGRAM or nothing
+  m=$(unread); [ -z "$m" ] || {{ echo "$m"; return 1; }}
   command -v docker >/dev/null || return 0
   said=$(client info --format '{{{{range $k, $v := .Runtimes}}}}{{{{$k}}}}={{{{$v.Path}}}}{{{{"\n"}}}}{{{{end}}}}') || return 1
   if [ -n "$2" ]; then printf '%s\n' "$said" | grep -qxF "$2"; else ! printf '%s\n' "$said" | grep -q "^$1="; fi

@@ -36,6 +36,7 @@ class Found:
         config_path: the file it reads.
         text: that file; ``None`` where there is none.
         ours, original: see :class:`gpustate.text.docker.File`.
+        links: the file, where it is a symbolic link, to what it leads to.
         owed: it has yet to read a change of ours.
         runtimes: name to program, as it runs with them; empty when it does not say.
         default_runtime: what it runs with.
@@ -54,6 +55,7 @@ class Found:
     text: str | None = None
     ours: tuple[str, ...] = ()
     original: str | None = None
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
     owed: bool = False
     runtimes: Mapping[str, str] = field(default_factory=dict[str, str])
     default_runtime: str = ""
@@ -104,6 +106,7 @@ class AskDocker(Ask[Found]):
             text=rows.blobs["file"].get(path),
             ours=tuple(key for key in rows.keys.get("ours", ()) if key),
             original=rows.originals.get(path),
+            links=rows.links,
             owed="owed" in rows.keys,
             runtimes=rows.pairs("runtime"),
             default_runtime=says[0] if len(says) == 4 else "",

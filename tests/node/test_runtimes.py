@@ -120,6 +120,37 @@ def test_a_file_that_docker_refuses_is_seen_before_it_is_told(
     assert (disk(node, "/etc/docker"), process(node, "docker")) == (before, running)
 
 
+def test_a_docker_that_is_stopped_gives_back_a_file_that_was_not_there(
+    runtimes: Lab, node: Node, tmp_path: Path
+) -> None:
+    node.run("rm -f /etc/docker/daemon.json")
+    runner = Runner(runtimes, tmp_path, "docker")
+    assert runner.outcomes("apply") == {"docker": "changed"}
+    node.run("systemctl stop docker.socket docker")
+    assert runner.outcomes("remove") == {"docker": "changed"}
+    assert not (node.root / "etc/docker/daemon.json").exists()
+    node.run("systemctl start docker")
+    assert runner.outcomes("remove") == {"docker": "unchanged"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text"),
+    [
+        ("docker", "/etc/docker/daemon.json", "{}\n"),
+        ("containerd", "/etc/containerd/config.toml", "version = 2\n"),
+    ],
+)
+def test_a_file_that_is_a_link_is_refused_in_the_plan(
+    runtimes: Lab, node: Node, tmp_path: Path, name: str, path: str, text: str
+) -> None:
+    standins.write(node, "/srv/theirs", text)
+    node.run(f"mkdir -p {path.rpartition('/')[0]}; ln -sf /srv/theirs {path}")
+    state = Runner(runtimes, tmp_path, name).run("plan", code=5)[name]
+    assert state["outcome"] == "refused"
+    assert f"{path} is a symbolic link to /srv/theirs" in state["reason"]
+    assert (node.root / "srv/theirs").read_text() == text
+
+
 def test_a_crio_that_does_not_come_up_is_rolled_back(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:
