@@ -122,6 +122,17 @@ def _no_spec(view: View) -> str:
     return view.broken if "no CDI specification" in view.broken else ""
 
 
+def _persistenced(view: View) -> str:
+    """NVIDIA's specification names its socket, which is there while it runs."""
+    unit = view.clues.unit("nvidia-persistenced")
+    if "/run/nvidia-persistenced/" not in _stale(view) or unit.active == "active":
+        return ""
+    if not (unit.exists or unit.masked):
+        return ""
+    how = "is masked" if unit.masked else "failed" if unit.failed else "does not run"
+    return f"nvidia-persistenced {how}, and {view.broken}"
+
+
 def _stale(view: View) -> str:
     return view.broken if "names what does not exist" in view.broken else ""
 
@@ -185,6 +196,9 @@ CAUSES = (
           "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
+    Cause("persistenced-stopped", "cdi", _persistenced,
+          "systemctl unmask nvidia-persistenced where it is masked, then gpustate apply with the state persistenced",
+          state="persistenced"),
     Cause("cdi-names-missing-files", "cdi", _stale, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),

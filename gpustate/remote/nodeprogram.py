@@ -136,7 +136,8 @@ A=$(head -c @SIZE@ | gzip -dc) || exit 1
 mkdir -p -m 0700 $G $G/runs || refuse "$G cannot be made (read-only or full disk?)"
 if [ ! -d $R ]; then
   # Is there room for the program, the journal and what has to be kept?
-  mkdir -m 0700 $W || refuse "the disk of $G is full (no folder can be made); make room and run again"
+  mkdir -m 0700 $W || { [ -w $G ] || refuse "$G is read-only; mount it for writing and run again"
+    refuse "the disk of $G is full (no folder can be made); make room and run again"; }
   dd if=/dev/zero of=$W/room bs=65536 count=32 && sync $W/room || full "2 MiB are needed"
   rm -f $W/room
   # The lock: a folder that appears whole, by renaming.

@@ -482,6 +482,9 @@ KEPT = "var/lib/gpustate/originals/0123abcd"
 WHOLE = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: "1"\n- name: all\n'
 
 
+SOCKET = f"{WHOLE}containerEdits:\n  mounts:\n  - hostPath: /run/nvidia-persistenced/socket\n    containerPath: /run/nvidia-persistenced/socket\n"
+
+
 def kept(path: str, text: str | None = "version = 3\n") -> Change:
     """gpustate has written a file, which was so before, or was not there."""
 
@@ -580,6 +583,9 @@ CONTAINERS = (
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
     Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is no YAML",), specification(WHOLE)),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
+    Scenario("persistenced-stopped", (35,), both(specification(SOCKET), lambda w: w.unit("nvidia-persistenced", "inactive/dead/masked")),
+             ("nvidia-persistenced is masked", "/run/nvidia-persistenced/socket"),
+             both(specification(WHOLE), lambda w: w.unit("nvidia-persistenced", "inactive/dead/masked"))),
     Scenario("cdi-names-missing-files", (35,), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "1", "7", "all"]),
              ("/dev/nvidia7",)),
     Scenario("cdi-lacks-devices", (35, 9), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "all"]), ("no device for 1",)),

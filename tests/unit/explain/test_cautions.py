@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def params(file_mode: int, modify: int = 1) -> Change:
 
 
 PERSISTENCED = "nvidia-persistenced"
+
+
+def persistence(*, on: bool) -> Change:
+    def change(world: World) -> None:
+        gpus = tuple(replace(gpu, persistence_mode=on) for gpu in world.nvml.gpus)
+        world.nvml = replace(world.nvml, gpus=gpus)
+
+    return change
+
+
+def stopped(state: str) -> Change:
+    return lambda world: world.unit(PERSISTENCED, state)
+
+
 WARNED = (
     ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, no folder"),
     (
@@ -42,6 +57,14 @@ WARNED = (
     (
         (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "failed/failed/enabled")),
         f"{PERSISTENCED}.service.d/x.conf has ExecStart=/bin/false; without it",
+    ),
+    (
+        (persistence(on=False), stopped("inactive/dead/masked")),
+        f"{PERSISTENCED} is masked; without it",
+    ),
+    (
+        (persistence(on=False), stopped("inactive/dead/enabled")),
+        f"{PERSISTENCED} is enabled and does not run; without it",
     ),
     ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
     (
@@ -64,6 +87,8 @@ WARNED = (
 TWINS = (
     (file("run/nvidia/validations/driver-ready"),),
     (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "active/running/enabled")),
+    (persistence(on=True), stopped("inactive/dead/masked")),
+    (persistence(on=False), stopped("inactive/dead/disabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
     (params(0o666),),
