@@ -35,6 +35,8 @@ _ARCHITECTURES = (
     (0x2900, 0x2FFF, "blackwell"),
     (0x3180, 0x31FF, "blackwell"),
 )
+ARCHITECTURES = tuple(dict.fromkeys(name for _, _, name in _ARCHITECTURES))
+RUNTIMES = ("containerd", "crio", "docker", "k3s", "podman")
 #: Parts that sit with their own CPU on one module; only the open kernel modules drive them.
 _SELF_HOSTED = ((0x2340, 0x237F), (0x2940, 0x297F), (0x31C0, 0x31FF), (0x31A1, 0x31A1))
 _MIG_CAPABLE = (
@@ -105,7 +107,7 @@ class NodeFacts:
     systemd: bool = False
     container: bool = False  # the node is a container: no kernel of its own
     python3: str = ""  # path of the interpreter
-    runtimes: tuple[str, ...] = ()  # of containerd, crio, docker, k3s, podman: those installed
+    runtimes: tuple[str, ...] = ()  # of RUNTIMES: those installed
     package_manager: str = ""  # apt, dnf, zypper
     #: NVIDIA functions on PCI; in an image those it is said to be for, with addresses of their own.
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])

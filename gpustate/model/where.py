@@ -7,12 +7,12 @@ reason. Conditions are plain data: they compare, and survive a saved plan as the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from gpustate.errors import PolicyError
-from gpustate.model.facts import NodeView
+from gpustate.model.facts import ARCHITECTURES, RUNTIMES, NodeView
 from gpustate.text.words import shown
 
 
@@ -81,15 +81,37 @@ def distribution(code: str) -> Condition:
 
 
 def runtime(name: str) -> Condition:
-    """This container runtime is installed: containerd, crio, docker, k3s, podman."""
+    """This container runtime is installed: containerd, crio, docker, k3s, podman.
+
+    Raises:
+        PolicyError: there is no such runtime.
+    """
+    _one_of("container runtime", name, RUNTIMES)
     return Condition(f"runtime({_quoted(name)})", lambda v: name in v.facts.runtimes)
 
 
 def architecture(name: str) -> Condition:
-    """Some GPU is of this architecture: ampere, ada, hopper, blackwell ..."""
+    """Some GPU is of this architecture: ampere, ada, hopper, blackwell ...
+
+    Raises:
+        PolicyError: there is no such architecture.
+    """
+    _one_of("GPU architecture", name, ARCHITECTURES)
     return Condition(
         f"architecture({_quoted(name)})",
         lambda v: any(g.architecture == name for g in v.facts.gpus),
+    )
+
+
+def _one_of(what: str, name: str, known: Sequence[str]) -> None:
+    if name in known:
+        return
+    from difflib import get_close_matches  # hardly ever, and it takes a while to import
+
+    near = get_close_matches(str(name), known, 1)
+    hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+    raise PolicyError(
+        f"a condition asks for the {what} {shown(name)}, which there is not", fix=hint
     )
 
 

@@ -91,6 +91,14 @@ def test_nothing_holds_on_a_node_of_which_nothing_is_known() -> None:
         ("group(a)", "'a' is no value"),
         ("group('a)", 'is not understood at "\'a)"'),
         ("gpu & €", "is not understood at ' €'"),
+        (
+            "runtime('dockr')",
+            "container runtime 'dockr', which there is not; did you mean 'docker'",
+        ),
+        (
+            "architecture('7')",
+            "GPU architecture '7', which there is not; there are kepler, maxwell",
+        ),
         ("gpus", "has no meaning at 'gpus'; known: architecture(...), distribution(...), gpu"),
         ("'gpu'", "has no meaning at \"'gpu'\""),
     ],

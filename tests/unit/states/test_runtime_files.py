@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,4 +123,7 @@ def test_a_file_and_a_link_to_one_are_what_belongs_there(
     linked = asked(ask, tree)
     place.unlink()
     (tree / "real").rename(place)
+    if hasattr(linked, "links"):  # what writes there is refused
+        assert list(linked.links.values()) == ["/real"]
+        linked = replace(linked, links={})
     assert asked(ask, tree) == linked
