@@ -75,14 +75,14 @@ def _left_out(view: View) -> Iterator[str]:
 def _persistence(view: View) -> Iterator[str]:
     name = "nvidia-persistenced"
     unit = view.clues.unit(name)
-    said = f" ({unit.why})" if unit.why else ""
+    masked = services.is_masked(unit)
     if unit.failed:
+        said = f" ({unit.why})" if unit.why else ""
         found = services.drop_in(view, name) or f"{name} failed{said}"
         then = f"mend that, then systemctl restart {name}"
-    elif services.is_masked(unit) or unit.missed:
+    elif masked or unit.missed:
         if all(gpu.persistence_mode is not False for gpu in view.seen.nvml.gpus):
             return  # set by nvidia-smi -pm, say
-        masked = services.is_masked(unit)
         found = f"{name} {'is masked' if masked else 'is enabled and does not run'}"
         then = f"{f'systemctl unmask {name}, then ' if masked else ''}systemctl start {name}"
     else:

@@ -404,7 +404,7 @@ dump() {{
   cat "$f"
 }}
 # What it said when it was last told to read its file, and could not.
-unread() {{
+complaint() {{
   old || return 0
   [ $(($(date +%s) - $(stat -c %Y "$w/after"))) -gt 1 ] || {{ echo 'it was told just now'; return 0; }}
   journalctl -u {unit} --since "@$(stat -c %Y "$w/after")" -o cat --no-pager 2>/dev/null |
@@ -414,7 +414,7 @@ others() {{ :; }}
 serves() {{ grep -qF {binary}; }}
 working() {{ if command -v docker >/dev/null; then client info --format 'docker ok'; else echo 'docker ok'; fi; }}
 runs_with() {{ # name, NAME=PROGRAM or nothing
-  m=$(unread); [ -z "$m" ] || {{ echo "$m"; return 1; }}
+  m=$(complaint); [ -z "$m" ] || {{ echo "$m"; return 1; }}
   command -v docker >/dev/null || return 0
   said=$(client info --format '{{{{range $k, $v := .Runtimes}}}}{{{{$k}}}}={{{{$v.Path}}}}{{{{"\n"}}}}{{{{end}}}}') || return 1
   if [ -n "$2" ]; then printf '%s\n' "$said" | grep -qxF "$2"; else ! printf '%s\n' "$said" | grep -q "^$1="; fi
