@@ -48,6 +48,14 @@ def _set_up(view: View) -> str:
     return f"gpustate has given it the runtime {names[0]}" if names else ""
 
 
+def _served(name: str) -> Callable[[View], str]:
+    def look(view: View) -> str:
+        told = name in view.clues.all("served")
+        return "gpustate has registered NVIDIA's runtime with it" if told else ""
+
+    return look
+
+
 def _named(view: View) -> str:
     """docker's file has NVIDIA's runtime."""
     return f"{_CONFIG} names NVIDIA's runtime" if _CONFIG in view.clues.all("handler_file") else ""
@@ -96,12 +104,12 @@ def _no_file(view: View) -> str:
 def _configuration(view: View) -> str:
     written = any(path == _CONFIG for path, _ in view.clues.fields("kept", 2))
     rows = view.clues.all("docker_config")
-    if (
-        not _asked(view)
-        or not written
-        or not rows
-        or view.clues.unit("docker").enabled == "disabled"
-    ):
+    if not _asked(view) or view.clues.unit("docker").enabled == "disabled":
+        return ""
+    refused = view.clues.one("docker_refuses")
+    if refused and (written or _set_up(view) or _named(view) or _serves(view, "docker")):
+        return f"docker starts with {_CONFIG} no more: {refused}" + damaged.as_before(view, _CONFIG)
+    if not written or not rows:
         return ""
     try:
         jsonedit.parse("\n".join(rows), _CONFIG)
@@ -113,11 +121,40 @@ def _configuration(view: View) -> str:
     return ""
 
 
+def _no_handler(view: View) -> str:
+    """By the chain's judgement another runtime serves containers here, and gpustate has set this one up too."""
+    found = view.seen.containerd
+    if not _asked(view) or found is None or not found.active or found.dump_status != 0:
+        return ""
+    has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)
+    why = "" if has else _served("containerd")(view)
+    return (
+        f"containerd has no runtime of NVIDIA's (containerd config dump), and {why}" if why else ""
+    )
+
+
+def _crio_configuration(view: View) -> str:
+    refused = view.clues.one("crio_refuses")
+    if not _asked(view) or not refused or view.clues.unit("crio").enabled == "disabled":
+        return ""
+    if not (_served("crio")(view) or _serves(view, "crio")):
+        return ""
+    return f"CRI-O cannot read its configuration: {refused}" + damaged.named_in(view, refused)
+
+
+def _crio_without(view: View) -> str:
+    why = _served("crio")(view) if view.clues.one("crio_handlers") == "0" else ""
+    if not _asked(view) or not why:
+        return ""
+    return f"CRI-O has no runtime of NVIDIA's (crio config), and {why}"
+
+
 def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "") -> Cause:
     return Cause(name, "runtime", look, remedy, state=state, explains=False)
 
 
 CAUSES = (
+    _cause("containerd-without-handler", _no_handler, "register it again: gpustate apply with the state containerd", "containerd"),
     _cause("docker-configuration-no-file", _no_file,
            "move it away, then gpustate apply with the state docker"),
     _cause("docker-configuration-broken", _configuration,
@@ -127,8 +164,11 @@ CAUSES = (
     _cause("docker-stopped", _stopped("docker", lambda v: _set_up(v) or _named(v)),
            "start it: gpustate apply with the state docker, or systemctl start docker", "docker"),
     _cause("docker-without-runtime", _without, "register it again: gpustate apply with the state docker", "docker"),
-    _cause("crio-masked", _masked("crio", lambda _: ""),
+    _cause("crio-configuration-broken", _crio_configuration,
+           "mend what it names, or copy back what is kept of it (cp -p); then gpustate apply with the state crio"),
+    _cause("crio-without-handler", _crio_without, "register it again: gpustate apply with the state crio", "crio"),
+    _cause("crio-masked", _masked("crio", _served("crio")),
            "systemctl unmask crio, then gpustate apply with the state crio, which starts it"),
-    _cause("crio-stopped", _stopped("crio", lambda _: ""),
+    _cause("crio-stopped", _stopped("crio", _served("crio")),
            "start it: gpustate apply with the state crio, or systemctl start crio", "crio"),
 )  # fmt: skip

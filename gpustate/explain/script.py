@@ -39,6 +39,7 @@ UNITS = (
     "dcgm-exporter.service",
     "nvidia-dcgm-exporter.service",
     "slurmd.service",
+    "gpustate-mps.service",
 )
 
 _MODPROBE = (
@@ -182,7 +183,7 @@ if [ -d /run/systemd/system ]; then
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
     printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | awk '/^Start(ing|ed) / { b = e = ""; next }
-      tolower($0) !~ /error|fail|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
+      tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
       /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }')"
   done
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
@@ -196,7 +197,7 @@ if [ -d /run/systemd/system ]; then
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
     try docker info --format '{{range $k, $v := .Runtimes}}docker_runtime={{$k}}{{"\n"}}{{end}}')
-  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } !/ActiveState=active/ && /Id=(nvidia-|dcgm-|nvlsm)/ { u = d = ""
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } !/ActiveState=active/ && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^DropInPaths=/) d = substr($i, 13) }
     n = split(d, f, " "); for (i = 1; i <= n; i++) print u, f[i] }' | while read -r u f; do
     case $f in */gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac
@@ -213,10 +214,21 @@ _CONTAINERS = r"""
 grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
+for f in "$G"/*.served; do [ ! -f "$f" ] || { f=${f##*/}; printf 'served=%s\n' "${f%.served}"; }; done
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 f=/etc/docker/daemon.json
 [ ! -e "$f" ] || [ -f "$f" ] || stat -L -c "docker_odd=%F" "$f"
 [ ! -s "$f" ] || [ ! -f "$f" ] || [ "$(wc -c <"$f")" -gt 65536 ] || { sed 's/^/docker_config=/' "$f"; echo; }
+# docker before 23 cannot be asked.
+if [ -e "$f" ] && have dockerd && ! o=$(try dockerd --validate --config-file "$f" 2>&1); then
+  case $o in *'unknown flag'*|'') ;; *) printf 'docker_refuses=%s\n' "$(printf '%s\n' "$o" | tail -n 1)" ;; esac
+fi
+if have crio; then
+  set --; [ ! -e /etc/crio/crio.conf ] || set -- --config /etc/crio/crio.conf
+  if o=$(try crio "$@" --config-dir /etc/crio/crio.conf.d config 2>&1); then
+    printf 'crio_handlers=%s\n' "$(printf '%s\n' "$o" | grep -cE '^[[:space:]]*runtime_path = ".*/nvidia-container-runtime')"
+  else printf 'crio_refuses=%s\n' "$(printf '%s\n' "$o" | tail -n 1)"; fi
+fi
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done

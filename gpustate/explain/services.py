@@ -36,8 +36,14 @@ _ANSWER = (
 _HALTED = (
     ("fabric-manager-halted", "fabric", ("nvidia-fabricmanager", "nvlsm", "nvidia-imex")),
     ("container-runtime-halted", "runtime", ("containerd", "docker", "crio")),
+    (
+        "scheduler-halted",
+        "scheduler",
+        ("kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "slurmd"),
+    ),
     ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
 )
+_MPS = "gpustate-mps"
 _DROP_IN = "mend that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
 _CONTINUE = "kill -CONT its process, or restart the service; then ask who stopped it"
 
@@ -84,6 +90,28 @@ def _slurm_misses_it(view: View) -> str:
     return "Slurm gets no answer from the node" if down else ""
 
 
+def _exporter_misses_it(view: View) -> str:
+    if view.clues.has("no_engine"):
+        return "the exporter asks it"
+    return (
+        "nvidia-dcgm-exporter, which is enabled, asks it"
+        if view.clues.unit("nvidia-dcgm-exporter").missed
+        else ""
+    )
+
+
+def _sharing(view: View) -> str:
+    """The unit is gpustate's own, so somebody has asked for it."""
+    unit = view.clues.unit(_MPS)
+    if is_masked(unit):
+        found = f"{_MPS} is masked, so that nothing starts it"
+    elif unit.failed:
+        found = drop_in(view, _MPS) or f"{_MPS} failed{f' ({unit.why})' if unit.why else ''}"
+    else:
+        found = drop_in(view, _MPS) or _stopped(_MPS)(view)
+    return f"{found}; processes share no GPU by MPS" if found else ""
+
+
 def _stopped(name: str) -> Callable[[View], str]:
     def look(view: View) -> str:
         if not view.clues.unit(name).missed:
@@ -118,6 +146,11 @@ def drop_in(view: View, name: str) -> str:
 
 def _manager_drop_in(view: View) -> str:
     return drop_in(view, "nvidia-fabricmanager") if gpus.needs_manager(view) else ""
+
+
+def _runtime_drop_in(view: View) -> str:
+    found = (drop_in(view, name) for name in ("containerd", "docker", "crio"))
+    return next((one for one in found if one), "")
 
 
 def _dcgm_drop_in(view: View) -> str:
@@ -169,7 +202,11 @@ CAUSES = (
     _masked("containerd", "runtime", _containerd_down, "then systemctl enable --now containerd"),
     _masked("kubelet", "scheduler", _kubernetes_misses_it, "then systemctl enable --now kubelet", explains=False),
     _masked("slurmd", "scheduler", _slurm_misses_it, "then systemctl enable --now slurmd", explains=False),
+    _masked("nvidia-dcgm", "metrics", _exporter_misses_it, "then gpustate apply with the state dcgm, which starts it", explains=False),
+    Cause("mps-down", "cuda", _sharing,
+          f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
     Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, _DROP_IN, explains=False),
+    Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, _DROP_IN, explains=False),
     Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, _DROP_IN, explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),

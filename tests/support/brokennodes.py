@@ -527,6 +527,13 @@ def crio(state: str) -> Change:
     )
 
 
+def served(name: str) -> Change:
+    """gpustate has had this daemon read the handler."""
+    return file(f"var/lib/gpustate/{name}.served", "")
+
+
+CRIO = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+
 CONTAINERS = (
     Scenario("toolkit-configuration-broken", (3,), both(file(TOOLKIT, "disable-require = false\nx = [\n"), kept(TOOLKIT)),
              (f"/{TOOLKIT}:", "not valid TOML", f"as it was before gpustate: /{KEPT}"),
@@ -573,6 +580,14 @@ CONTAINERS = (
              ("/etc/docker/daemon.json is a directory, no file",), docker(RUNS)),
     Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
+    Scenario("containerd-without-handler", (3,), both(docker(RUNS, only=True), served("containerd")),
+             ("containerd has no runtime of NVIDIA's",), docker(RUNS, only=True)),
+    Scenario("container-runtime-drop-in", (3,), both(drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
+             ("crio.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("crio"), lambda w: w.unit("crio", "inactive/dead/disabled"))),
+    Scenario("crio-configuration-broken", (3,), both(crio(RUNS), served("crio"), programs(crio="!Error: toml: line 3: expected ]\n")),
+             ("CRI-O cannot read", "toml: line 3"), both(crio(RUNS), served("crio"), programs(crio=CRIO))),
+    Scenario("crio-without-handler", (3,), both(crio(RUNS), served("crio"), programs(crio="[crio.runtime]\n")),
+             ("CRI-O has no runtime of NVIDIA's",), both(crio(RUNS), programs(crio="[crio.runtime]\n"))),
     Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
     Scenario("crio-stopped", (3,), crio(STOPPED), ("crio is enabled and does not run",),
              both(programs(crio=""), lambda w: w.unit("crio", STOPPED))),
@@ -702,6 +717,7 @@ CLUSTER = (
     Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
              lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
     Scenario("kubelet-masked", (7, 30), both(masked("kubelet"), condition("Unknown")), ("kubelet is masked", "not ready"), masked("kubelet")),
+    Scenario("scheduler-halted", (30,), process("kubelet", "T"), ("kubelet is active", "stopped by a signal"), process("kubelet", "S")),
     Scenario("slurmd-masked", (30,), both(lambda w: w.slurm("DOWN", "Not responding"), masked("slurmd")), ("slurmd is masked",),
              lambda w: w.slurm("IDLE")),
     Scenario("cordoned", (21,), both(spec(unschedulable=True, taints=[{"key": "maintenance", "effect": "NoSchedule"}])),
@@ -719,6 +735,10 @@ CLUSTER = (
     Scenario("dcgm-stopped", (32,), lambda w: w.unit("nvidia-dcgm", "inactive/dead/enabled"), ("nvidia-dcgm is enabled",), masked("nvidia-dcgm")),
     Scenario("other-exporter-stopped", (32,), lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), ("dcgm-exporter is enabled",),
              both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
+    Scenario("nvidia-dcgm-masked", (32,), both(masked("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm-exporter", STOPPED)),
+             ("nvidia-dcgm is masked", "nvidia-dcgm-exporter, which is enabled"), masked("nvidia-dcgm")),
+    Scenario("mps-down", (33,), masked("gpustate-mps"), ("gpustate-mps is masked", "by MPS"),
+             lambda w: w.unit("gpustate-mps", RUNS)),
     Scenario("dcgm-drop-in", (32,), both(drop_in("nvidia-dcgm"), drop_in("nvidia-dcgm", "/usr/bin/nv-hostengine -n", "gpustate"),
              lambda w: w.unit("nvidia-dcgm", "activating/auto-restart/enabled")), ("nvidia-dcgm.service.d/x.conf has ExecStart=/bin/false",),
              both(drop_in("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm", "inactive/dead/disabled"))),
