@@ -110,6 +110,7 @@ class ContainerToolkit(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
+    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("versions", "held", "config_text", "target", "damaged"),
     )

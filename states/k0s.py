@@ -27,6 +27,7 @@ from pydantic import Field
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import shown
+from gpustate.model.programs import HandlerName
 from gpustate.ops.daemons import BLOBS, RUNTIME, or_refusal, read_rows, require, runtime_from
 from gpustate.text.containerd import Handler, effective, handler_problems
 from gpustate.text.containerd.marks import DROP_IN
@@ -130,13 +131,16 @@ class K0sHandler(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("unit", "active", "managed", "text", "lacks")
 
-    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    handler: HandlerName = "nvidia"
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
 
     @property
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
+
+    def refers(self, seen: Observed) -> bool:
+        return bool(seen.unit)
 
     def probe(self, node: Node) -> Observed:
         seen = node.ask(AskK0s())

@@ -25,6 +25,7 @@ from pydantic import Field
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.programs import HandlerName
 from gpustate.ops.daemons import (
     BLOBS,
     RUNNING,
@@ -139,7 +140,7 @@ class Microk8sHandler(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("template", "lacks", "read", "version")
 
-    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    handler: HandlerName = "nvidia"
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
@@ -147,6 +148,9 @@ class Microk8sHandler(State[Observed]):
     @property
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
+
+    def refers(self, seen: Observed) -> bool:
+        return seen.template is not None
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskMicrok8s())

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate.model import chain_remedies as remedies
 from gpustate.model.asks import ShippedFile
 from gpustate.model.file_asks import ODD, FileStat, refuse_odd
 from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
@@ -45,6 +46,8 @@ PACKAGE = "nvidia-cuda-mps"
 #: What the daemon and its servers make in their two folders.
 PIPES = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
 LOGS = ("control.log", "server.log")
+#: The pipe folder as it has to be.
+OPEN = "root's, open to all"
 _SMI = '[ -r "$PROC/driver/nvidia/version" ] && timeout -k 2 20 nvidia-smi --format=csv,noheader'
 #: Asked where NVML was not, and where something is to change: nvidia-smi wakes every GPU.
 _MODES = f"{_SMI} --query-gpu=uuid,compute_mode"
@@ -75,8 +78,9 @@ class Observed:
     manager: str = "apt"
     site: str = ""  # what drop-ins of others say of the unit
     folder: str = (
-        ""  # owner and mode of the pipe folder, where other users cannot get at the daemon
+        OPEN  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
+    strange: str = ""  # something in the pipe folder that no daemon has made
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -154,6 +158,7 @@ class MpsRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             folder=_otherwise(pipes),
+            strange=_first(keys, "strange"),
             site="".join(node.drop_ins(UNIT).values()),
         )
         if not nvml.driver_loaded or seen == self.desired(seen):
@@ -227,7 +232,7 @@ class MpsRunning(State[Observed]):
             threads=mps.thread_percentage(self.clients or 0),
             exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
             proven=self._proof(seen),
-            folder="",
+            folder=OPEN,
         )
 
     def _obstacle(self, seen: Observed) -> str | None:
@@ -245,6 +250,11 @@ class MpsRunning(State[Observed]):
             return (
                 f"another MPS control daemon runs (pid {seen.foreign}); stop it: echo quit | "
                 "nvidia-cuda-mps-control"
+            )
+        if seen.strange and seen.unit_text is None:
+            return (
+                f"{self.pipe_folder} holds {seen.strange}, which no MPS daemon has made: name a folder of MPS's own "
+                "with pipe_folder"
             )
         if not seen.nvml.works:
             return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
@@ -281,6 +291,17 @@ class MpsRunning(State[Observed]):
 
     def refuse(self, seen: Observed) -> str | None:
         return None if self.absent or seen.image else self._obstacle(seen)
+
+    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        mig = others.get("mig")
+        if mig is not None and not mig.absent and not self.gpus:
+            divided = mig.divides(facts)
+            if divided is not None:
+                return (
+                    f"mig ({mig.config}) gives the GPU {divided} MIG mode, and such a GPU has no exclusive mode: "
+                    "take one of the two out of the policy, or name the GPUs that are shared with gpus"
+                )
+        return super().against(others, facts)
 
     def plan(self, seen: Observed) -> Plan:
         wanted = self.desired(seen)
@@ -330,12 +351,16 @@ class MpsRunning(State[Observed]):
     def _prove(self, seen: Observed) -> str:
         gpu = self._shared(seen)[0].uuid
         words = f"{CONTROL} {gpu} {int(self.exclusive)}"
+        moves = " ".join(
+            f'*"CUDA error {code} "*) o="$o: "{shlex.quote(remedies.cuda(code))} ;;'
+            for code in (802, 803, 804)
+        )
         return (
             "p=$(command -v python3) || fail 'the proof runs in python3, which is not there; install python3'\n"
             f"cat >\"$R/mps_proof.py\" <<'PROGRAM'\n{_PROGRAM.load().decode()}PROGRAM\n"
             f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(self.pipe_folder)}; export CUDA_MPS_PIPE_DIRECTORY\n"
-            f'rm -f {_PROOF}; r=0; "$p" -I -S -B "$R/mps_proof.py" {words} || r=$?\n'
-            'rm -f "$R/mps_proof.py"; [ $r = 0 ] || exit 1\n'
+            f'rm -f {_PROOF}; r=0; o=$("$p" -I -S -B "$R/mps_proof.py" {words}) || r=$?\n'
+            f'rm -f "$R/mps_proof.py"; case $r:$o in 0:*) ;; {moves} esac; printf "%s\\n" "$o"; [ $r = 0 ] || exit 1\n'
             f"printf '%s\\n' {self._proof(seen)} >{_PROOF}; sync {_PROOF}; effect proven"
         )
 
@@ -374,6 +399,10 @@ def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
     return f"""[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0
 {ODD}odd {inside} || exit 0
 c={CONTROL}; [ -x "$c" ] && echo control=1 || c=
+for f in {pipe_folder}/* {pipe_folder}/.[!.]*; do
+  [ -e "$f" ] || [ -L "$f" ] || continue
+  case ${{f##*/}} in *control*|*lock*|*mps*|*.pid|log) ;; *) printf 'strange=%s\n' "${{f##*/}}"; break ;; esac
+done
 [ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
 [ -n "$c" ] && for f in /proc/[0-9]*/comm; do
   read -r n 2>/dev/null <"$f" || continue
@@ -392,9 +421,9 @@ fi
 
 
 def _otherwise(pipes: FileStat | None) -> str:
-    """Owner and mode of the pipe folder, where they keep clients of other users away."""
+    """The pipe folder: owner and mode, where they keep clients of other users away."""
     if pipes is None or pipes.kind != "dir" or (pipes.uid == 0 and pipes.mode & 0o555 == 0o555):
-        return ""
+        return OPEN
     return f"owner {pipes.uid}:{pipes.gid}, mode {pipes.mode:04o}"
 
 

@@ -5,8 +5,25 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from gpustate.model.asks import Answer, Ask
+
+
+def _not_of_its_own(name: str) -> str:
+    if name in ("runc", "crun", "kata", "youki", "runsc"):
+        raise ValueError(
+            f"{name} is the name of another runtime; name NVIDIA's otherwise, such as nvidia"
+        )
+    return name
+
+
+#: What a container runtime calls NVIDIA's runtime.
+HandlerName = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"), AfterValidator(_not_of_its_own)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +63,4 @@ def lacking(
     return None
 
 
-__all__ = ["AskMissing", "lacking"]
+__all__ = ["AskMissing", "HandlerName", "lacking"]

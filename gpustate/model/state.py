@@ -25,6 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from gpustate.model import where
 from gpustate.model.change import Change, Disruption, Plan
 from gpustate.model.encode import differing, plain
+from gpustate.model.facts import NodeFacts
 from gpustate.model.node import Node
 from gpustate.model.step import Step
 
@@ -53,6 +54,8 @@ class State(BaseModel, Generic[Seen]):
         worst: the most a plan that is not known yet may cost.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         proof: this state only proves; its failure is a validation failure (exit code 3).
+        carries: states that need this one are nothing without it, so a policy that takes it away and
+            keeps one of them is refused. A repository carries nothing: what came from it stays.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
@@ -75,6 +78,7 @@ class State(BaseModel, Generic[Seen]):
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = None
     proof: ClassVar[bool] = False
+    carries: ClassVar[bool] = False
 
     ensure: Literal["present", "absent"] = "present"
     only: OnlyWhere | None = None
@@ -91,6 +95,24 @@ class State(BaseModel, Generic[Seen]):
         A change is refused where one is missing and its state is not applied.
         """
         return {}
+
+    def refers(self, seen: Seen) -> bool:
+        """MAY: what is written on this node refers to :attr:`uses`, so that it is refused without a change too."""
+        return False
+
+    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        """MAY: say why this state cannot hold beside others of the policy, and the next move.
+
+        Asked before the first change, also while the node does not tell yet. Not asked of what is taken away.
+
+        Args:
+            others: every state that applies to the node, by name; this one and absent ones among them.
+            facts: what is known of the node without a driver.
+        """
+        for name in self.needs:
+            if name in others and others[name].absent and others[name].carries:
+                return f"it needs {name}, which the policy takes away: take {self.name} away too, or keep {name}"
+        return None
 
     @abstractmethod
     def probe(self, node: Node) -> Seen:

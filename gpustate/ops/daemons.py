@@ -104,7 +104,11 @@ class Daemon:
                 'if [ -s "$w/dump" ]; then',
                 '  others <"$w/dump" | sort >"$w/others.before"; others <"$w/after" | sort >"$w/others.after"',
                 '  if ! cmp -s "$w/others.before" "$w/others.after"; then',
-                '    m=$(comm -3 "$w/others.before" "$w/others.after" 2>/dev/null | head -n 3)',
+                '    m=$(comm -3 "$w/others.before" "$w/others.after" 2>/dev/null | head -n 3 | tr -s '
+                "'\\t\\n'"
+                " "
+                "'  '"
+                ")",
                 f'    {give_up} "the new configuration would change more than the handler: $m"',
                 "  fi",
                 "fi",
@@ -200,6 +204,23 @@ def stopped(found: Service, restart: str) -> bool:
         return False
     enabled = found.enabled in ("enabled", "enabled-runtime")
     return found.enabled == "masked" or (found.active in ("inactive", "failed") and enabled)
+
+
+#: ``UnitFileState`` of a service that systemd does not know.
+NOT_FOUND = "not-found"
+
+
+def no_service(found: Service, unit: str, usual: str) -> str | None:
+    """Refuse a service that a policy names and systemd does not know, where the daemon is installed.
+
+    Args:
+        found: what is there.
+        unit: as the policy has it.
+        usual: what it is called where the policy does not say; a daemon may do without that one.
+    """
+    if unit == usual or not found.program or found.enabled != NOT_FOUND:
+        return None
+    return f"there is no {unit} here: name the service of {found.program} with unit"
 
 
 def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:
@@ -350,6 +371,12 @@ class Rows:
         """The value of the last row of a key; empty where there is none."""
         return self.keys.get(key, ("",))[-1]
 
+    @property
+    def service(self) -> tuple[str, str]:
+        """``ActiveState``, empty where no unit is loaded, and ``UnitFileState``, ``not-found`` where there is none."""
+        active = self.last("active") if "unit" in self.keys else ""
+        return active, NOT_FOUND if "no_unit" in self.keys else self.last("enabled")
+
     def pairs(self, key: str) -> dict[str, str]:
         """The rows of a key, their first word to the rest."""
         split = (row.partition(" ") for row in self.keys.get(key, ()))
@@ -438,7 +465,8 @@ x=; t=; m=
 if [ -d /run/systemd/system ]; then
   while IFS= read -r l; do
     case $l in
-      LoadState=*) [ "$l" = LoadState=loaded ] && echo unit=1 ;;
+      LoadState=loaded) echo unit=1 ;;
+      LoadState=not-found) echo no_unit=1 ;;
       UnitFileState=*) echo "enabled=${l#*=}" ;;
       ActiveState=*) echo "active=${l#*=}" ;;
       MainPID=[1-9]*) m=${l#*=} ;;

@@ -7,7 +7,7 @@ console), or not run because another failed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -71,11 +71,11 @@ def make(
     """
     results: dict[str, StateResult] = {}
     edges = _edges(states)
-    coming = {s.name for s in states if not s.absent and applicable(s, look.view) is None}
+    here = {s.name: s for s in states if applicable(s, look.view) is None}
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
-            standing = _one(state, look, results, _first(state.name, edges), coming)
+            standing = _one(state, look, results, _first(state.name, edges), here)
         results[state.name] = standing
     return results
 
@@ -121,12 +121,18 @@ def _one(
     look: Look,
     results: Mapping[str, StateResult],
     first: tuple[str, ...],
-    coming: Collection[str],
+    here: Mapping[str, AnyState],
 ) -> StateResult:
     name = state.name
     reason = applicable(state, look.view)
     if reason is not None:
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
+    try:
+        contradiction = None if state.absent else state.against(here, look.view.facts)
+    except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
+        return StateResult(name, Outcome.FAILED, reason=_mistake(error), proof=state.proof)
+    if contradiction is not None:
+        return StateResult(name, Outcome.REFUSED, reason=contradiction, proof=state.proof)
     failed = [n for n in first if n in results and results[n].outcome in _FAILED]
     if failed:
         because = results[failed[0]]
@@ -153,17 +159,16 @@ def _one(
         plan = state.plan(seen)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
-        if plan and not (refusal or plan.refusal or state.absent):
-            refusal = lacking(state.uses, look.missing, coming)
-            if look.masked and refusal is None:
+        if not (refusal or plan.refusal or state.absent):
+            if plan or state.refers(seen):
+                coming = [one.name for one in here.values() if not one.absent]
+                refusal = lacking(state.uses, look.missing, coming)
+            if plan and look.masked and refusal is None:
                 refusal = in_the_way(state.apply(seen, plan), look.masked)
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
-        reason = (
-            f"its plan failed ({type(error).__name__}: {error}); this is a mistake in the state"
-        )
-        return StateResult(name, Outcome.FAILED, reason=reason, proof=state.proof)
+        return StateResult(name, Outcome.FAILED, reason=_mistake(error), proof=state.proof)
     refusal = refusal or plan.refusal
     if refusal is not None:
         return StateResult(name, Outcome.REFUSED, plan, reason=refusal, proof=state.proof)
@@ -173,6 +178,10 @@ def _one(
     if plan and look.view.facts.image and left_to_first_boot(state, seen, plan):
         outcome = Outcome.FIRST_BOOT
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+
+
+def _mistake(error: Exception) -> str:
+    return f"its plan failed ({type(error).__name__}: {error}); this is a mistake in the state"
 
 
 def left_to_first_boot(state: AnyState, seen: object, plan: Plan) -> bool:

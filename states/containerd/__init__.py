@@ -33,11 +33,13 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
+from gpustate.model.programs import HandlerName
 from gpustate.ops.daemons import (
     RUNNING,
     RUNTIME,
     and_kept,
     digest,
+    no_service,
     or_refusal,
     plain_files,
     require,
@@ -62,6 +64,7 @@ from gpustate.text.containerd import (
     plan_removal,
 )
 
+UNIT = "containerd.service"
 _ABSOLUTE = r"^/[A-Za-z0-9_./+@:-]+$"
 _PATTERN = re.compile(r"/[A-Za-z0-9_./*?\[\]+@:-]+")
 _SECRET = re.compile(r"(?mi)^(\s*(?:password|auth|[a-z_-]*token|authorization)\s*=\s*).*$")
@@ -101,6 +104,7 @@ class Observed:
     problem: str = ""
     program: str = ""
     active: str = ""
+    enabled: str = ""
     started_with: str = ""
     owed: bool = False
 
@@ -142,19 +146,22 @@ class ContainerdHandler(State[Observed]):
         *("digest", "lacks", "read", "running", "version", "root_path"),
     )
 
-    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    handler: HandlerName = "nvidia"
     binary: Annotated[str, Field(pattern=_ABSOLUTE)] = RUNTIME
     default: bool = False
     enable_cdi: bool | None = True
     config_path: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
     drop_in_path: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
-    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "containerd.service"
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = UNIT
     socket: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
     restart: Literal["systemd", "none"] = "systemd"
 
     @property
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
+
+    def refers(self, seen: Observed) -> bool:
+        return bool(seen.program)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskContainerd(self.unit, self.drop_in_path))
@@ -189,6 +196,7 @@ class ContainerdHandler(State[Observed]):
             problem=problem,
             program=found.program,
             active=found.active,
+            enabled=found.enabled,
             started_with=found.started_with,
             owed=found.owed,
         )
@@ -271,6 +279,8 @@ class ContainerdHandler(State[Observed]):
         return replace(settled, digest=digest(files), files=files)
 
     def refuse(self, seen: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(seen, self.unit, UNIT)) is not None:
+            return unknown
         if self.config_path not in (None, seen.started_with):
             return (
                 f"{self.unit} reads {seen.started_with}, the policy says {self.config_path}: "

@@ -113,11 +113,12 @@ class AskContainerd(Ask[Found]):
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "containerd's files", ("file", "dump", "error"))
         rows.only_files()
+        active, enabled = rows.service
         return Found(
             program=rows.last("program"),
             version=rows.last("version"),
-            active=rows.last("active") if "unit" in rows.keys else "",
-            enabled=rows.last("enabled"),
+            active=active,
+            enabled=enabled,
             started_with=rows.last("root") or ROOT_PATH,
             files=rows.blobs["file"],
             originals=rows.originals,

@@ -30,12 +30,14 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
+from gpustate.model.programs import HandlerName
 from gpustate.ops.daemons import (
     RUNNING,
     RUNTIME,
     Daemon,
     and_kept,
     digest,
+    no_service,
     or_refusal,
     plain_files,
     require,
@@ -49,6 +51,7 @@ from gpustate.text import crio
 from gpustate.text.containerd import Edit, Handler
 from gpustate.text.toml_scan import parse
 
+UNIT = "crio.service"
 _NO_LOW_LEVEL = (
     "NVIDIA's runtime finds none of the runtimes it wraps on its PATH: set "
     "nvidia-container-runtime.runtimes in the config of container-toolkit, such as "
@@ -109,19 +112,22 @@ class CrioHandler(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "running", "version")
 
-    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    handler: HandlerName = "nvidia"
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     drop_in_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = (
         crio.DROP_IN_NAME
     )
-    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "crio.service"
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = UNIT
     socket: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = "/var/run/crio/crio.sock"
     restart: Literal["systemd", "none"] = "systemd"
 
     @property
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
+
+    def refers(self, seen: Observed) -> bool:
+        return bool(seen.found.program)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskCrio(self.unit, self.drop_in_name))
@@ -197,6 +203,8 @@ class CrioHandler(State[Observed]):
         return replace(settled, digest=digest(files), files=files)
 
     def refuse(self, seen: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
+            return unknown
         for path in (seen.found.main_path, seen.found.folder):
             if not path.startswith("/"):
                 return f"{self.unit} names {path!r}: write an absolute path there"

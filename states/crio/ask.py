@@ -83,11 +83,12 @@ class AskCrio(Ask[Found]):
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "CRI-O's files", ("file", "dump", "error"))
         rows.only_files()
+        active, enabled = rows.service
         return Found(
             program=rows.last("program"),
             version=rows.last("version"),
-            active=rows.last("active") if "unit" in rows.keys else "",
-            enabled=rows.last("enabled"),
+            active=active,
+            enabled=enabled,
             main_path=rows.last("main") or MAIN_PATH,
             folder=rows.last("folder") or FOLDER,
             files=rows.blobs["file"],

@@ -31,11 +31,13 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
+from gpustate.model.programs import HandlerName
 from gpustate.ops.daemons import (
     RUNNING,
     RUNTIME,
     Daemon,
     and_kept,
+    no_service,
     or_refusal,
     plain_files,
     require,
@@ -48,6 +50,7 @@ from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
 
+UNIT = "docker.service"
 _SECRET = re.compile(r'(?i)("[^"]*(?:password|secret|token|proxy)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"')
 
 
@@ -106,16 +109,19 @@ class DockerRuntime(State[Observed]):
     # The file may have passwords of proxies in it, so a saved plan has its digest.
     stable: ClassVar[tuple[str, ...] | None] = ("digest", "read", "running", "version")
 
-    handler: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "nvidia"
+    handler: HandlerName = "nvidia"
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
     enable_cdi: bool | None = None
-    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = "docker.service"
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = UNIT
     restart: Literal["systemd", "none"] = "systemd"
 
     @property
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
+
+    def refers(self, seen: Observed) -> bool:
+        return bool(seen.found.program)
 
     def probe(self, node: Node) -> Observed:
         found = node.ask(AskDocker(self.unit))
@@ -253,6 +259,8 @@ class DockerRuntime(State[Observed]):
         return tuple(sorted(stays | (gained - given_back if seen.ours else gained)))
 
     def refuse(self, seen: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
+            return unknown
         if not seen.found.config_path.startswith("/"):
             return f"{self.unit} names its file {seen.found.config_path!r}: write an absolute path there"
         try:

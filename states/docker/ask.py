@@ -93,14 +93,15 @@ class AskDocker(Ask[Found]):
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "docker's files", ("file",))
         rows.only_files()
+        active, enabled = rows.service
         path = rows.last("config") or CONFIG_PATH
         says = rows.last("info").split()
         cdi = rows.last("cdi")
         return Found(
             program=rows.last("program"),
             version=rows.last("version"),
-            active=rows.last("active") if "unit" in rows.keys else "",
-            enabled=rows.last("enabled"),
+            active=active,
+            enabled=enabled,
             arguments=rows.keys.get("arg", ()),
             config_path=path,
             text=rows.blobs["file"].get(path),

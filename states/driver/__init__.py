@@ -76,6 +76,7 @@ class DriverInstalled(DriverParameters):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
+    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",
         "held",

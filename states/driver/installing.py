@@ -35,8 +35,13 @@ class Installation:
     @property
     def installs(self) -> bool:
         # What the installer leaves behind may be what the packages had put there.
-        return bool(self.fields & {"packages", "missing", "installer"}) or (
-            "library" in self.fields and not repairs.explain(self.seen.library, self.seen.damaged)
+        return (
+            bool(self.fields & {"packages", "missing", "installer"})
+            or ("built" in self.fields and not self.dkms)
+            or (
+                "library" in self.fields
+                and not repairs.explain(self.seen.library, self.seen.damaged)
+            )
         )
 
     @property

@@ -29,7 +29,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved
 from gpustate.mig import config as configs
@@ -61,10 +61,14 @@ def _read(text: str, path: str) -> ConfigFile:
     return configs.read(text, path)
 
 
+def _config(config: str, path: str | None, text: str | None) -> Config:
+    file = _builtin() if path is None or text is None else _read(text, path)
+    return file.config(config)
+
+
 @lru_cache(maxsize=64)
 def _planner(config: str, path: str | None, text: str | None, clients: tuple[str, ...]) -> Planner:
-    file = _builtin() if path is None or text is None else _read(text, path)
-    return Planner(file.config(config), clients)
+    return Planner(_config(config, path, text), clients)
 
 
 class MigLayoutApplied(State[Observed]):
@@ -146,6 +150,15 @@ class MigLayoutApplied(State[Observed]):
     def _question(self) -> tuple[str, str | None, str | None, tuple[str, ...]]:
         text = self.contents.get(self.file) if self.file is not None else None
         return self.config, self.file, text, scripts.known_clients(self.clients, resets=False)
+
+    def divides(self, facts: NodeFacts) -> str | None:
+        """Address of the first GPU that gets MIG mode; ``None`` where none does. Filters by board match none."""
+        config = _config(*self._question()[:3])
+        for index, gpu in enumerate(facts.gpus):
+            entry = config.entry_for(index, gpu.device_id)
+            if gpu.mig_capable and entry is not None and entry.enabled:
+                return gpu.address
+        return None
 
     # --- looking -------------------------------------------------------------------------
 

@@ -28,14 +28,14 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Node, Plan, ProbeError, State, Step, diff, ops
+from gpustate import Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
 from gpustate.model import chain, chain_seen
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
@@ -254,6 +254,11 @@ class Validated(State[Observed]):
             state_folder=_folder(one.get("state", "/var/lib/gpustate")),
             image=not facts.systemd,
         )
+
+    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        if "driver" in others and others["driver"].absent:
+            return "it proves the driver, which the policy takes away: take validator away too, or keep driver"
+        return None
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:

@@ -292,3 +292,61 @@ def test_what_a_person_has_to_put_right_is_refused_before_what_it_looks_behind_h
     results = make.make(states, there)
     assert outcomes(results) == {"a": "would change", "b": "refused", "c": "known after"}
     assert results["b"].reason == "move it"
+
+
+class Refers(Uses):
+    """As ``Uses``, and it says that its file names the program."""
+
+    name: ClassVar[str] = "refers"
+
+    def refers(self, seen: Seen) -> bool:
+        return seen.text is not None
+
+
+def test_what_refers_to_a_program_that_is_gone_is_refused_although_nothing_would_change() -> None:
+    there = look(refers="x", brings="y")
+    assert outcomes(make.make([Refers()], there)) == {"refers": "unchanged"}
+    there.missing = frozenset(("/usr/bin/program",))
+    assert outcomes(make.make([Refers()], there)) == {"refers": "refused"}
+    brings = file_state("brings")()
+    assert outcomes(make.make([brings, Refers()], there))["refers"] == "unchanged"
+    there = look(refers=None)
+    there.missing = frozenset(("/usr/bin/program",))
+    assert outcomes(make.make([Refers(ensure="absent")], there)) == {"refers": "unchanged"}
+
+
+class Base(FileState):
+    """Others are nothing without it."""
+
+    name: ClassVar[str] = "base"
+    carries: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(
+    ("base", "top", "outcome"),
+    [
+        (Base(ensure="absent"), {}, "refused"),
+        (Base(ensure="absent"), {"ensure": "absent"}, "would change"),
+        (Base(), {}, "would change"),
+        (Base(ensure="absent", only=where.group("other")), {}, "would change"),
+        (file_state("base")(ensure="absent"), {}, "would change"),
+    ],
+)
+def test_a_policy_that_takes_away_what_carries_another_is_refused_before_it_starts(
+    base: AnyState, top: dict[str, Any], outcome: str
+) -> None:
+    state = file_state("top", needs=("base",))(text="y", **top)
+    result = make.make([base, state], look(base="x", top="z"))["top"]
+    assert result.outcome.value == outcome
+    told = "it needs base, which the policy takes away: take top away too, or keep base"
+    assert result.reason == (told if outcome == "refused" else "")
+
+
+def test_a_contradiction_is_told_also_of_what_is_not_known_yet() -> None:
+    states = [
+        Base(ensure="absent"),
+        one("first"),
+        file_state("top", needs=("base",), known_after=("first",))(),
+    ]
+    results = make.make(states, look(base="x", first="y", top="z"))
+    assert outcomes(results)["top"] == "refused"

@@ -191,6 +191,15 @@ def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
     assert not plan_of(idle)
 
 
+def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_it() -> None:
+    node = Node({PATH: SITE}, active="", enabled="not-found")
+    state = DockerRuntime(unit="dockr.service")
+    assert state.refuse(state.probe(node)) == (
+        "there is no dockr.service here: name the service of /usr/sbin/dockerd with unit"
+    )
+    assert plan_of(node), "a daemon that somebody starts by hand has no docker.service"
+
+
 @pytest.mark.parametrize(
     ("text", "facts", "reason"),
     [
@@ -224,6 +233,7 @@ def test_passwords_are_shown_in_no_plan() -> None:
     "parameters",
     [
         {"handler": "Nvidia"},
+        {"handler": "runc"},
         {"binary": "x"},
         {"unit": "docker"},
         {"restart": "signal"},

@@ -11,6 +11,7 @@ from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.errors import RefusedError
 from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -196,6 +197,38 @@ def test_a_file_where_a_folder_belongs_is_refused() -> None:
     row = "/var/log/nvidia-mps/.gpustate|/var/log/nvidia-mps|folder|a file"
     with pytest.raises(RefusedError, match="/var/log/nvidia-mps is a file, and a folder belongs"):
         MpsRunning().probe(node(World(odd=row)))
+
+
+def test_a_folder_of_somebody_else_is_refused_and_one_that_a_newer_daemon_filled_is_not() -> None:
+    world = World(strange="passwd")
+    fake = node(world)
+    state = MpsRunning(pipe_folder="/etc")
+    assert state.refuse(state.probe(fake)) == (
+        "/etc holds passwd, which no MPS daemon has made: name a folder of MPS's own with pipe_folder"
+    )
+    fake.files[UNIT_PATH] = "[Service]\n"
+    assert state.refuse(state.probe(fake)) is None
+
+
+@pytest.mark.parametrize(
+    ("mig", "parameters", "device", "refused"),
+    [
+        ({"config": "all-balanced"}, {}, "2330", True),
+        ({"config": "all-disabled"}, {}, "2330", False),
+        ({"config": "all-balanced"}, {"gpus": [UUIDS[0]]}, "2330", False),
+        ({"config": "all-balanced"}, {}, "26b9", False),
+        ({"config": "all-enabled"}, {}, "20b2", True),
+        ({"config": "all-balanced", "ensure": "absent"}, {}, "2330", False),
+    ],
+)
+def test_it_is_refused_beside_a_division_of_the_gpus_before_that_begins(
+    mig: dict[str, Any], parameters: dict[str, Any], device: str, refused: bool
+) -> None:
+    facts = NodeFacts(pci=(PciGpu("0000:1b:00.0", device, "030200", None),))
+    others: dict[str, Any] = {"mig": MigLayoutApplied(**mig)}
+    told = MpsRunning(**parameters).against(others, facts)
+    assert (told is not None) is refused
+    assert not refused or "gives the GPU 0000:1b:00.0 MIG mode" in str(told)
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,18 @@ def test_built_modules_are_taken_only_when_every_kernel_has_them() -> None:
     assert not [s for s in state.apply(seen, state.plan(seen)) if s.label.startswith("build")]
 
 
+def test_a_built_module_whose_file_is_gone_is_brought_back_by_its_package() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    precompiled(node, EL9)
+    state = DriverInstalled()
+    first = state.probe(node)
+    node.installed = dict(state.desired(first).packages)
+    seen = state.probe(node)
+    assert seen.built == {EL9: None}
+    (step,) = [s for s in state.apply(seen, state.plan(seen)) if s.label.startswith("install the")]
+    assert "AGAIN=1" in step.script()
+
+
 def test_built_modules_that_are_asked_for_and_lack_a_kernel_are_a_refusal_that_names_it() -> None:
     node = stocked("rocky", "9.6", EL9)
     state = DriverInstalled(precompiled=True)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gpustate import Disruption, NodeFacts, Plan, ProbeError, ops
 from gpustate.model import chain
 from gpustate.model.gpu_facts import Gpu, MigDevice, NvmlFacts
+from gpustate.states.driver import DriverInstalled
 from gpustate.states.validator import UNIT_LINK, UNIT_PATH, Validated
 from gpustate.testing import FakeNode
 
@@ -311,3 +312,10 @@ def test_a_proof_with_a_value_of_another_type_proves_nothing(
     assert old in proven.files[path]
     proven.files[path] = proven.files[path].replace(old, new)
     assert Validated().probe(proven).proof == "none"
+
+
+def test_it_is_refused_where_the_policy_takes_the_driver_away() -> None:
+    told = Validated().against({"driver": DriverInstalled(ensure="absent")}, NodeFacts())
+    assert told is not None
+    assert "take validator away too" in told
+    assert Validated().against({"driver": DriverInstalled()}, NodeFacts()) is None
