@@ -146,7 +146,7 @@ put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on stan
   fi
   [ "$3" = - ] || chown "$3" "$t"
   [ "$2" = - ] || chmod "$2" "$t"
-  sync "$t" && mv -fT "$t" "$1" && sync "$d" || { rm -f "$t"; fail "$1 could not be replaced"; }
+  sync "$t" && e=$(mv -fT "$t" "$1" 2>&1) && sync "$d" || { rm -f "$t"; fail "$1 cannot be replaced: ${e##*: }$(lsattr -d "$1" 2>/dev/null | sed -n 's/^[^ ]*i.*/; it is immutable: chattr -i, or leave it to its owner/p')"; }
   if command -v restorecon >/dev/null 2>&1 && hash_of "$1" && [ ! -e "$R/pre/$H" ]; then restorecon "$1" || :; fi
   effect wrote
 }

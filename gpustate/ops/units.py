@@ -118,7 +118,11 @@ class DisableUnit(Step):
         unit = _q(self.unit)
         return (
             # Without systemd at work (an image), units cannot be shown, but their state can be told.
-            f"if systemctl cat {unit} >/dev/null 2>&1 && s=$(systemctl is-enabled {unit} 2>/dev/null; :) && "
+            f"s=$(systemctl is-enabled {unit} 2>/dev/null || :)\n"
+            f"case $s in masked*) for f in /etc/systemd/system/*.wants/{unit} /etc/systemd/system/*.requires/{unit}; do\n"
+            # systemctl disables no unit that is masked, and the link would lead to nothing once it is gone.
+            f'  [ ! -L "$f" ] || rm -f "$f"\ndone; systemctl stop {unit} 2>/dev/null || : ;; esac\n'
+            f"if systemctl cat {unit} >/dev/null 2>&1 && "
             '[ -n "$s" ] && [ "$s" != not-found ]; then\n'
             f"  systemctl --no-reload disable --now {unit}\nfi\n"
             f"systemctl reset-failed {unit} 2>/dev/null || :\neffect disabled"
