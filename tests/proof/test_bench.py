@@ -109,9 +109,8 @@ def test_the_wall_is_near_the_floor(trip: str, nodes: int, most: float) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("trip", ["0", "0.05"])
-def test_pyinfra_takes_nine_times_as_long(trip: str) -> None:
-    costs = bench("--n", "50", "--rtt", trip, "--rounds", "1", "--only", "gpustate,pyinfra")
+def test_pyinfra_takes_nine_times_as_long() -> None:
+    costs = bench("--n", "50", "--rtt", "0", "--rounds", "1", "--only", "gpustate,pyinfra")
     walls = {name: cost["wall_s"] for (name, *_), cost in costs.items()}
     assert walls["pyinfra"] >= 9 * walls["gpustate"], walls
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import killpoints
+import nodedisk
 import pytest
 import shares
 from killcampaign import Campaign, told
@@ -133,6 +134,7 @@ def killed(
     policy = tmp_path_factory.mktemp("kill") / "policy.py"
     policy.write_text(POLICY)
     folder = lab.directory / "kill"  # goes with the lab; /tmp may be small
+    nodedisk.in_memory(folder)
     made = {
         image: Campaign(
             lab.name, [n for n, i in zip(names, images, strict=True) if i == image], policy, folder

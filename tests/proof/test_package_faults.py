@@ -1,7 +1,7 @@
 """Faults of packages, repositories and disks, on Debian 12 and 13: refused before any change, put back,
 or repaired; and the set of packages is never half of one version and half of another.
 
-Every fault that is registered runs: a node stands at one version, the policy wants another, the fault is
+Faults take turns with the commit, every kind of them on both systems: a node stands at one version, the policy wants another, the fault is
 on. The apply must end as the fault says, with one line that names the node's trouble and the next move;
 with the fault off, one apply converges and the next has nothing to do. Looked at with dpkg and sha256sum.
 
@@ -71,6 +71,8 @@ class Point:
         return sets[0 if list(FAULTS).index(self.fault) % 3 == 0 else -1]
 
 
+#: So many of a hundred are carried out at once, another share with every commit.
+AT_ONCE = 32
 POINTS = [Point(name, image) for name in FAULTS for image in IMAGES]
 
 
@@ -198,16 +200,10 @@ def stand(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]
 
 
 def chosen() -> list[Point]:
-    """Without ``--proof`` one of each group and a few; with it every fault, and every group on both images."""
+    """Without ``--proof`` one of each group and a few; with it every group on both images, and faults by turns."""
     if not everything():
         return share("package faults", POINTS, most=8, kind=lambda point: FAULTS[point.fault].group)
-    faults = share(
-        "package faults, each", POINTS, most=0, kind=lambda point: point.fault, always=True
-    )
-    seen = set(map(_group, faults))
-    unseen = [point for point in POINTS if _group(point) not in seen]
-    groups = share("package faults, groups", unseen, most=0, kind=_group, always=True)
-    return [point for point in POINTS if point in groups or point in faults]
+    return share("package faults", POINTS, most=AT_ONCE, kind=_group, always=True)
 
 
 def _group(point: Point) -> tuple[str, str]:

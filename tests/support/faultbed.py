@@ -109,6 +109,11 @@ class Verdict:
     took_s: float = 0.0
     wrong: list[str] = field(default_factory=list[str])
 
+    @property
+    def impatient(self) -> bool:
+        """It gave up a connection that it had better sat out."""
+        return self.point.kind in PATIENT and self.connections > 1
+
 
 class Bed:
     """Nodes, their sshd, the relay, and an inventory of them.
@@ -503,7 +508,7 @@ def _judge_broken(bed: Bed, name: str, verdict: Verdict, ended: Ended) -> None:
     verdict.wrong += bed.torn(name)
     if verdict.fired and row["status"] not in allowed(verdict.point):
         verdict.wrong.append(f"it ended {row['status']}: {verdict.reason}")
-    if verdict.point.kind in PATIENT and verdict.connections > 1:
+    if verdict.impatient:
         verdict.wrong.append(f"it made {verdict.connections} connections where one was enough")
     if row["status"] != "ok" and (not verdict.reason or "\n" in verdict.reason):
         verdict.wrong.append(f"it does not say in a line why it ended so: {verdict.reason!r}")
