@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.ops.daemons import read_rows
+from gpustate.ops.daemon_seen import read_rows
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text.numbers import hexadecimal
 

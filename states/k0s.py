@@ -28,7 +28,8 @@ from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, op
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import shown
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemons import BLOBS, RUNTIME, or_refusal, read_rows, require, runtime_from
+from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
+from gpustate.ops.daemons import RUNTIME, require, runtime_from
 from gpustate.text.containerd import Handler, effective, handler_problems
 from gpustate.text.containerd.marks import DROP_IN
 from gpustate.text.containerd.place import render_table

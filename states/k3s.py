@@ -28,7 +28,7 @@ from pydantic import Field
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import shown
-from gpustate.ops.daemons import or_refusal, read_rows
+from gpustate.ops.daemon_seen import or_refusal, read_rows
 from gpustate.text.numbers import whole
 from gpustate.text.toml_scan import parse
 

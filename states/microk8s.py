@@ -26,19 +26,8 @@ from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemons import (
-    BLOBS,
-    RUNNING,
-    RUNTIME,
-    Daemon,
-    or_refusal,
-    owed,
-    read_rows,
-    require,
-    runtime_from,
-    unit_command,
-    writes,
-)
+from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
+from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
 from gpustate.text.containerd import (
     Edit,
     Files,

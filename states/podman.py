@@ -29,7 +29,7 @@ from typing import ClassVar
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemons import BLOBS, read_rows
+from gpustate.ops.daemon_seen import BLOBS, read_rows
 from gpustate.text.toml_scan import parse
 
 #: In podman's order; the one below /run is OpenShift's.

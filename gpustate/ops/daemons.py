@@ -24,18 +24,12 @@ Sources:
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from gpustate.errors import ProbeError, RefusedError
-from gpustate.model.beforehand import ORIGINALS, shown
-from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.file_asks import ODD, refuse_odd
 from gpustate.model.step import Step
-from gpustate.ops.library import original_path
+from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
     ForgetOriginal,
     PutText,
@@ -45,8 +39,6 @@ from gpustate.ops.steps import (
     Run,
     StartUnit,
 )
-from gpustate.text.containerd import Edit
-from gpustate.text.numbers import whole
 
 _q, _words = shlex.quote, shlex.join
 
@@ -176,53 +168,6 @@ class RestartDaemon(RestartUnit):
         return "\n".join([*lines, RestartUnit.script(self)])
 
 
-#: States of a unit in which it has to read what changes: a reload or a restart on its way, and a service
-#: that systemd tries to start again and again, among them.
-RUNNING = ("active", "reloading", "activating", "failed")
-
-
-class Service(Protocol):
-    """What an ask has found of a daemon's program and unit."""
-
-    @property
-    def program(self) -> str: ...
-    @property
-    def active(self) -> str: ...
-    @property
-    def enabled(self) -> str: ...
-
-
-def stopped(found: Service, restart: str) -> bool:
-    """A service that is meant to run and does not; one that nobody has enabled is not missed.
-
-    Args:
-        found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
-            it is to serve.
-        restart: the state's parameter; a service that is somebody else's to restart is theirs to start.
-    """
-    if restart != "systemd" or not found.program:
-        return False
-    enabled = found.enabled in ("enabled", "enabled-runtime")
-    return found.enabled == "masked" or (found.active in ("inactive", "failed") and enabled)
-
-
-#: ``UnitFileState`` of a service that systemd does not know.
-NOT_FOUND = "not-found"
-
-
-def no_service(found: Service, unit: str, usual: str) -> str | None:
-    """Refuse a service that a policy names and systemd does not know, where the daemon is installed.
-
-    Args:
-        found: what is there.
-        unit: as the policy has it.
-        usual: what it is called where the policy does not say; a daemon may do without that one.
-    """
-    if unit == usual or not found.program or found.enabled != NOT_FOUND:
-        return None
-    return f"there is no {unit} here: name the service of {found.program} with unit"
-
-
 def start(unit: str, active: str, *, changes: bool) -> Iterator[Step]:
     """Yield the step that starts a service that is :func:`stopped`, ahead of what has to be read.
 
@@ -249,11 +194,6 @@ def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None])
             yield PutText(path, text)
 
 
-def digest(files: Mapping[str, str]) -> str:
-    """Of paths and texts: what a saved plan has of files that may hold passwords."""
-    return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()[:16]
-
-
 #: NVIDIA's runtime as its packages install it.
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 
@@ -272,182 +212,6 @@ def require(binary: str) -> Run:
     )
 
 
-# --- what a probe asks of it ------------------------------------------------------------------
-
-
-def or_refusal(plan: Plan, reason: str | None) -> Plan:
-    """What a look after the steps finds: with nothing left to do, a refusal is what they did not solve."""
-    if reason is None or plan:
-        return plan
-    return Plan((Change("problem", reason, "", Disruption.NONE),))
-
-
-def plain_files(edit: Edit, links: Mapping[str, str]) -> Edit:
-    """The edit, where it writes plain files.
-
-    Raises:
-        RefusedError: one of them is a symbolic link.
-    """
-    for path in edit.files:
-        if path in links:
-            raise RefusedError(
-                f"{path} is a symbolic link to {links[path]}: managed by something else",
-                fix="replace it by a plain file or leave it to its owner",
-            )
-    return edit
-
-
-def and_kept(problem: str, originals: Mapping[str, str | None]) -> str:
-    """Say of a file that a problem names where its bytes are kept from before gpustate."""
-    path = max((path for path in originals if path in problem), key=len, default="")
-    if not path:
-        return problem
-    if originals[path] is None:
-        return f"{problem} (before gpustate there was no {path})"
-    return f"{problem} (as it was before gpustate it is kept: {original_path(path)})"
-
-
-def owed(name: str) -> str:
-    """What a daemon ran with before a change it has yet to read; on tmpfs, because a boot reads it."""
-    return f"/run/gpustate/{name}"
-
-
-def served(name: str) -> str:
-    """The note that gpustate has had this node's daemon read the handler; below ``$G``."""
-    return f"{name}.served"
-
-
-def unit_command(unit: str) -> str:
-    """Sh that prints ``unit=1``, ``active=`` and ``enabled=`` and sets ``x``, the unit's command line, and ``t``.
-
-    ``t`` is the second in which the service started, empty when it does not run; ``m`` its process.
-    In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
-    """
-    return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
-
-
-#: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
-#: which does so with kept originals.
-BLOBS = (
-    ODD
-    + r"""
-bf=; blob() {
-  printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
-"; [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
-}
-told() {
-  [ -n "$bf" ] || return 0
-  bi=$IFS; IFS='
-'; set -f; set -- $bf; set +f; IFS=$bi; bf=
-  echo contents=; stat -L -c %s -- "$@"; cat -- "$@"; echo
-}
-known() { # patterns of paths: the bytes they had before gpustate first touched them
-  bk=@ORIGINALS@; bi=$IFS; IFS='
-'; set -f
-  for k in $bk; do
-    f=${k#*|}; k=${k%%|*}
-    for c in "$@"; do
-      case $f in $c) if [ -e "$k" ]; then blob original "$f" "$k"; else echo "missing=$f"; fi; break ;; esac
-    done
-  done
-  IFS=$bi; set +f
-}
-""".replace("@ORIGINALS@", ORIGINALS)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What an ask printed: rows of ``key=value``, and whole files.
-
-    A file stands behind its row ``kind=SIZE PATH``. Those that ``told`` printed have rows ``several=KIND PATH``, and
-    stand, after a line with the size of each, all behind ``contents=``.
-    """
-
-    keys: Mapping[str, tuple[str, ...]]
-    blobs: Mapping[str, Mapping[str, str]]
-
-    def last(self, key: str) -> str:
-        """The value of the last row of a key; empty where there is none."""
-        return self.keys.get(key, ("",))[-1]
-
-    @property
-    def service(self) -> tuple[str, str]:
-        """``ActiveState``, empty where no unit is loaded, and ``UnitFileState``, ``not-found`` where there is none."""
-        active = self.last("active") if "unit" in self.keys else ""
-        return active, NOT_FOUND if "no_unit" in self.keys else self.last("enabled")
-
-    def pairs(self, key: str) -> dict[str, str]:
-        """The rows of a key, their first word to the rest."""
-        split = (row.partition(" ") for row in self.keys.get(key, ()))
-        return {word: rest for word, _, rest in split}
-
-    def only_files(self) -> None:
-        """Refuse what ``odd`` has found.
-
-        Raises:
-            RefusedError: something else is where a file belongs that is read or written here.
-        """
-        for row in self.keys.get("odd", ()):
-            refuse_odd(row)
-
-    @property
-    def links(self) -> dict[str, str]:
-        """Files that are symbolic links, to what they lead to."""
-        rows = (row.rpartition("|") for row in self.keys.get("link", ()))
-        return {path: target for path, _, target in rows}
-
-    @property
-    def originals(self) -> dict[str, str | None]:
-        """Path to text as it was before gpustate; ``None`` for a file that was not there."""
-        return {**dict.fromkeys(self.keys.get("missing", ())), **self.blobs["original"]}
-
-
-def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
-    """Read the answer of an ask.
-
-    Args:
-        out: what it printed.
-        what: whose files they are, for the message.
-        kinds: the rows that files follow.
-
-    Raises:
-        ProbeError: a file is shorter than its row says.
-    """
-    keys: dict[str, list[str]] = {}
-    blobs: dict[str, dict[str, str]] = {kind: {} for kind in (*kinds, "original")}
-    waiting: list[tuple[str, str]] = []
-    rest = out
-    while rest:
-        row, _, rest = rest.partition(b"\n")
-        key, _, value = row.decode("utf-8", "replace").partition("=")
-        if key in blobs:
-            size, _, path = value.partition(" ")
-            these, sizes = [(key, path)], [size.encode()]
-        elif key == "contents":
-            *sizes, rest = rest.split(b"\n", len(waiting))
-            these, waiting = waiting, []
-        else:
-            if key == "several":
-                kind, _, path = value.partition(" ")
-                waiting.append((kind, path))
-            else:
-                keys.setdefault(key, []).append(value)
-            continue
-        for (kind, path), told in zip(these, sizes, strict=False):
-            length = whole(told.decode("ascii", "replace"))
-            if length is None or length > len(rest) or kind not in blobs:
-                raise ProbeError(f"the listing of {what} is torn at {path[:80]!r}")
-            blobs[kind][path] = rest[:length].decode("utf-8", "replace")
-            rest = rest[length:]
-        if len(sizes) != len(these) or rest[:1] not in (b"", b"\n"):
-            raise ProbeError(f"the listing of {what} is torn: a file changed while it was read")
-        rest = rest[1:]
-    if waiting:
-        raise ProbeError(f"the listing of {what} is torn at {waiting[0][1][:80]!r}")
-    return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -459,32 +223,6 @@ def _forget(name: str) -> str:
         f'if [ -e {folder} ]; then rmdir "$(cat {folder})" 2>/dev/null || :; rm -f {folder}; fi'
     )
 
-
-_UNIT_COMMAND = r"""
-x=; t=; m=
-if [ -d /run/systemd/system ]; then
-  while IFS= read -r l; do
-    case $l in
-      LoadState=loaded) echo unit=1 ;;
-      LoadState=not-found) echo no_unit=1 ;;
-      UnitFileState=*) echo "enabled=${l#*=}" ;;
-      ActiveState=*) echo "active=${l#*=}" ;;
-      MainPID=[1-9]*) m=${l#*=} ;;
-      ExecMainStartTimestamp=?*) t=$(date -d "${l#*=}" +%s) ;;
-      ExecStart=*) l=${l#*argv\[\]=}; x=${l%% ; *} ;;
-    esac
-  done <<END
-@SHOWN@
-END
-elif [ -n "${GPUSTATE_IMAGE-}" ]; then
-  for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \
-    /lib/systemd/system/@UNIT@.d/*.conf /usr/lib/systemd/system/@UNIT@.d/*.conf /etc/systemd/system/@UNIT@.d/*.conf; do
-    [ -f "$f" ] || continue
-    while IFS= read -r l; do case $l in ExecStart=?*) x=${l#*=} ;; esac; done <"$f"
-  done
-  while :; do case $x in [-@:+!]*) x=${x#?} ;; *) break ;; esac; done
-fi
-"""
 
 _REMEMBER = r"""
 mkdir -p -m 0700 "$w" "$R/pre"

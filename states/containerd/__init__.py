@@ -34,20 +34,16 @@ from pydantic import Field
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemons import (
+from gpustate.ops.daemon_seen import (
     RUNNING,
-    RUNTIME,
     and_kept,
     digest,
     no_service,
     or_refusal,
     plain_files,
-    require,
-    runtime_from,
-    start,
     stopped,
-    writes,
 )
+from gpustate.ops.daemons import RUNTIME, require, runtime_from, start, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
 from gpustate.text import toml_scan
@@ -245,18 +241,19 @@ class ContainerdHandler(State[Observed]):
         return not any(self.handler in files.get(path, "") for path in found.newer)
 
     def _edit(self, seen: Observed) -> Edit:
+        return plain_files(self._edited(seen), seen.links)
+
+    def _edited(self, seen: Observed) -> Edit:
         files = self._files(seen.files, seen.root_path)
         if self.absent:
-            edit = plan_removal(files, self._wanted(), originals=seen.originals)
-            return plain_files(edit, seen.links)
+            return plan_removal(files, self._wanted(), originals=seen.originals)
         if not seen.program:
             return Edit({}, ("containerd is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        edit = plan_edit(
+        return plan_edit(
             files, self._wanted(), containerd_version=seen.version, dump_text=seen.dump
         )
-        return plain_files(edit, seen.links)
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.active in RUNNING or not seen.running

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import KEPT
-from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
+from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
 
 

@@ -31,21 +31,16 @@ from pydantic import Field
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemons import (
+from gpustate.ops.daemon_seen import (
     RUNNING,
-    RUNTIME,
-    Daemon,
     and_kept,
     digest,
     no_service,
     or_refusal,
     plain_files,
-    require,
-    runtime_from,
-    start,
     stopped,
-    writes,
 )
+from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
 from gpustate.states.crio.ask import AskCrio, Found, low_level_function
 from gpustate.text import crio
 from gpustate.text.containerd import Edit, Handler
@@ -175,16 +170,17 @@ class CrioHandler(State[Observed]):
         return not any(self.handler in found.files.get(path, "") for path in found.newer)
 
     def _edit(self, seen: Observed) -> Edit:
+        return plain_files(self._edited(seen), seen.found.links)
+
+    def _edited(self, seen: Observed) -> Edit:
         files = self._files(seen.found)
         if self.absent:
-            edit = crio.plan_removal(files, self._handler())
-            return plain_files(edit, seen.found.links)
+            return crio.plan_removal(files, self._handler())
         if not seen.found.program:
             return Edit({}, ("CRI-O is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        edit = crio.plan_edit(files, self._handler())
-        return plain_files(edit, seen.found.links)
+        return crio.plan_edit(files, self._handler())
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.found.active in RUNNING or not seen.running

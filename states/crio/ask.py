@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemons import BLOBS, owed, read_rows, served, unit_command
+from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
 from gpustate.text.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"

@@ -32,20 +32,8 @@ from pydantic import Field
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemons import (
-    RUNNING,
-    RUNTIME,
-    Daemon,
-    and_kept,
-    no_service,
-    or_refusal,
-    plain_files,
-    require,
-    runtime_from,
-    start,
-    stopped,
-    writes,
-)
+from gpustate.ops.daemon_seen import RUNNING, and_kept, no_service, or_refusal, plain_files, stopped
+from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -170,15 +158,16 @@ class DockerRuntime(State[Observed]):
         return self.enable_cdi is None or found.cdi in (None, cdi)
 
     def _edit(self, seen: Observed) -> Edit:
+        return plain_files(self._edited(seen), seen.found.links)
+
+    def _edited(self, seen: Observed) -> Edit:
         if self.absent:
-            edit = docker.plan_removal(seen.found.file(), self._handler())
-            return plain_files(edit, seen.found.links)
+            return docker.plan_removal(seen.found.file(), self._handler())
         if not seen.found.program:
             return Edit({}, ("docker is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        edit = docker.plan_edit(seen.found.file(), self._handler())
-        return plain_files(edit, seen.found.links)
+        return docker.plan_edit(seen.found.file(), self._handler())
 
     def _restarts(self, seen: Observed) -> bool:
         runs = seen.found.active in RUNNING or not seen.running

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemons import BLOBS, owed, read_rows, unit_command
+from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, unit_command
 from gpustate.text.docker import CONFIG_PATH, File
 from gpustate.text.numbers import whole
 from gpustate.text.words import shown

@@ -29,7 +29,7 @@ from gpustate.model.encode import fingerprint, plain
 from gpustate.model.outcome import Outcome, StateResult
 from gpustate.model.policy import build
 from gpustate.model.state import AnyState
-from gpustate.ops.daemons import digest as files_digest
+from gpustate.ops.daemon_seen import digest as files_digest
 from gpustate.plan.document import state_data
 
 #: Parameters worth trying beside the defaults.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import ProbeError
-from gpustate.ops.daemons import BLOBS, Rows, read_rows
+from gpustate.ops.daemon_seen import BLOBS, Rows, read_rows
 
 
 def listed(folder: Path, text: str) -> Rows:
