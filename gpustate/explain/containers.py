@@ -141,6 +141,10 @@ def _lacking(view: View) -> str:
     return view.broken if "no device for" in view.broken else ""
 
 
+def _gone(view: View) -> str:
+    return view.broken if "MIG devices that are gone" in view.broken else ""
+
+
 def _twice(view: View) -> str:
     folders: dict[str, Counter[str]] = {}
     for spec in view.seen.cdi:
@@ -202,6 +206,7 @@ CAUSES = (
     Cause("cdi-names-missing-files", "cdi", _stale, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
+    Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),
     Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
     Cause("cdi-device-named-twice", "cdi", _twice, "remove the file that is not kept up to date, then apply the state cdi",
           ("NVIDIA/k8s-dra-driver-gpu#787",), explains=False),

@@ -12,7 +12,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged
@@ -22,6 +22,7 @@ from gpustate.text import jsonedit
 
 _OTHERS = ("crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 _KEY = "runtimes."
+_NOWHERE = "link that leads nowhere"
 _CONFIG = "/etc/docker/daemon.json"
 
 
@@ -98,6 +99,8 @@ def _no_file(view: View) -> str:
     unit, kind = view.clues.unit("docker"), view.clues.one("docker_odd")
     if not _asked(view) or not kind or not unit.exists or unit.enabled == "disabled":
         return ""
+    if kind == _NOWHERE:
+        return f"{_CONFIG} is a {kind}: docker starts without what it said, or not at all"
     return f"{_CONFIG} is a {kind}, no file; docker does not start with it"
 
 
@@ -112,7 +115,10 @@ def _configuration(view: View) -> str:
     if not written or not rows:
         return ""
     try:
-        jsonedit.parse("\n".join(rows), _CONFIG)
+        data = jsonedit.parse("\n".join(rows), _CONFIG)
+        runtimes = data.get("runtimes")
+        if runtimes is not None and not isinstance(runtimes, Mapping):
+            raise ProbeError("runtimes is no object", place=_CONFIG)
     except ProbeError as error:
         where = error.place or _CONFIG
         return f"{where}: {error.message}; docker starts with it no more" + damaged.as_before(

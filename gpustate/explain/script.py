@@ -218,6 +218,7 @@ for f in "$G"/*.served; do [ ! -f "$f" ] || { f=${f##*/}; printf 'served=%s\n' "
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 f=/etc/docker/daemon.json
 [ ! -e "$f" ] || [ -f "$f" ] || stat -L -c "docker_odd=%F" "$f"
+[ -e "$f" ] || [ ! -L "$f" ] || echo 'docker_odd=link that leads nowhere'
 [ ! -s "$f" ] || [ ! -f "$f" ] || [ "$(wc -c <"$f")" -gt 65536 ] || { sed 's/^/docker_config=/' "$f"; echo; }
 # docker before 23 cannot be asked.
 if [ -e "$f" ] && have dockerd && ! o=$(try dockerd --validate --config-file "$f" 2>&1); then

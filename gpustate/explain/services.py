@@ -149,8 +149,10 @@ def _manager_drop_in(view: View) -> str:
 
 
 def _runtime_drop_in(view: View) -> str:
-    found = (drop_in(view, name) for name in ("containerd", "docker", "crio"))
-    return next((one for one in found if one), "")
+    """One whose journal names a file of its configuration says itself what is wrong."""
+    names = ("containerd", "docker", "crio")
+    silent = (name for name in names if "/etc/" not in view.clues.unit(name).why)
+    return next((one for one in (drop_in(view, name) for name in silent) if one), "")
 
 
 def _dcgm_drop_in(view: View) -> str:

@@ -296,10 +296,28 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
     if lacking:
         found = f"{', '.join(spec.path for spec in seen.cdi)}: no device for {_some(lacking)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    gone = _gone(seen)
+    if gone:
+        found = f"{', '.join(spec.path for spec in seen.cdi)} names MIG devices that are gone: {_some(gone)}"
+        return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
         f"{', '.join(spec.path for spec in seen.cdi)}: {_count(len(have), 'device')}, every file exists",
     )
+
+
+def _gone(seen: Seen) -> list[str]:
+    """Numbered devices of a specification, where a GPU has fewer MIG devices than it names."""
+    found: list[str] = []
+    if not any(gpu.mig_devices for gpu in seen.nvml.gpus):
+        return found  # then there is nothing to use at all, which is another break
+    for gpu in seen.nvml.gpus:
+        names = {
+            name for spec in seen.cdi for name in spec.devices if name.startswith(f"{gpu.index}:")
+        }
+        if gpu.error is None and not seen.held(gpu) and len(names) > len(gpu.mig_devices):
+            found += sorted(names)[len(gpu.mig_devices) :]
+    return found
 
 
 def _health(seen: Seen, wanted: Wanted) -> Check:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import brokennodes
 import pytest
 from brokennodes import SCENARIOS, Scenario
 from nodetrees import Tree, World
@@ -89,3 +90,20 @@ def test_a_cause_names_a_link_and_a_state_that_exist() -> None:
         assert cause.link in LINKS
         assert cause.remedy
         assert not cause.state or cause.state in registry.names(), cause.name
+
+
+@pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": null}'])
+def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
+    text: str, tmp_path: Path
+) -> None:
+    path = "etc/docker/daemon.json"
+    change = brokennodes.both(
+        brokennodes.docker(brokennodes.RUNS),
+        brokennodes.file(path, text),
+        brokennodes.kept(path, None),
+    )
+    found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
+    if "null" in text:
+        assert found.broken is None
+    else:
+        assert found.name == "docker-configuration-broken"
