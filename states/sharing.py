@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, model_validator
 
-from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.text import deviceplugin
@@ -102,15 +102,6 @@ class DevicePluginConfigured(State[Observed]):
             return deviceplugin.read_data(self.config or {}, "")
         named = {name: deviceplugin.read_data(one, name) for name, one in self.configs.items()}
         return deviceplugin.choose(named, self.selected, self.default, place="configs")
-
-    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        mps = others.get("mps")
-        if mps is not None and not mps.absent and self._wanted().sharing.strategy != "none":
-            return (
-                "it shares the GPUs by Kubernetes' device plugin, and the state mps does so without Kubernetes: take "
-                "one of the two out of the policy"
-            )
-        return super().against(others, facts)
 
     def probe(self, node: Node) -> Observed:
         text = node.own_text(self.path)

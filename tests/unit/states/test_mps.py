@@ -13,7 +13,6 @@ from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
-from gpustate.states.sharing import DevicePluginConfigured
 from gpustate.testing import FakeNode, check_contract, converge
 
 PIPES = "/tmp/nvidia-mps"
@@ -287,17 +286,3 @@ def test_a_drop_in_of_somebody_else_has_it_proven_again() -> None:
     first, last = run(fake)
     assert first.fields == {"proven"}
     assert not last
-
-
-@pytest.mark.parametrize(
-    ("sharing", "refused"),
-    [
-        ({}, False),
-        ({"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, True),
-    ],
-)
-def test_it_does_not_share_beside_the_device_plugin(sharing: dict[str, Any], refused: bool) -> None:
-    plugin = DevicePluginConfigured(config={"version": "v1", "sharing": sharing})
-    told = plugin.against({"mps": MpsRunning()}, NodeFacts())
-    assert (told is not None) is refused
-    assert plugin.against({"mps": MpsRunning(ensure="absent")}, NodeFacts()) is None
