@@ -59,6 +59,17 @@ def pair() -> Iterator[Pair]:
     made.server.close()
 
 
+class Gone:
+    """A jump host's channel, after the jump host has hung up."""
+
+    def close(self) -> None:
+        raise EOFError
+
+
+def test_a_jump_host_that_hung_up_first_leaves_nothing_to_close() -> None:
+    HeardSocket(Gone()).close()
+
+
 def test_a_side_that_answers_is_left_connected(pair: Pair) -> None:
     watched = watch(pair.client, pair.heard, 0.2, 2)
     assert not pair.ends_within(2.0)
