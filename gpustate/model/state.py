@@ -114,6 +114,14 @@ class State(BaseModel, Generic[Seen]):
                 return f"it needs {name}, which the policy takes away: take {self.name} away too, or keep {name}"
         return None
 
+    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        """MAY: warn, where this state changes something, of what the policy lacks beside it, and the next move.
+
+        Args:
+            others, facts: as in :meth:`against`.
+        """
+        return None
+
     @abstractmethod
     def probe(self, node: Node) -> Seen:
         """MUST: read the node into an observation, a frozen dataclass. Reads only, any time."""

@@ -8,7 +8,7 @@ console), or not run because another failed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpustate.errors import GpustateError
@@ -165,6 +165,9 @@ def _one(
                 refusal = lacking(state.uses, look.missing, coming)
             if plan and look.masked and refusal is None:
                 refusal = in_the_way(state.apply(seen, plan), look.masked)
+            missed = state.misses(here, look.view.facts) if plan else None
+            if missed is not None:
+                plan = replace(plan, warnings=(*plan.warnings, missed))
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run

@@ -19,11 +19,12 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
+from gpustate.model.facts import NodeFacts
 from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import modsign
 from gpustate.states.driver import building, files, refusals, repairs, scripts
@@ -118,6 +119,14 @@ class DriverInstalled(DriverParameters):
         return seen
 
     # --- desired, plan -------------------------------------------------------------------
+
+    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        if not facts.has_nvswitch or "fabric-manager" in others:
+            return None
+        return (
+            "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version runs, "
+            "CUDA answers 802; add fabric-manager"
+        )
 
     def _prebuilt(self, seen: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""

@@ -342,6 +342,27 @@ def test_a_policy_that_takes_away_what_carries_another_is_refused_before_it_star
     assert result.reason == (told if outcome == "refused" else "")
 
 
+def test_what_the_policy_lacks_is_a_warning_where_something_changes() -> None:
+    class Lonely(FileState):
+        """Wants company."""
+
+        name: ClassVar[str] = "lonely"
+
+        def misses(self, others: Any, facts: NodeFacts) -> str | None:
+            return None if "company" in others else "add company"
+
+    told = {
+        (text, ensure, beside): make.make(
+            [Lonely(text="y", ensure=ensure), *beside], look(lonely=text, company="x")
+        )["lonely"].plan.warnings
+        for text in ("x", "y")
+        for ensure in ("present", "absent")
+        for beside in ((), (one("company"),))
+    }
+    assert {key for key, warnings in told.items() if warnings} == {("x", "present", ())}
+    assert told["x", "present", ()] == ("add company",)
+
+
 def test_a_contradiction_is_told_also_of_what_is_not_known_yet() -> None:
     states = [
         Base(ensure="absent"),

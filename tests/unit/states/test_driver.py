@@ -205,6 +205,15 @@ def refusal(state: DriverInstalled, node: World) -> str:
 # --- install, upgrade, downgrade, switch -----------------------------------------------------
 
 
+def test_nvswitches_without_a_fabric_manager_in_the_policy_are_warned_of() -> None:
+    switches = NodeFacts(pci=(gpu(), PciGpu("0000:07:00.0", "22a3", "068000", None)))
+    told = DriverInstalled().misses({}, switches)
+    assert told is not None
+    assert "add fabric-manager" in told
+    assert DriverInstalled().misses({"fabric-manager": None}, switches) is None
+    assert DriverInstalled().misses({}, NodeFacts(pci=(gpu(),))) is None
+
+
 def test_a_fresh_node_gets_one_matched_set_held_built_and_loaded() -> None:
     node = World(gpu())
     before, after = node.reach(DriverInstalled(version="580.65.06"))
