@@ -27,6 +27,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.beforehand import LISTENING, shown
 from gpustate.model.package_files import PackageFiles, unit_paths
+from gpustate.ops.daemon_seen import HALTED
 from gpustate.text import cdi, keyed
 from gpustate.text.dcgm import packages, services
 
@@ -49,6 +50,7 @@ m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<
 END
 case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
+  {HALTED}
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
 esac
 while read -r l; do [ -z "$l" ] || printf 'tcp=%s\\n' "$l"; done <<END
@@ -130,6 +132,8 @@ class DcgmRunning(State[Observed]):
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
         if "replaced" in keys:  # a package came, and what runs is the program of the one before
             words = ("replaced", *words)
+        if "halted" in keys:  # a signal has stopped it
+            words = ("halted", *words)
         return Observed(
             driver="".join(keys.get("driver", [])) if facts.image else loaded,
             packages={name: mine[name].version for name in sorted(mine)},

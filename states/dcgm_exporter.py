@@ -33,6 +33,7 @@ from gpustate.model.asks import Shell
 from gpustate.model.beforehand import shown
 from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.model.package_files import PackageFiles
+from gpustate.ops.daemon_seen import HALTED
 from gpustate.text import dcgm, dpkg, keyed
 from gpustate.text.dcgm import packages, scraping, services, shipped
 from gpustate.text.numbers import whole
@@ -52,6 +53,7 @@ m=0; while IFS= read -r l; do case $l in MainPID=*) m=${{l#*=}} ;; esac; done <<
 END
 case $m in ''|0) ;; *)
   [ -r "/proc/$m/cmdline" ] && printf 'words=%s\\n' "$(tr '\\0' ' ' <"/proc/$m/cmdline")"
+  {HALTED}
   case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac
   d=$(grep -az '^{services.DIGEST}=' "/proc/$m/environ"); [ -z "$d" ] || printf '%s\\n' "$d";;
 esac
@@ -211,7 +213,7 @@ class DcgmExporterRunning(State[Observed]):
             jobs=jobs[self.job_mapping].kind if self.job_mapping in jobs else None,
             at_boot=unit is not None and unit.enabled,
             active=active,
-            running=("replaced", *running) if "replaced" in keys else running,
+            running=(*(word for word in ("halted", "replaced") if word in keys), *running),
             missing=missing,
             program="program" in keys,
             packaged_unit="unit" in keys,

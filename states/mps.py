@@ -30,6 +30,7 @@ from gpustate.model import chain_remedies as remedies
 from gpustate.model.asks import ShippedFile
 from gpustate.model.file_asks import ODD, FileStat, refuse_odd
 from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
+from gpustate.ops.daemon_seen import HALTED, halted
 from gpustate.text import dpkg, keyed, mps
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.text.numbers import whole
@@ -81,6 +82,7 @@ class Observed:
         OPEN  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
     strange: str = ""  # something in the pipe folder that no daemon has made
+    halted: str = ""  # process of the control daemon, where a signal has stopped it
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -159,6 +161,7 @@ class MpsRunning(State[Observed]):
             manager=facts.package_manager,
             folder=_otherwise(pipes),
             strange=_first(keys, "strange"),
+            halted=_first(keys, "halted"),
             site="".join(node.drop_ins(UNIT).values()),
         )
         if not nvml.driver_loaded or seen == self.desired(seen):
@@ -256,6 +259,8 @@ class MpsRunning(State[Observed]):
                 f"{self.pipe_folder} holds {seen.strange}, which no MPS daemon has made: name a folder of MPS's own "
                 "with pipe_folder"
             )
+        if seen.halted:
+            return f"{halted(UNIT, seen.halted)}; ask who stopped it, and let it go on"
         if not seen.nvml.works:
             return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
         if not seen.control and self._package(seen) is None:
@@ -309,11 +314,12 @@ class MpsRunning(State[Observed]):
         cost = Disruption.DRAIN if used else Disruption.RESTART
         restart = dict.fromkeys(_DAEMON, cost)
         why = {
-            "proven": "two clients at once prove it",
+            "proven": "" if self.absent else "two clients at once prove it",
             "folder": f"every user's clients go through {self.pipe_folder}",
         }
         if used:
-            why["unit_text"] = f"ends {seen.clients} clients, and waits for no other process"
+            clients = f"{seen.clients} client{'' if seen.clients == 1 else 's'}"
+            why["unit_text"] = f"ends {clients}, and waits for no other process"
         notes: tuple[str, ...] = ()
         if seen.holders and not self.absent and seen.exclusive != wanted.exclusive:
             notes = (f"on the GPUs beside MPS now: {', '.join(seen.holders[:3])}",)
@@ -406,7 +412,10 @@ done
 [ -r "$G/mps-proof" ] && {{ read -r p <"$G/mps-proof"; printf 'proof=%s\\n' "$p"; }}
 [ -n "$c" ] && for f in /proc/[0-9]*/comm; do
   read -r n 2>/dev/null <"$f" || continue
-  case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*) printf 'daemon=%s\\n' "${{q#/proc/}}";; esac;; esac
+  case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*)
+    m=${{q#/proc/}}; printf 'daemon=%s\\n' "$m"
+    {HALTED}
+    [ -z "${{hl-}}" ] || c= ;; esac;; esac
 done
 CUDA_MPS_PIPE_DIRECTORY={pipe_folder}; export CUDA_MPS_PIPE_DIRECTORY
 if [ -n "$c" ] && [ -e {pipe_folder}/control ]; then

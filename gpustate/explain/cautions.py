@@ -24,7 +24,7 @@ def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
         *(*_devices(view), *_specifications(view), *_left_out(view)),
-        *(*kept_away.warnings(view), *_persistence(view), *_results(view)),
+        *(*kept_away.warnings(view), *_persistence(view), *_layout(view), *_results(view)),
     )
 
 
@@ -77,8 +77,7 @@ def _persistence(view: View) -> Iterator[str]:
     unit = view.clues.unit(name)
     masked = services.is_masked(unit)
     if unit.failed:
-        said = f" ({unit.why})" if unit.why else ""
-        found = services.drop_in(view, name) or f"{name} failed{said}"
+        found = services.drop_in(view, name) or unit.failure
         then = f"mend that, then systemctl restart {name}"
     elif masked or unit.missed:
         if all(gpu.persistence_mode is not False for gpu in view.seen.nvml.gpus):
@@ -88,6 +87,16 @@ def _persistence(view: View) -> Iterator[str]:
     else:
         return
     yield f"{found}; without it every GPU starts anew for its next client: {then}"
+
+
+def _layout(view: View) -> Iterator[str]:
+    """The unit is gpustate's own, so somebody has asked for it."""
+    unit = view.clues.unit("gpustate-mig")
+    if unit.failure:
+        found = services.drop_in(view, unit.name) or unit.failure
+        yield f"{found}; this boot has not divided the GPUs: mend that, then gpustate apply with the state mig"
+    elif unit.exists and unit.enabled == "disabled":
+        yield f"{unit.name} is not enabled: the next boot divides no GPU; gpustate apply with the state mig"
 
 
 def _results(view: View) -> Iterator[str]:

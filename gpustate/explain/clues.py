@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpustate.ops.daemon_seen import PATIENCE_S, starting
 from gpustate.text import dkms
 from gpustate.text.numbers import whole
 
@@ -27,11 +28,28 @@ class Unit:
     enabled: str = ""
     why: str = ""  # the line of its journal that says why it failed
     skipped: bool = False  # systemd looked at its conditions, and they were not met
+    restarts: int = 0  # how often systemd has started it again by itself
+    since_s: int = 0  # the second of this boot in which it was last started
+    starting_s: int = 0  # for how long it has been starting
 
     @property
     def failed(self) -> bool:
         """It ended badly, or systemd starts it again and again."""
-        return self.active == "failed" or self.sub == "auto-restart"
+        again = self.active == "activating" and (self.sub == "auto-restart" or self.restarts > 0)
+        return self.active == "failed" or again
+
+    @property
+    def hangs(self) -> bool:
+        """It has been starting for too long."""
+        return self.active == "activating" and not self.failed and self.starting_s >= PATIENCE_S
+
+    @property
+    def failure(self) -> str:
+        """That it failed, and what it said, or that it hangs; empty when it does neither."""
+        if self.hangs:
+            return starting(self.name, self.starting_s)
+        said = f": {self.why}" if self.why else ""
+        return f"{self.name} failed{said}" if self.failed else ""
 
     @property
     def missed(self) -> bool:
@@ -166,6 +184,10 @@ def parse(text: str) -> Clues:
         if name in units:
             one = units[name]
             units[name] = replace(one, why=why)
+    uptime = whole(rows.get("uptime", [""])[0])
+    for name, one in units.items():
+        if one.active == "activating" and uptime is not None and one.since_s:
+            units[name] = replace(one, starting_s=max(0, uptime - one.since_s))
     packages: dict[str, str] = {}
     for row in rows.get("installed", []):
         parts = row.split("|")
@@ -194,6 +216,8 @@ def _unit(shown: dict[str, str]) -> Unit:
         active=shown.get("ActiveState", ""),
         sub=shown.get("SubState", ""),
         enabled=shown.get("UnitFileState", ""),
+        restarts=whole(shown.get("NRestarts", "")) or 0,
+        since_s=(whole(shown.get("InactiveExitTimestampMonotonic", "")) or 0) // 1_000_000,
         skipped=shown.get("ConditionResult") == "no"
         and shown.get("ConditionTimestampMonotonic", "0") != "0",
     )

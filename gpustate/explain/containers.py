@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpustate.explain import damaged
+from gpustate.explain import damaged, services
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain_remedies as remedies
 from gpustate.text.numbers import whole
@@ -86,13 +86,11 @@ def _absent(view: View) -> str:
 
 
 def _other_runtime(view: View) -> str:
-    failed = [view.clues.unit(name) for name in _RUNTIMES if view.clues.unit(name).failed]
-    if not failed:
-        return ""
+    units = [view.clues.unit(name) for name in _RUNTIMES]
     return "; ".join(
-        f"{unit.name} failed"
-        + (f": {unit.why}{damaged.named_in(view, unit.why)}" if unit.why else "")
-        for unit in failed
+        unit.failure + (damaged.named_in(view, unit.why) if unit.why else "")
+        for unit in units
+        if unit.failure
     )
 
 
@@ -127,10 +125,15 @@ def _persistenced(view: View) -> str:
     unit = view.clues.unit("nvidia-persistenced")
     if "/run/nvidia-persistenced/" not in _stale(view) or unit.active == "active":
         return ""
-    if not (unit.exists or unit.masked):
+    if not (unit.exists or unit.masked) or services.drop_in(view, unit.name):
         return ""
     how = "is masked" if unit.masked else "failed" if unit.failed else "does not run"
     return f"nvidia-persistenced {how}, and {view.broken}"
+
+
+def _persistenced_drop_in(view: View) -> str:
+    missed = "/run/nvidia-persistenced/" in _stale(view)
+    return services.drop_in(view, "nvidia-persistenced") if missed else ""
 
 
 def _stale(view: View) -> str:
@@ -200,6 +203,7 @@ CAUSES = (
           "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
+    Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.DROP_IN),
     Cause("persistenced-stopped", "cdi", _persistenced,
           "systemctl unmask nvidia-persistenced where it is masked, then gpustate apply with the state persistenced",
           state="persistenced"),

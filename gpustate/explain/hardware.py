@@ -185,11 +185,19 @@ def _not_installed(view: View) -> str:
     if view.seen.on_disk or view.seen.loaded or view.seen.packages or view.clues.all("module_for"):
         return ""
     drivers = [n for n in view.clues.packages if n.startswith(("nvidia-", "cuda-drivers"))]
-    if drivers:
+    return "" if drivers else "no driver is installed"
+
+
+def _offered(view: View) -> str:
+    found, offered = _not_installed(view), view.clues.all("offered")
+    if not found or (view.clues.has("searched") and not offered):
         return ""
-    offered = view.clues.all("offered")
-    where = f"; repositories offer {offered[0]}" if offered else "; no repository offers one"
-    return "no driver is installed" + where
+    return found + (f"; repositories offer {offered[0]}" if offered else "")
+
+
+def _not_offered(view: View) -> str:
+    found = "" if _offered(view) else _not_installed(view)
+    return f"{found}; no repository offers one" if found else ""
 
 
 def _moved(view: View) -> str:
@@ -300,8 +308,10 @@ CAUSES = (
           ("NVIDIA/gpu-operator#91", "NVIDIA/gpu-operator#427")),
     Cause("run-broken-off", _DRIVER, _open_run,
           "wait for it if it goes on; otherwise apply the policy again", ("NVIDIA/gpu-operator#2509",), "driver"),
-    Cause("driver-not-installed", _DRIVER, _not_installed, "install it: gpustate apply with the state driver",
+    Cause("driver-not-installed", _DRIVER, _offered, "install it: gpustate apply with the state driver",
           state="driver"),
+    Cause("driver-not-offered", _DRIVER, _not_offered,
+          "name a repository and install it: gpustate apply with the states driver-repository and driver"),
     kept_away.BLACKLISTED,
     Cause("module-not-loaded", _DRIVER, _unloaded, remedies.NOT_LOADED, state="driver"),
     Cause("module-missing", _DRIVER, lambda v: "" if v.seen.loaded else v.broken, remedies.NO_MODULE, state="driver"),

@@ -32,8 +32,9 @@ def _registered(view: View) -> list[str]:
     return [key.removeprefix(_KEY) for key in keys if key.startswith(_KEY)]
 
 
-def _asked(view: View) -> bool:
-    return view.seen.wanted.containers != "none"
+def _asked(look: Callable[[View], str]) -> Callable[[View], str]:
+    """Only where containers are to be served."""
+    return lambda view: "" if view.seen.wanted.containers == "none" else look(view)
 
 
 def _serves(view: View, name: str) -> bool:
@@ -64,7 +65,7 @@ def _named(view: View) -> str:
 
 def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     def look(view: View) -> str:
-        if not _asked(view) or not view.clues.unit(name).missed:
+        if not view.clues.unit(name).missed:
             return ""
         why = meant(view) or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
         return f"{name} is enabled and does not run; {why}" if why else ""
@@ -74,7 +75,7 @@ def _stopped(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
 
 def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     def look(view: View) -> str:
-        if not _asked(view) or not is_masked(view.clues.unit(name)):
+        if not is_masked(view.clues.unit(name)):
             return ""
         why = "" if view.seen.kubelet else meant(view)
         why = why or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
@@ -85,7 +86,7 @@ def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
 
 def _without(view: View) -> str:
     has = view.clues.all("docker_runtime")
-    if not _asked(view) or not has:
+    if not has:
         return ""
     lacks = [name for name in _registered(view) if name not in has]
     if lacks:
@@ -97,7 +98,7 @@ def _without(view: View) -> str:
 
 def _no_file(view: View) -> str:
     unit, kind = view.clues.unit("docker"), view.clues.one("docker_odd")
-    if not _asked(view) or not kind or not unit.exists or unit.enabled == "disabled":
+    if not kind or not unit.exists or unit.enabled == "disabled":
         return ""
     if kind == _NOWHERE:
         return f"{_CONFIG} is a {kind}: docker starts without what it said, or not at all"
@@ -107,7 +108,7 @@ def _no_file(view: View) -> str:
 def _configuration(view: View) -> str:
     written = any(path == _CONFIG for path, _ in view.clues.fields("kept", 2))
     rows = view.clues.all("docker_config")
-    if not _asked(view) or view.clues.unit("docker").enabled == "disabled":
+    if view.clues.unit("docker").enabled == "disabled":
         return ""
     refused = view.clues.one("docker_refuses")
     if refused and (written or _set_up(view) or _named(view) or _serves(view, "docker")):
@@ -130,7 +131,7 @@ def _configuration(view: View) -> str:
 def _no_handler(view: View) -> str:
     """By the chain's judgement another runtime serves containers here, and gpustate has set this one up too."""
     found = view.seen.containerd
-    if not _asked(view) or found is None or not found.active or found.dump_status != 0:
+    if found is None or not found.active or found.dump_status != 0:
         return ""
     has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)
     why = "" if has else _served("containerd")(view)
@@ -141,7 +142,7 @@ def _no_handler(view: View) -> str:
 
 def _crio_configuration(view: View) -> str:
     refused = view.clues.one("crio_refuses")
-    if not _asked(view) or not refused or view.clues.unit("crio").enabled == "disabled":
+    if not refused or view.clues.unit("crio").enabled == "disabled":
         return ""
     if not (_served("crio")(view) or _serves(view, "crio")):
         return ""
@@ -150,13 +151,13 @@ def _crio_configuration(view: View) -> str:
 
 def _crio_without(view: View) -> str:
     why = _served("crio")(view) if view.clues.one("crio_handlers") == "0" else ""
-    if not _asked(view) or not why:
+    if not why:
         return ""
     return f"CRI-O has no runtime of NVIDIA's (crio config), and {why}"
 
 
 def _cause(name: str, look: Callable[[View], str], remedy: str, state: str = "") -> Cause:
-    return Cause(name, "runtime", look, remedy, state=state, explains=False)
+    return Cause(name, "runtime", _asked(look), remedy, state=state, explains=False)
 
 
 CAUSES = (

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpustate.errors import GpustateError
 from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
+from gpustate.explain.clues import Unit
 from gpustate.model import chain
 from gpustate.text import deviceplugin
 from gpustate.text.numbers import whole
@@ -284,28 +285,23 @@ def _slurmd(view: View) -> str:
 # --- metrics -------------------------------------------------------------------------------------
 
 
+def _metrics(view: View) -> list[Unit]:
+    names = ("dcgm-exporter", "nvidia-dcgm-exporter", "nvidia-dcgm")
+    return [view.clues.unit(name) for name in names]
+
+
 def _host_engines(view: View) -> str:
     rows = [row for row in view.clues.all("process") if "nv-hostengine" in row]
-    failed = [
-        n
-        for n in ("dcgm-exporter", "nvidia-dcgm-exporter", "nvidia-dcgm")
-        if view.clues.unit(n).failed
-    ]
-    if len(rows) < 2 and not (
-        rows and failed and "in use" in view.clues.unit(failed[0]).why.lower()
-    ):
+    failed = next((unit for unit in _metrics(view) if unit.failed), None)
+    taken = failed is not None and "in use" in failed.why.lower()
+    if len(rows) < 2 and not (rows and taken):
         return ""
-    return f"{len(rows)} DCGM host engines run: {some(rows)}" + (
-        f"; {failed[0]} failed: {view.clues.unit(failed[0]).why}" if failed else ""
-    )
+    more = f"; {failed.failure}" if failed else ""
+    return f"{len(rows)} DCGM host engines run: {some(rows)}{more}"
 
 
 def _exporter(view: View) -> str:
-    for name in ("dcgm-exporter", "nvidia-dcgm-exporter", "nvidia-dcgm"):
-        unit = view.clues.unit(name)
-        if unit.failed:
-            return f"{name} failed" + (f": {unit.why}" if unit.why else "")
-    return ""
+    return next((unit.failure for unit in _metrics(view) if unit.failed), "")
 
 
 def _own(

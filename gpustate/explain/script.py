@@ -20,6 +20,7 @@ from __future__ import annotations
 from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
+from gpustate.text.unit_says import TELLING
 
 #: Services whose state tells something.
 UNITS = (
@@ -40,6 +41,7 @@ UNITS = (
     "nvidia-dcgm-exporter.service",
     "slurmd.service",
     "gpustate-mps.service",
+    "gpustate-mig.service",
 )
 
 _MODPROBE = (
@@ -141,8 +143,8 @@ elif have rpm; then
   try rpm -qa --qf 'installed=%{NAME}|%{VERSION}|ii \n' 'nvidia-fabric*' nvlsm 'nvidia-imex*' 'kmod-nvidia*' 'nvidia-driver*' 'nvidia-open*' 'cuda-drivers*'
 fi
 if [ -z "$l$m" ]; then
-  have apt-cache && try apt-cache search --names-only '^(nvidia-open|nvidia-driver|nvidia-kernel-open-dkms)' | head -n 3 |
-    while read -r n _; do printf 'offered=%s\n' "$n"; done
+  have apt-cache && echo searched=1 && try apt-cache search --names-only '^(nvidia-open|nvidia-driver|nvidia-kernel-open-dkms)' |
+    head -n 3 | while read -r n _; do printf 'offered=%s\n' "$n"; done
   for u in $(grep -D skip -hosE 'https?://[^] "]+' /etc/apt/sources.list.d/*nvidia* /etc/apt/sources.list.d/*cuda* | sort -u | head -n 2); do
     if have curl; then try curl -sI -o /dev/null "$u"; elif have wget; then try wget -q --spider -t 1 "$u"; fi
     case $? in 4|6|7|28|124) printf 'unreachable=%s\n' "$u" ;; esac
@@ -178,13 +180,12 @@ END
   case $? in 124) printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; 3) [ "$3" -lt 60 ] || printf 'empty=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; esac
 }
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,DropInPaths -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,NRestarts,InactiveExitTimestampMonotonic,DropInPaths -- @UNITS@)
+  read -r t _ </proc/uptime; printf 'uptime=%s\n' "${t%.*}"
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
-  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /SubState=auto-restart/ {
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /ActiveState=activating/ && (/SubState=auto-restart/ || /NRestarts=[1-9]/) {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
-    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | awk '/^Start(ing|ed) / { b = e = ""; next }
-      tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
-      /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }')"
+    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | @TELLING@)"
   done
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^MainPID=/) p = substr($i, 9) }
@@ -200,7 +201,7 @@ if [ -d /run/systemd/system ]; then
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } !/ActiveState=active/ && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^DropInPaths=/) d = substr($i, 13) }
     n = split(d, f, " "); for (i = 1; i <= n; i++) print u, f[i] }' | while read -r u f; do
-    case $f in */gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac
+    case ${f##*/} in gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac
   done
   t=$(try systemctl show -p UnitsLoadTimestampMonotonic --value); printf 'units_loaded_us=%s\n' "$t"
   gpu_scopes | while read -r s; do
@@ -310,7 +311,9 @@ SCRIPT = (
     )
     + _WHOLE
     + _HARDWARE
-    + _UNITS.replace("@UNITS@", " ".join(UNITS)).replace("@SILENT@", str(SILENT_S))
+    + _UNITS.replace("@UNITS@", " ".join(UNITS))
+    .replace("@TELLING@", TELLING)
+    .replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS
     + _CLUSTER
 )

@@ -20,6 +20,7 @@ from gpustate.explain import gpus
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
+from gpustate.ops.daemon_seen import halted
 from gpustate.text import modprobe
 
 #: Exporters of metrics and their engine: unit, name of the cause, state that has the unit started.
@@ -32,6 +33,7 @@ _ANSWER = (
     ("nvidia-dcgm-exporter", "exporter-silent", "dcgm-exporter"),
     ("dcgm-exporter", "other-exporter-silent", ""),
 )
+_MPS = "gpustate-mps"
 #: Services whose process may be stopped while systemd holds them for active: name of the cause, link, units.
 _HALTED = (
     ("fabric-manager-halted", "fabric", ("nvidia-fabricmanager", "nvlsm", "nvidia-imex")),
@@ -41,11 +43,11 @@ _HALTED = (
         "scheduler",
         ("kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "slurmd"),
     ),
+    ("mps-halted", "cuda", (_MPS,)),
     ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
 )
-_MPS = "gpustate-mps"
-_DROP_IN = "mend that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
-_CONTINUE = "kill -CONT its process, or restart the service; then ask who stopped it"
+DROP_IN = "mend that drop-in or remove it, which no apply does; then systemctl daemon-reload, and restart the service"
+_CONTINUE = "let that process go on, or restart the service; then ask who stopped it"
 
 
 def is_masked(unit: Unit) -> bool:
@@ -105,10 +107,8 @@ def _sharing(view: View) -> str:
     unit = view.clues.unit(_MPS)
     if is_masked(unit):
         found = f"{_MPS} is masked, so that nothing starts it"
-    elif unit.failed:
-        found = drop_in(view, _MPS) or f"{_MPS} failed{f' ({unit.why})' if unit.why else ''}"
     else:
-        found = drop_in(view, _MPS) or _stopped(_MPS)(view)
+        found = "" if drop_in(view, _MPS) else unit.failure or _stopped(_MPS)(view)
     return f"{found}; processes share no GPU by MPS" if found else ""
 
 
@@ -125,7 +125,7 @@ def _halted(*names: str) -> Callable[[View], str]:
     def look(view: View) -> str:
         for name, pid in view.clues.fields("halted", 2):
             if name in names:
-                return f"{name} is active, and its process {pid} is stopped by a signal (state T): it does nothing"
+                return halted(name, pid)
         return ""
 
     return look
@@ -137,7 +137,7 @@ def drop_in(view: View, name: str) -> str:
     rows = [(path, line) for one, path, line in view.clues.fields("drop_in", 3) if one == name]
     nothing = any(modprobe.is_nothing(line.partition("=")[2]) for _, line in rows)
     ended = unit.active == "inactive" and unit.enabled == "enabled" and not unit.skipped
-    if not rows or not (unit.failed or (nothing and ended)):
+    if not rows or not (unit.failed or unit.hangs or (nothing and ended)):
         return ""
     said = f" ({unit.why})" if unit.why else ""
     files = "; ".join(f"{path} has {line}" for path, line in rows)
@@ -207,9 +207,10 @@ CAUSES = (
     _masked("nvidia-dcgm", "metrics", _exporter_misses_it, "then gpustate apply with the state dcgm, which starts it", explains=False),
     Cause("mps-down", "cuda", _sharing,
           f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
-    Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, _DROP_IN, explains=False),
-    Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, _DROP_IN, explains=False),
-    Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, _DROP_IN, explains=False),
+    Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),
+    Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, DROP_IN, explains=False),
+    Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, DROP_IN, explains=False),
+    Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, DROP_IN, explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
     Cause("exporter-without-engine", "metrics", _without_engine,

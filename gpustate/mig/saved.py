@@ -81,6 +81,13 @@ def _start(line: str) -> int:
     return int(line.split()[3])
 
 
+def is_whole(text: str) -> bool:
+    """Whether a file is as one is written: every line says something of a GPU."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    told = all(_GPU.fullmatch(line) or _INSTANCE.fullmatch(line) for line in lines)
+    return bool(lines) and told
+
+
 def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
     """What a file asks for, as a configuration; GPUs that are gone are left out."""
     numbers = {bus_id(address): index for index, address in addresses.items()}

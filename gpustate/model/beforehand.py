@@ -16,11 +16,14 @@ from collections.abc import Iterable
 
 from gpustate.text import systemd
 
-_KEYS = (*systemd.SHOW_KEYS, "MainPID", "ExecMainStartTimestamp", "ExecStart")
+_KEYS = (
+    *systemd.SHOW_KEYS,
+    *("MainPID", "NRestarts", "InactiveExitTimestampMonotonic", "ExecMainStartTimestamp"),
+    "ExecStart",
+)
 _SHOW = f"timeout -k 2 10 systemctl show -p {','.join(_KEYS)} --"
 _PLAIN = "--plain --no-legend --no-pager --"
 _FILES = f"timeout -k 2 10 systemctl list-unit-files {_PLAIN}"
-_LOADED = f"timeout -k 2 10 systemctl list-units --all {_PLAIN}"
 _SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
 
 _APT_FILES = (
@@ -44,11 +47,6 @@ _RPM_FILES = (
 _LISTENING = "$(grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6)"
 #: sh: the rows of ``/proc/net/tcp`` and ``tcp6`` of sockets that listen: in double quotes or a here-document.
 LISTENING = f"${{LISTENING-{_LISTENING}}}"
-#: sh: the rows of ``systemctl list-units --plain`` of scopes that are containers, likewise.
-_SCOPES = (
-    "'docker-*.scope' 'cri-containerd-*.scope' 'crio-*.scope' 'libpod-*.scope' 'nerdctl-*.scope'"
-)
-SCOPES = f"${{SCOPES-$({_LOADED} {_SCOPES} 2>/dev/null)}}"
 # Of each file that gpustate has changed or made: where its bytes from before are kept, or would be, and its path.
 _ORIGINALS = '$(for k in "$G"/originals/*.path; do [ -r "$k" ] || continue; f=; IFS= read -r f <"$k"; printf "%s|%s\\n" "${k%.path}" "$f"; done)'
 #: sh: rows ``KEPT|PATH`` of those files, likewise.
@@ -118,7 +116,6 @@ VARIABLES = (
     "LISTENING",
     "NOW",
     "ORIGINALS",
-    "SCOPES",
     "UNIT_FILES",
 )
 
@@ -130,7 +127,7 @@ def _variable(unit: str) -> str:
 def shown(unit: str) -> str:
     """Sh for ``Key=value`` lines of a unit as it is when the fragments begin: in double quotes or a here-document.
 
-    The keys are those of :class:`gpustate.text.systemd.Unit`, MainPID, ExecMainStartTimestamp and ExecStart.
+    The keys are those of :class:`gpustate.text.systemd.Unit`, MainPID, NRestarts, ExecStart, and times of the start.
     """
     return f"${{{_variable(unit)}-$({_SHOW} {shlex.quote(unit)} 2>/dev/null)}}"
 
@@ -142,9 +139,7 @@ def unit_files(names: Iterable[str]) -> str:
 
 def refers(fragment: str) -> bool:
     """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
-    return any(
-        mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING, SCOPES)
-    )
+    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING))
 
 
 def early(fragments: str) -> str:
@@ -169,7 +164,6 @@ def prelude(fragments: str) -> str:
         found += _UNITS.format(
             rows=" ".join(f"'{variable} {unit}'" for unit, variable in units.items()),
             files=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
-            loaded=f"{_LOADED} {LOADED_IN_ALL} {_SCOPES} {' '.join(units)}",
             show=_SHOW,
             variables=" ".join(units.values()),
         )
@@ -180,29 +174,29 @@ def prelude(fragments: str) -> str:
     return found
 
 
-#: A unit file, and a unit in memory, of every systemd: were they not listed, neither list could be trusted.
-FILE_OF_ALL, LOADED_IN_ALL = "basic.target", "init.scope"
-# systemd takes milliseconds to show one unit, and to list a hundred. So those that neither have a file nor are
-# in memory are not shown. Blocks come in the order that was asked for; were one missing, or a list, each
-# fragment asks for itself. An instance is listed by the name of its template.
+#: A unit file of every systemd: were it not listed, the list could not be trusted.
+FILE_OF_ALL = "basic.target"
+# systemd takes milliseconds to show one unit, and to list a hundred. So those that neither have a file nor run, in a
+# control group of their own, are not shown. Blocks come in the order that was asked for; were one missing, or the
+# list, each fragment asks for itself. An instance is listed by the name of its template. The shell would take as
+# long as a program to cut a text at empty lines.
 _UNITS = """if [ -d /run/systemd/system ]; then
 n='
-'; UNIT_FILES=$({files} 2>/dev/null); l=$({loaded} 2>/dev/null); e="$n$UNIT_FILES$n$l"; p=; v=
-case "$e" in *"${{n}}{file} "*"${{n}}{scope} "*)
-  SCOPES=; o=$IFS; set -f; IFS=$n; for l in $l; do case $l in {scope}*) ;; *'.scope '*) SCOPES="$SCOPES$l$n" ;; esac; done; IFS=$o; set +f
+'; UNIT_FILES=$({files} 2>/dev/null); e="$n$UNIT_FILES$n"; p=; v=
+case "$e" in *"${{n}}{file} "*)
   for r in {rows}; do
-    case "$e" in *"$n${{r#* }} "*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;; *) case $r in
-      *@*) p="$p ${{r#* }}" v="$v ${{r% *}}" ;;
-      *) eval "${{r% *}}='Id=${{r#* }}${{n}}LoadState=not-found${{n}}ActiveState=inactive'" ;; esac ;; esac
+    u=${{r#* }}; s=; case $u in *@*) s=1 ;; *) case "$e" in *"$n$u "*) s=1 ;; *)
+      if [ -d "/sys/fs/cgroup/system.slice/$u" ] || [ -d "/sys/fs/cgroup/systemd/system.slice/$u" ]; then s=1; fi ;; esac ;; esac
+    if [ -n "$s" ]; then p="$p $u" v="$v ${{r% *}}"
+    else eval "${{r% *}}='Id=$u${{n}}LoadState=not-found${{n}}ActiveState=inactive'"; fi
   done
-  set -- $v; l=$({show} $p 2>/dev/null)$n$n
-  while [ $# != 0 ]; do case $l in
-    ?*"$n$n"*) b=${{l%%"$n$n"*}}; eval "$1=\\$b"; shift; l=${{l#*"$n$n"}} ;;
-    *) break ;; esac; done
-  [ $# = 0 ] || unset {variables}; set -- ;;
+  set -f; s=$IFS; l=$({show} $p 2>/dev/null | sed 's/^$/\x1e/'); IFS='\x1e'; set -- $l; IFS=$s; set +f
+  for v in $v; do
+    case ${{1-}} in *=*) b=${{1#"$n"}}; b=${{b%"$n"}}; eval "$v=\\$b"; shift ;; *) unset {variables}; break ;; esac
+  done; set -- ;;
 *) unset UNIT_FILES ;; esac
 fi
-""".replace("{file}", FILE_OF_ALL).replace("{scope}", LOADED_IN_ALL)
+""".replace("{file}", FILE_OF_ALL)
 
 __all__ = [
     "APT_KEY",
@@ -212,7 +206,6 @@ __all__ = [
     "NOW",
     "ORIGINALS",
     "RPM_KEY",
-    "SCOPES",
     "VARIABLES",
     "early",
     "prelude",

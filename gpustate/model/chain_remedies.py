@@ -74,7 +74,7 @@ _CUDA = {
     2: "GPU memory is full: a workload holds it; the proof needs some 500 MiB",
     3: "libcuda could not start: read dmesg for NVRM lines",
     35: "libcuda is older than the kernel module: install one matched set of driver packages",
-    46: "the GPU is in exclusive mode and taken: stop the workload, or nvidia-smi -c DEFAULT",
+    46: "the GPU is in exclusive mode and taken, or its mode is Prohibited: stop the workload, or nvidia-smi -c DEFAULT",
     100: "CUDA sees no such device: look for Xid lines in dmesg, /dev/nvidia* and MIG mode",
     101: "CUDA sees no such device: look for Xid lines in dmesg, /dev/nvidia* and MIG mode",
     214: "uncorrectable memory error: drain, reset the GPU, and have it replaced when it comes back",

@@ -84,7 +84,8 @@ def judge(nvml: NvmlFacts, log: tuple[Xid, ...] = ()) -> tuple[Finding, ...]:
     most = _nvlinks_of_peers(nvml)
     for gpu in nvml.gpus:
         mine = tuple(one for one in log if gpu.pci and gpu.pci.startswith(f"{one.pci}."))
-        rows = [*_lost(gpu), *_memory(gpu), *_itself(gpu, most.get(gpu.name, 0)), *_log(gpu, mine)]
+        rows = [*_lost(gpu), *_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
+        rows += _log(gpu, mine)
         found += sorted(rows, key=lambda row: row.level)
     known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
     for one in log:
@@ -132,6 +133,13 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
             f"{health.ecc_uncorrectable} uncorrectable memory errors since the driver was loaded"
         )
         yield _finding(gpu, "ecc", WARNING, evidence, RESET, flags)
+
+
+def _mode(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.compute_mode == "Prohibited":
+        evidence = "compute mode Prohibited: no program may use it"
+        remedy = "nvidia-smi -i INDEX -c DEFAULT; where it is meant to be so, take the GPU out of use: gpustate quarantine"
+        yield _finding(gpu, "compute-mode", FAILED, evidence, remedy, "nvml.h")
 
 
 def _itself(gpu: Gpu, links: int) -> Iterator[Finding]:

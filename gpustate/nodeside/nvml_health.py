@@ -9,10 +9,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 TYPE_CHECKING = False  # see nvml_facts
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 #: What the report calls field values of a GPU; several are added up.

@@ -37,6 +37,10 @@ class Service(Protocol):
     def active(self) -> str: ...
     @property
     def enabled(self) -> str: ...
+    @property
+    def halted(self) -> str: ...
+    @property
+    def starting_s(self) -> int: ...
 
 
 def stopped(found: Service, restart: str) -> bool:
@@ -68,6 +72,40 @@ def no_service(found: Service, unit: str, usual: str) -> str | None:
     if unit == usual or not found.program or found.enabled != NOT_FOUND:
         return None
     return f"there is no {unit} here: name the service of {found.program} with unit"
+
+
+def halted(unit: str, process: str) -> str:
+    """What is wrong with a service whose process somebody has stopped by a signal."""
+    return (
+        f"{unit} is active, and its process {process} is stopped by a signal (state T): it does nothing until "
+        f"kill -CONT {process}"
+    )
+
+
+def starting(unit: str, seconds: int) -> str:
+    """What is wrong with a service that hangs in its start."""
+    return f"{unit} has been starting for {seconds} s, and does not come up"
+
+
+def silent(found: Service, unit: str, restart: str) -> str | None:
+    """Refuse a daemon that systemd calls active and that nobody gets an answer from.
+
+    Args:
+        found: what is there.
+        unit: its service.
+        restart: the state's parameter; a service that is somebody else's to restart is theirs to look after.
+    """
+    if restart != "systemd" or not found.program:
+        return None
+    if found.halted:
+        return f"{halted(unit, found.halted)}; ask who stopped it, and let it go on or restart it"
+    if found.starting_s:
+        return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may say what it waits for: mend that, or wait"
+    return None
+
+
+#: Seconds after which a start hangs.
+PATIENCE_S = 60
 
 
 def digest(files: Mapping[str, str]) -> str:
@@ -120,11 +158,23 @@ def served(name: str) -> str:
 def unit_command(unit: str) -> str:
     """Sh that prints ``unit=1``, ``active=`` and ``enabled=`` and sets ``x``, the unit's command line, and ``t``.
 
-    ``t`` is the second in which the service started, empty when it does not run; ``m`` its process.
+    One that systemd starts again and again counts as failed. ``hl`` is set where nobody is to be asked for an
+    answer: a process that is stopped by a signal is told with ``halted=``, a start that hangs with ``starting=``.
+    ``t`` is when the service started, empty when it does not run (:data:`SECOND`); ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    return _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
+    text = _UNIT_COMMAND.replace("@UNIT@", _q(unit)).replace("@SHOWN@", shown(unit))
+    return text.replace("@PATIENCE@", str(PATIENCE_S)).replace("@HALTED@", HALTED)
 
+
+#: Says ``halted=`` and sets ``hl`` where a signal has stopped the process ``m``, which may be empty; changes ``l``.
+HALTED = (
+    'l=; [ -z "$m" ] || { IFS= read -r l <"/proc/$m/stat"; } 2>/dev/null || :\n'
+    'case ${l##*) } in T*) hl=1; echo "halted=$m" ;; esac'
+)
+
+#: Makes ``t`` of :func:`unit_command` a number of seconds, for comparing with those of files.
+SECOND = '[ -z "$t" ] || t=$(date -d "$t" +%s)'
 
 #: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``told`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
@@ -170,6 +220,16 @@ class Rows:
     def last(self, key: str) -> str:
         """The value of the last row of a key; empty where there is none."""
         return self.keys.get(key, ("",))[-1]
+
+    @property
+    def halted(self) -> str:
+        """The unit's process, where a signal has stopped it; else empty."""
+        return self.last("halted")
+
+    @property
+    def starting_s(self) -> int:
+        """For how long the unit has been starting, where that is too long; else 0."""
+        return whole(self.last("starting")) or 0
 
     @property
     def service(self) -> tuple[str, str]:
@@ -249,21 +309,29 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
 
 
 _UNIT_COMMAND = r"""
-x=; t=; m=
+x=; t=; m=; hl=; ua=; ur=; us=
 if [ -d /run/systemd/system ]; then
   while IFS= read -r l; do
     case $l in
       LoadState=loaded) echo unit=1 ;;
       LoadState=not-found) echo no_unit=1 ;;
       UnitFileState=*) echo "enabled=${l#*=}" ;;
-      ActiveState=*) echo "active=${l#*=}" ;;
+      ActiveState=*) ua=${l#*=} ;;
+      SubState=auto-restart|NRestarts=[1-9]*) ur=1 ;;
+      InactiveExitTimestampMonotonic=???????*) us=${l#*=}; us=${us%??????} ;;
       MainPID=[1-9]*) m=${l#*=} ;;
-      ExecMainStartTimestamp=?*) t=$(date -d "${l#*=}" +%s) ;;
+      ExecMainStartTimestamp=?*) t=${l#*=} ;;
       ExecStart=*) l=${l#*argv\[\]=}; x=${l%% ; *} ;;
     esac
   done <<END
 @SHOWN@
 END
+  if [ "$ua" = activating ]; then
+    read -r l _ </proc/uptime; l=$((${l%.*} - ${us:-${l%.*}}))
+    if [ -n "$ur" ]; then ua=failed hl=1; elif [ "$l" -ge @PATIENCE@ ]; then hl=1; echo "starting=$l"; fi
+  fi
+  echo "active=$ua"
+  @HALTED@
 elif [ -n "${GPUSTATE_IMAGE-}" ]; then
   for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \
     /lib/systemd/system/@UNIT@.d/*.conf /usr/lib/systemd/system/@UNIT@.d/*.conf /etc/systemd/system/@UNIT@.d/*.conf; do

@@ -6,20 +6,19 @@ daemon-reload, and the GPUs are gone: NVML answers "Unknown Error" until the con
 the same where runc was told of the devices and /dev/char had no links for them, for it then leaves them out.
 
 So a scope is judged by what systemd holds of it: processes that have /dev/nvidiactl in their root, and a
-list of devices that names no GPU.
+list of devices that names no GPU. Scopes are transient units, which have their files in one folder.
 
 Sources:
-    NVIDIA/nvidia-container-toolkit#48, discussion #1133; systemd.resource-control(5), DeviceAllow.
+    NVIDIA/nvidia-container-toolkit#48, discussion #1133; systemd.resource-control(5), DeviceAllow;
+    systemd.unit(5), transient units.
 """
-
-from gpustate.model.beforehand import SCOPES
 
 GPU_SCOPES = r"""
 gpu_scopes() { # containers that lose their GPUs at a daemon-reload, one a line
   [ -d /run/systemd/system ] || return 0
-  while read -r gs _; do
-    [ -n "$gs" ] || continue
-    gg=; gd=; ga=
+  for gs in docker cri-containerd crio libpod nerdctl; do for gs in /run/systemd/transient/$gs-*.scope; do
+    [ -e "$gs" ] || continue
+    gs=${gs##*/} gg=; gd=; ga=
     while IFS= read -r gl; do
       case $gl in ControlGroup=*) gg=${gl#*=} ;; DeviceAllow=*) gd="$gd${gl#*=} " ;; DevicePolicy=*) ga=${gl#*=} ;; esac
     done <<END
@@ -31,8 +30,6 @@ END
       gp=; [ -r "$gf/cgroup.procs" ] && read -r gp <"$gf/cgroup.procs"
       [ -n "$gp" ] && [ -e "/proc/$gp/root/dev/nvidiactl" ] && { echo "$gs"; break; }
     done
-  done <<END
-@SCOPES@
-END
+  done; done
 }
-""".replace("@SCOPES@", SCOPES)
+"""

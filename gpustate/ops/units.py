@@ -10,8 +10,19 @@ import shlex
 from dataclasses import dataclass
 
 from gpustate.model.step import Step
+from gpustate.text.unit_says import TELLING
 
 _q, _words = shlex.quote, shlex.join
+
+
+def _says(unit: str, what: str) -> str:
+    """Print what is wrong with a unit, with the line of its journal that tells why; then the journal's end."""
+    name = _q(unit)
+    return (
+        f"y=$(journalctl -u {name} -n 40 --no-pager -o cat 2>/dev/null | {TELLING}) || :\n"
+        f"printf '%s: %s\\n' {_q(f'{unit} {what}')} \"$y\"\n"
+        f"journalctl -u {name} -n 15 --no-pager -o cat 2>/dev/null || :"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +110,7 @@ class StartUnit(Step):
             "healthy() { " + check + "\n}\n"
             f"systemctl reset-failed {unit} 2>/dev/null || :\n"
             f"if systemctl start {unit} && wait_for {self.wait_s} healthy; then effect started; exit 0; fi\n"
-            f"echo {_q(self.unit + ' does not run:')}\n"
-            f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :\nexit 1"
+            f"{_says(self.unit, 'does not run')}\nexit 1"
         )
 
 
@@ -177,8 +187,7 @@ class RestartUnit(Step):
             # Three restarts within seconds may exhaust the start limit of the unit.
             f"systemctl reset-failed {unit} 2>/dev/null || :",
             f"if systemctl {self.verb} {unit} && wait_for {self.wait_s} healthy; then effect {self.verb}ed; exit 0; fi",
-            f"echo {_q(self.unit + ' did not come up:')}",
-            f"journalctl -u {unit} -n 15 --no-pager -o cat 2>/dev/null || :",
+            _says(self.unit, "did not come up"),
         ]
         if self.roll_back:
             lines += [

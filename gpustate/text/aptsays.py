@@ -98,6 +98,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "the repository does not offer it any more: name another version, or bring the mirror up to date",
     ),
     (
+        r"(?P<path>\S+) (did not come up|does not run): \S",
+        "mend that (journalctl -u {path} on the node says more), then apply again",
+    ),
+    (
         r"Job for (?P<path>\S+) failed because",
         "see journalctl -u {path} on the node for why, then apply again",
     ),

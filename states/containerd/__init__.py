@@ -41,6 +41,7 @@ from gpustate.ops.daemon_seen import (
     no_service,
     or_refusal,
     plain_files,
+    silent,
     stopped,
 )
 from gpustate.ops.daemons import RUNTIME, require, runtime_from, start, writes
@@ -83,7 +84,7 @@ class Observed:
         dump: its effective configuration.
         trapped: an imported file is newer than the root, so containerd does not do what they say.
         problem: why all this cannot be judged.
-        program, active, started_with, owed: see :class:`Found`.
+        program, active, enabled, halted, starting_s, started_with, owed: see :class:`Found`.
     """
 
     digest: str = ""
@@ -101,6 +102,8 @@ class Observed:
     program: str = ""
     active: str = ""
     enabled: str = ""
+    halted: str = ""
+    starting_s: int = 0
     started_with: str = ""
     owed: bool = False
 
@@ -193,6 +196,8 @@ class ContainerdHandler(State[Observed]):
             program=found.program,
             active=found.active,
             enabled=found.enabled,
+            halted=found.halted,
+            starting_s=found.starting_s,
             started_with=found.started_with,
             owed=found.owed,
         )
@@ -278,6 +283,8 @@ class ContainerdHandler(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if not self.absent and (unknown := no_service(seen, self.unit, UNIT)) is not None:
             return unknown
+        if (mute := silent(seen, self.unit, self.restart)) is not None:
+            return mute
         if self.config_path not in (None, seen.started_with):
             return (
                 f"{self.unit} reads {seen.started_with}, the policy says {self.config_path}: "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import KEPT
-from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
+from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
 
 
@@ -54,6 +54,8 @@ class Found:
         version: such as ``1.7.24~ds1``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
         enabled: its ``UnitFileState``.
+        halted: its process, where a signal has stopped it.
+        starting_s: for how long it has been starting, where that is too long.
         started_with: the file the unit starts it with.
         files: path to text: the file it reads, and all that lies in ``conf.d`` and ``config.d``.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
@@ -68,6 +70,8 @@ class Found:
     version: str = ""
     active: str = ""
     enabled: str = ""
+    halted: str = ""
+    starting_s: int = 0
     started_with: str = ROOT_PATH
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
@@ -103,6 +107,7 @@ class AskContainerd(Ask[Found]):
                 root=ROOT_PATH,
                 owed=owed("containerd"),
                 served=served("containerd"),
+                second=SECOND,
                 dump=dump_function(),
                 drop=drop,
                 more=more,
@@ -119,6 +124,8 @@ class AskContainerd(Ask[Found]):
             version=rows.last("version"),
             active=active,
             enabled=enabled,
+            halted=rows.halted,
+            starting_s=rows.starting_s,
             started_with=rows.last("root") or ROOT_PATH,
             files=rows.blobs["file"],
             originals=rows.originals,
@@ -142,12 +149,15 @@ while [ $# != 0 ]; do
   case $1 in -c|--config) r=${{2-}} ;; -c=*|--config=*) r=${{1#*=}} ;; esac
   shift
 done
-case $p in */containerd) ;; *) p=$(command -v containerd) ;; esac
+# Of another program -c may mean anything.
+case $p in */containerd) ;; *) p=$(command -v containerd); case $r in /*) ;; *) r= ;; esac ;; esac
 [ -n "$r" ] || r={root}
 d=${{r%/*}}
 echo "root=$r"
 [ -e {owed} ] && echo owed=1
-[ -e "$G/{served}" ] && echo served=1
+# What it has served it has read: nobody asks then which files are newer.
+[ -e "$G/{served}" ] && echo served=1 && t=
+{second}
 seen=; set --; i=
 for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
   [ -f "$f" ] || continue

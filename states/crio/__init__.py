@@ -38,6 +38,7 @@ from gpustate.ops.daemon_seen import (
     no_service,
     or_refusal,
     plain_files,
+    silent,
     stopped,
 )
 from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
@@ -201,6 +202,8 @@ class CrioHandler(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
             return unknown
+        if (mute := silent(seen.found, self.unit, self.restart)) is not None:
+            return mute
         for path in (seen.found.main_path, seen.found.folder):
             if not path.startswith("/"):
                 return f"{self.unit} names {path!r}: write an absolute path there"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate.model.asks import Answer, Ask
-from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
+from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
 from gpustate.text.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -27,6 +27,8 @@ class Found:
         version: such as ``1.31.2``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
         enabled: its ``UnitFileState``.
+        halted: its process, where a signal has stopped it.
+        starting_s: for how long it has been starting, where that is too long.
         main_path, folder: the file and the folder it reads.
         files: path to text of all that lies there.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
@@ -43,6 +45,8 @@ class Found:
     version: str = ""
     active: str = ""
     enabled: str = ""
+    halted: str = ""
+    starting_s: int = 0
     main_path: str = MAIN_PATH
     folder: str = FOLDER
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -73,6 +77,7 @@ class AskCrio(Ask[Found]):
         script = _SCRIPT.replace("@OWED@", owed("crio")).replace("@SERVED@", served("crio"))
         for word, text in (
             ("@MAIN@", MAIN_PATH),
+            ("@SECOND@", SECOND),
             ("@FOLDER@", FOLDER),
             ("@UNREAD@", UNREAD_FOLDER),
             ("@DROP_IN@", shlex.quote(self.drop_in)),
@@ -89,6 +94,8 @@ class AskCrio(Ask[Found]):
             version=rows.last("version"),
             active=active,
             enabled=enabled,
+            halted=rows.halted,
+            starting_s=rows.starting_s,
             main_path=rows.last("main") or MAIN_PATH,
             folder=rows.last("folder") or FOLDER,
             files=rows.blobs["file"],
@@ -133,12 +140,14 @@ while [ $# != 0 ]; do
   esac
   shift
 done
-case $p in */crio) ;; *) p=$(command -v crio) ;; esac
+# Of another program -c and -d may mean anything.
+case $p in */crio) ;; *) p=$(command -v crio); case $c in /*) ;; *) c= ;; esac; case $d in /*) ;; *) d= ;; esac ;; esac
 [ -n "$c" ] || c=@MAIN@
 [ -n "$d" ] || d=@FOLDER@
 printf 'main=%s\nfolder=%s\n' "$c" "$d"
 [ -e @OWED@ ] && echo owed=1
-[ -e "$G/@SERVED@" ] && echo served=1
+[ -e "$G/@SERVED@" ] && echo served=1 && t=
+@SECOND@
 { [ -f "$c" ] && printf '%s\n' "$c"; [ -d "$d" ] && find "$d" ! -name '.gpustate.*' \( -type f -o -type l \) 2>/dev/null; } | {
   set --; while IFS= read -r f; do [ -f "$f" ] && blob file "$f" "$f" && set -- "$@" "$f"; done
   known "$d/*"

@@ -32,7 +32,15 @@ from pydantic import Field
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
 from gpustate.model.programs import HandlerName
-from gpustate.ops.daemon_seen import RUNNING, and_kept, no_service, or_refusal, plain_files, stopped
+from gpustate.ops.daemon_seen import (
+    RUNNING,
+    and_kept,
+    no_service,
+    or_refusal,
+    plain_files,
+    silent,
+    stopped,
+)
 from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
@@ -250,6 +258,10 @@ class DockerRuntime(State[Observed]):
     def refuse(self, seen: Observed) -> str | None:
         if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
             return unknown
+        if (mute := silent(seen.found, self.unit, self.restart)) is not None:
+            return mute
+        if seen.found.mute and seen.found.active == "active" and self.restart == "systemd":
+            return f"{self.unit} is active, and docker info gets no answer in 10 s: see journalctl -u {self.unit}, restart it"
         if not seen.found.config_path.startswith("/"):
             return f"{self.unit} names its file {seen.found.config_path!r}: write an absolute path there"
         try:
@@ -273,7 +285,7 @@ class DockerRuntime(State[Observed]):
         if ours != seen.ours:
             changes.append(Change("ours", list(seen.ours), list(ours)))
         if not seen.read:
-            changes.append(Change("read", False, True, cost, "it runs with something else"))
+            changes.append(Change("read", False, True, cost, _unread(seen.found)))
         if not seen.running:
             changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
@@ -359,6 +371,12 @@ class DockerRuntime(State[Observed]):
         program = says.get("path", "") if isinstance(says, Mapping) else ""
         wanted = f"{self.handler}={program}" if program else ""
         return f"runs_with {shlex.quote(self.handler)} {shlex.quote(wanted)}"
+
+
+def _unread(found: Found) -> str:
+    if found.active == "active":
+        return "it runs with something else than its file says"
+    return "it has yet to read its file"
 
 
 def _write(path: str, edit: Edit, seen: Observed) -> Iterator[Step]:

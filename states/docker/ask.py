@@ -32,6 +32,8 @@ class Found:
         version: such as ``26.1.5+dfsg1``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
         enabled: its ``UnitFileState``.
+        halted: its process, where a signal has stopped it.
+        starting_s: for how long it has been starting, where that is too long.
         arguments: of its command line, with the program.
         config_path: the file it reads.
         text: that file; ``None`` where there is none.
@@ -44,12 +46,15 @@ class Found:
         containers: how many run.
         cgroup_driver: ``systemd`` or ``cgroupfs``.
         cdi: it injects CDI devices; ``None`` when it does not say.
+        mute: it runs, and gave its client no answer in 10 s.
     """
 
     program: str = ""
     version: str = ""
     active: str = ""
     enabled: str = ""
+    halted: str = ""
+    starting_s: int = 0
     arguments: tuple[str, ...] = ()
     config_path: str = CONFIG_PATH
     text: str | None = None
@@ -63,6 +68,7 @@ class Found:
     containers: int = 0
     cgroup_driver: str = ""
     cdi: bool | None = None
+    mute: bool = False
 
     def file(self) -> File:
         """Its configuration file, for the editor."""
@@ -102,6 +108,8 @@ class AskDocker(Ask[Found]):
             version=rows.last("version"),
             active=active,
             enabled=enabled,
+            halted=rows.halted,
+            starting_s=rows.starting_s,
             arguments=rows.keys.get("arg", ()),
             config_path=path,
             text=rows.blobs["file"].get(path),
@@ -115,6 +123,7 @@ class AskDocker(Ask[Found]):
             containers=whole(says[3]) or 0 if len(says) == 4 else 0,
             cgroup_driver=shown(says[2]).strip("'\"") if len(says) == 4 else "",
             cdi=None if not cdi else cdi not in ("null", "[]"),
+            mute="mute" in rows.keys,
         )
 
     def stand_in(self) -> Found:
@@ -148,9 +157,8 @@ echo "program=$p"
 odd "$c" || exit 0
 v=$(timeout -k 2 20 "$p" --version); v=${v#* version }; v=${v%%,*}
 echo "version=$v"
-[ -n "$m" ] && d=$(command -v docker) || exit 0
+[ -n "$m" ] && [ -z "$hl" ] && d=$(command -v docker) || exit 0
 unset DOCKER_HOST DOCKER_CONTEXT
 more=; case $v in [0-9].*|1[0-9].*|2[0-4].*) ;; *) more='{{"\n"}}cdi={{json .CDISpecDirs}}' ;; esac
-timeout -k 2 10 "$d" info --format 'info={{.DefaultRuntime}} {{.LiveRestoreEnabled}} {{.CgroupDriver}} {{.ContainersRunning}}{{range $k, $v := .Runtimes}}{{"\n"}}runtime={{$k}} {{$v.Path}}{{end}}'"$more"
-:
+timeout -k 2 10 "$d" info --format 'info={{.DefaultRuntime}} {{.LiveRestoreEnabled}} {{.CgroupDriver}} {{.ContainersRunning}}{{range $k, $v := .Runtimes}}{{"\n"}}runtime={{$k}} {{$v.Path}}{{end}}'"$more" || [ $? != 124 ] || echo mute=1
 """

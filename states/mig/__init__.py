@@ -175,7 +175,7 @@ class MigLayoutApplied(State[Observed]):
             return Planned()
         if not self.absent:
             return _planner(*self._question()).of(seen)
-        if seen.before is None:
+        if seen.before is None or not saved.is_whole(seen.before):
             return Planned()
         wanted = _before(seen.before, tuple(planning.addresses(seen.gpus).items()))
         return Planner(wanted, self._question()[3]).of(seen)
@@ -208,7 +208,7 @@ class MigLayoutApplied(State[Observed]):
         on = any(gpu.wanted is not None and gpu.wanted.enabled for gpu in plan.gpus)
         able = any(gpu.gpu.enabled is not None for gpu in plan.gpus)
         before = seen.before
-        if plan and before is None:
+        if before is None and seen.saved is None and (plan or (on and able)):
             before = _now(seen, plan)
         return replace(
             wanted,
@@ -263,7 +263,7 @@ class MigLayoutApplied(State[Observed]):
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if seen.image:
             notes.append("GPUs are divided on the machine itself, not in an image: apply it there")
-        return diff(
+        found = diff(
             seen,
             wanted,
             costs={"modes": mode, "instances": parts},
@@ -283,6 +283,18 @@ class MigLayoutApplied(State[Observed]):
             },
             notes=tuple(notes),
         )
+        return replace(found, warnings=tuple(self._warnings(seen)))
+
+    def _warnings(self, seen: Observed) -> Iterator[str]:
+        known = seen.before is not None and saved.is_whole(seen.before)
+        if not known and (seen.saved is not None or seen.before is not None):
+            yield (
+                f"what the GPUs were before gpustate is not known any more ({seen.folder}/before is gone or damaged): "
+                "removal leaves them as they are; nvidia-smi -mig 0 ends MIG mode"
+            )
+        if not self.absent:
+            for path in seen.drop_ins:
+                yield f"{path} changes what {UNIT} does at boot: remove it, or the GPUs may not be divided then"
 
     # --- doing ---------------------------------------------------------------------------
 

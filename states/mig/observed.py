@@ -47,6 +47,7 @@ class Observed:
     holders: tuple[Holder, ...] | None = None  # None: nobody looked
     clients: tuple[str, ...] = ()  # known services that run
     no_reset: dict[str, str] | None = None  # why a GPU cannot be reset, by its number
+    drop_ins: tuple[str, ...] = ()  # of the unit that gives the layout at boot
     manager: bool = False  # nvidia-mig-manager is enabled
     folder: str = "/var/lib/gpustate/mig"
     image: bool = False

@@ -8,7 +8,14 @@ from gpustate import Node, NodeFacts
 from gpustate.mig import live
 from gpustate.model import device_nodes
 from gpustate.model.file_asks import noted
-from gpustate.states.mig.observed import MANAGER, NO_RESET_PATH, UNIT_LINK, UNIT_PATH, Observed
+from gpustate.states.mig.observed import (
+    MANAGER,
+    NO_RESET_PATH,
+    UNIT,
+    UNIT_LINK,
+    UNIT_PATH,
+    Observed,
+)
 from gpustate.states.mig.planning import shown
 from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import NvmlFacts, sysfs_address
@@ -36,6 +43,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     texts, stats = node.read_texts(FILES), node.stats(FILES)
     unit_text = node.own_text(UNIT_PATH)
     link = node.stats(UNIT_LINK)
+    drop_ins = tuple(node.drop_ins(UNIT))
     units = node.units(MANAGER, *clients)
     modules = node.modules()
     rows = [line.partition("=")[::2] for line in said.stdout.splitlines()]
@@ -86,6 +94,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         problem=problem,
         clients=tuple(name for name in clients if (one := units.get(name)) and one.active),
         no_reset=no_reset,
+        drop_ins=drop_ins,
         manager=manager is not None and manager.enabled,
         folder=f"{state}/mig",
         image=facts.image,

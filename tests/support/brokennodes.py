@@ -87,6 +87,17 @@ def programs(**texts: str) -> Change:
     return lambda world: world.programs.update({k.replace("__", "-"): v for k, v in texts.items()})
 
 
+def starting(name: str, seconds: int = 0, restarts: int = 0) -> Change:
+    """A service that has been starting for so long, or that systemd starts again and again."""
+
+    def change(world: World) -> None:
+        world.unit(name, "activating/start/enabled")
+        world.files["proc/uptime"] = "5000.10 9000.20\n"
+        world.since_s[name], world.restarts[name] = 5000 - seconds, restarts
+
+    return change
+
+
 STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
 EXPORTER = "dcgm-exporter"
 ITS_FILE = "etc/dcgm-exporter/own.csv"
@@ -297,7 +308,9 @@ DRIVER = (
              ("does not answer: https://repo.example/d12",),
              both(programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n"))),
     Scenario("run-broken-off", (20,), both(World.without_driver, unfinished), ("20260102T061103-aa",), finished),
-    Scenario("driver-not-installed", (16,), World.bare, ("no driver is installed",)),
+    Scenario("driver-not-installed", (16,), both(World.bare, programs(apt__cache="nvidia-open - x\n")),
+             ("no driver is installed; repositories offer nvidia-open",)),
+    Scenario("driver-not-offered", (16,), both(World.bare, programs(apt__cache="")), ("no repository offers one",)),
     Scenario("module-kept-from-loading", (16,), file(MINE, "# x\ninstall nvidia /bin/false\n"),
              (f"/{MINE}:2 (install nvidia /bin/false) keeps it", "loaded now"),
              both(file(MINE, "install nvidia /bin/false\n"), file("etc/modprobe.d/a.conf", "install nvidia /sbin/modprobe -i nvidia\n"))),
@@ -598,6 +611,9 @@ CONTAINERS = (
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
     Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is no YAML",), specification(WHOLE)),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
+    Scenario("persistenced-drop-in", (35,), both(specification(SOCKET), drop_in("nvidia-persistenced"),
+             lambda w: w.unit("nvidia-persistenced", "failed/failed/enabled")), ("nvidia-persistenced.service.d/x.conf has ExecStart=/bin/false",),
+             both(specification(WHOLE), drop_in("nvidia-persistenced"), lambda w: w.unit("nvidia-persistenced", "failed/failed/enabled"))),
     Scenario("persistenced-stopped", (35,), both(specification(SOCKET), lambda w: w.unit("nvidia-persistenced", "inactive/dead/masked")),
              ("nvidia-persistenced is masked", "/run/nvidia-persistenced/socket"),
              both(specification(WHOLE), lambda w: w.unit("nvidia-persistenced", "inactive/dead/masked"))),
@@ -739,6 +755,9 @@ CLUSTER = (
              both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
     Scenario("nvidia-dcgm-masked", (32,), both(masked("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm-exporter", STOPPED)),
              ("nvidia-dcgm is masked", "nvidia-dcgm-exporter, which is enabled"), masked("nvidia-dcgm")),
+    Scenario("mps-halted", (33,), process("gpustate-mps", "T"), ("gpustate-mps is active", "stopped by a signal"), process("gpustate-mps", "S")),
+    Scenario("mps-drop-in", (33,), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", "failed/failed/enabled")),
+             ("gpustate-mps.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", RUNS))),
     Scenario("mps-down", (33,), masked("gpustate-mps"), ("gpustate-mps is masked", "by MPS"),
              lambda w: w.unit("gpustate-mps", RUNS)),
     Scenario("dcgm-drop-in", (32,), both(drop_in("nvidia-dcgm"), drop_in("nvidia-dcgm", "/usr/bin/nv-hostengine -n", "gpustate"),

@@ -79,7 +79,6 @@ case $last in @TREE@/dev/*) cat @TREE@/answers/devices ;; *) exec @STAT@ "$@" ;;
 _SYSTEMCTL = """for last; do :; done
 case "$*" in
   is-active*) grep -qsx "$last" @TREE@/answers/active ;;
-  list-units*) cat @TREE@/answers/scopes ;;
   *UnitsLoadTimestampMonotonic*) cat @TREE@/answers/units_loaded ;;
   *DeviceAllow*) cat @TREE@/answers/scope ;;
   *--value*) cat @TREE@/answers/since ;;
@@ -182,6 +181,12 @@ class World:
     folders: set[str] = field(default_factory=set)  # empty ones; where a file belongs, say
     modes: dict[str, int] = field(default_factory=dict)  # path to its permissions
     unmet: set[str] = field(default_factory=set)  # units whose condition is not met
+    restarts: dict[str, int] = field(
+        default_factory=dict
+    )  # how often systemd has started a unit again
+    since_s: dict[str, int] = field(
+        default_factory=dict
+    )  # when a unit was last started, with its uptime
     exposed: tuple[str, int] | None = (
         None  # a container that systemd gives no GPU, and since when it runs
     )
@@ -461,7 +466,8 @@ class Tree(Node):
             load = "masked" if enabled.startswith("masked") else "loaded"
             text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"
-            text += f"MainPID={world.pids.get(name, 0)}\n"
+            text += f"MainPID={world.pids.get(name, 0)}\nNRestarts={world.restarts.get(name, 0)}\n"
+            text += f"InactiveExitTimestampMonotonic={world.since_s.get(name, 0)}000000\n"
             ours = f"etc/systemd/system/{name}.service.d/"
             text += f"DropInPaths={' '.join(f'{self.top}/{one}' for one in world.files if one.startswith(ours))}\n"
             text += f"ConditionResult={'no' if name in world.unmet else 'yes'}\nConditionTimestampMonotonic=1\n\n"
@@ -474,12 +480,12 @@ class Tree(Node):
         self.put("answers/active", active)
         self.put("answers/units_loaded", f"{world.units_loaded_us}\n")
         scope, since = world.exposed or ("", 0)
-        self.put("answers/scopes", f"{scope} loaded active running x\n" if scope else "")
         self.put(
             "answers/scope", "ControlGroup=/pod\nDeviceAllow=/dev/null rwm\nDevicePolicy=strict\n"
         )
         self.put("answers/since", f"{since}\n")
         if scope:
+            self.put(f"run/systemd/transient/{scope}", "")
             self.put("sys/fs/cgroup/pod/cgroup.procs", "4242\n")
             self.put("proc/4242/root/dev/nvidiactl", "")
         said = "".join(f"  {name}.service) echo '{why}' ;;\n" for name, why in world.whys.items())

@@ -543,7 +543,7 @@ class RuntimeRefusesToStart(Fault):
 
     group = "runtime"
     sets = ("containerd",)
-    says = "containerd.service failed"
+    says = "containerd.service did not come up"
     move = "journalctl -u containerd.service"
 
     def on(self, target: Target) -> None:

@@ -25,7 +25,8 @@ def script(host: str, port: int, path: str = "/metrics") -> str:
     return (
         "{ b=$(command -v bash) && "
         f'timeout -k 2 30 "$b" -c {shlex.quote(_ANSWER)} bash {words} 2>/dev/null; }} || '
-        f"curl -fsS --max-time 20 -- {url} 2>/dev/null"
+        # One that takes the request and does not answer would not answer curl either.
+        f"{{ [ $? != 124 ] && curl -fsS --max-time 20 -- {url} 2>/dev/null; }}"
     )
 
 
@@ -40,13 +41,14 @@ def settled(unit: str, host: str, port: int) -> str:
 
 _SETTLED = r"""
 [ -d /run/systemd/system ] || exit 0
-read -r now _ </proc/uptime; n=0
-# What has run for long enough is seen without a program: when its first process began, in hundredths of a second.
+read -r now _ </proc/uptime; at=$now
+# What has run for long enough, or is stopped by a signal, is seen without a program: its first process' state, and
+# when it began, in hundredths of a second.
 for c in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
   p=; l=; { read -r p <"$c/system.slice/@UNIT@/cgroup.procs" && read -r l <"/proc/$p/stat"; } 2>/dev/null || continue
-  set -- ${l##*) }; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
+  set -- ${l##*) }; case $1 in T*) exit 0 ;; esac; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
 done
-while [ $n -lt 20 ]; do
+while [ $((${at%.*} - ${now%.*})) -lt 20 ]; do
   state=; since=0; tries=0
   while IFS== read -r key value; do
     case $key in SubState) state=$value;; StateChangeTimestampMonotonic) since=$((value / 1000000));; NRestarts) tries=$value;; esac
@@ -59,6 +61,6 @@ END
     auto-restart|start*) [ "${tries:-0}" -lt 5 ] || break;;
     *) break;;
   esac
-  n=$((n + 1)); sleep 1
+  sleep 1; read -r at _ </proc/uptime
 done
 :"""

@@ -66,6 +66,14 @@ WARNED = (
         (persistence(on=False), stopped("inactive/dead/enabled")),
         f"{PERSISTENCED} is enabled and does not run; without it",
     ),
+    (
+        (drop_in("gpustate-mig"), lambda w: w.unit("gpustate-mig", "failed/failed/enabled")),
+        "gpustate-mig.service.d/x.conf has ExecStart=/bin/false; this boot has not divided the GPUs",
+    ),
+    (
+        (lambda w: w.unit("gpustate-mig", "active/exited/disabled"),),
+        "gpustate-mig is not enabled: the next boot divides no GPU",
+    ),
     ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
     (
         (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
@@ -88,6 +96,7 @@ TWINS = (
     (file("run/nvidia/validations/driver-ready"),),
     (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "active/running/enabled")),
     (persistence(on=True), stopped("inactive/dead/masked")),
+    (lambda w: w.unit("gpustate-mig", "active/exited/enabled"),),
     (persistence(on=False), stopped("inactive/dead/disabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),

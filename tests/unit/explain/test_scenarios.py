@@ -92,6 +92,21 @@ def test_a_cause_names_a_link_and_a_state_that_exist() -> None:
         assert not cause.state or cause.state in registry.names(), cause.name
 
 
+@pytest.mark.parametrize(
+    ("seconds", "restarts", "words"),
+    [(1, 0, ""), (1, 3, "docker failed"), (300, 0, "docker has been starting for 300 s")],
+)
+def test_a_runtime_that_starts_again_and_again_or_hangs_in_its_start_is_named(
+    seconds: int, restarts: int, words: str, tmp_path: Path
+) -> None:
+    change = brokennodes.both(
+        brokennodes.docker(brokennodes.RUNS), brokennodes.starting("docker", seconds, restarts)
+    )
+    found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
+    assert (found.name == "container-runtime-failed") == bool(words)
+    assert found.broken is None or words in found.broken.evidence
+
+
 @pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": null}'])
 def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
     text: str, tmp_path: Path

@@ -52,6 +52,7 @@ def test_healthy_gpus_are_not_accused_not_even_of_an_idle_link() -> None:
         (said(retirement_pending=True), "page-retirement", "warning", "waits for a reset"),
         (said(ecc_uncorrectable=2), "ecc", "warning", "2 uncorrectable memory errors"),
         (said(recovery_action=1), "recovery-action", "failed", "a reset of the GPU"),
+        (with_gpu(compute_mode="Prohibited"), "compute-mode", "failed", "no program may use it"),
         (said(recovery_action=4), "recovery-action", "warning", "a drain and a reset"),
         (said(pcie_width=8), "pcie-width", "warning", "PCIe x8, and GPU and slot can do x16"),
         (

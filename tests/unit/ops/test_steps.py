@@ -20,3 +20,20 @@ def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{unit} did not come up" in done.stdout
     assert not mark.exists()
+
+
+def test_a_unit_that_does_not_come_up_is_told_with_the_line_that_says_why() -> None:
+    journal = r"Starting x\nerror: an older one\nStarting x\nerror: no such file\nx.service: Failed with result\n"
+    stand_ins = (
+        "systemctl() { return 1; }\nwait_for() { return 1; }\nroll_back() { :; }\n"
+        f"journalctl() {{ printf '{journal}'; }}\n"
+    )
+    for step, told in (
+        (ops.RestartUnit("x.service", roll_back=("/etc/x",)), "did not come up"),
+        (ops.StartUnit("x.service"), "does not run"),
+    ):
+        done = subprocess.run(
+            ["sh", "-eu"], input=stand_ins + step.script(), text=True, capture_output=True
+        )
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"x.service {told}: error: no such file\n")

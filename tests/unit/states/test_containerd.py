@@ -172,6 +172,14 @@ def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, mi
     assert not plan_of(node_with(files={}, program="", **facts))
 
 
+def test_a_service_whose_process_is_stopped_by_a_signal_is_refused() -> None:
+    node = node_with(halted="41")
+    for state in (ContainerdHandler(), ContainerdHandler(ensure="absent")):
+        assert "its process 41 is stopped by a signal" in (state.refuse(state.probe(node)) or "")
+    theirs = ContainerdHandler(restart="none")
+    assert theirs.refuse(theirs.probe(node)) is None
+
+
 def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart() -> None:
     state = ContainerdHandler()
     kinds: dict[str, list[type]] = {}

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gpustate import Disruption, PolicyError, ProbeError, ops
 from gpustate.model.asks import Answer
 from gpustate.model.policy import build
+from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.docker import DockerRuntime
 from gpustate.states.docker.ask import AskDocker, Found
@@ -222,6 +224,59 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     assert state.verify(seen), "a look that cannot be judged is no success"
 
 
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"halted": "41"}, "its process 41 is stopped by a signal"),
+        ({"starting_s": 75, "active": "activating"}, "docker.service has been starting for 75 s"),
+        ({"mute": True}, "docker.service is active, and docker info gets no answer in 10 s"),
+    ],
+)
+def test_a_daemon_that_gives_no_answer_is_refused(facts: dict[str, Any], says: str) -> None:
+    node = Node({PATH: SITE}, **facts)
+    for state in (DockerRuntime(), DockerRuntime(ensure="absent")):
+        assert says in (state.refuse(state.probe(node)) or "")
+    theirs = DockerRuntime(restart="none")
+    assert theirs.refuse(theirs.probe(node)) is None
+    starting = Node({PATH: SITE}, mute=True, active="activating")
+    assert DockerRuntime().refuse(DockerRuntime().probe(starting)) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "rows"),
+    [
+        ("ActiveState=active", ["active=active"]),
+        ("ActiveState=activating\nSubState=auto-restart", ["active=failed"]),
+        ("ActiveState=activating\nSubState=start\nNRestarts=2", ["active=failed"]),
+        (
+            "ActiveState=activating\nNRestarts=0\nInactiveExitTimestampMonotonic=4930000000",
+            ["starting=70", "active=activating"],
+        ),
+        (
+            "ActiveState=activating\nNRestarts=0\nInactiveExitTimestampMonotonic=4990000000",
+            ["active=activating"],
+        ),
+        ("ActiveState=inactive\nNRestarts=5", ["active=inactive"]),
+    ],
+)
+def test_a_service_that_starts_again_and_again_has_failed(
+    shown: str, rows: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "uptime").write_text("5000.10 9000.20\n")
+    text = unit_command("docker.service").replace("/proc/uptime", str(tmp_path / "uptime"))
+    text = text.replace("/run/systemd/system", str(tmp_path))
+    done = subprocess.run(
+        ["sh", "-u"],
+        input=text,
+        env={"U_docker_service": shown, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == rows
+    assert not done.stderr
+
+
 def test_passwords_are_shown_in_no_plan() -> None:
     secret = '{"proxies": {"https-proxy": "http://u:pw@proxy"}}'
     plan = plan_of(Node({PATH: secret}))
@@ -255,5 +310,8 @@ def test_the_answer_of_a_node_is_read() -> None:
     assert found.runtimes == {"runc": "runc", "nvidia": "/n"}
     assert (found.live_restore, found.containers, found.cdi) == (True, 2, False)
     assert (found.text, found.original, found.ours) == ("{}", None, ("runtimes.nvidia",))
+    assert (found.halted, found.mute) == ("", False)
+    silent = AskDocker("docker.service").parse(Answer(0, b"unit=1\nhalted=41\nmute=1\n"))
+    assert (silent.halted, silent.mute) == ("41", True)
     with pytest.raises(ProbeError, match="torn"):
         AskDocker("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))

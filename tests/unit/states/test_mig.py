@@ -289,6 +289,17 @@ def test_what_runs_at_boot_is_written_again_where_others_may_change_it() -> None
     assert wanted.plan(wanted.probe(fake)).fields & {"saved", "program"} == {"program"}
 
 
+@pytest.mark.parametrize("before", [None, "", "gpu ? on\n"])
+def test_what_is_not_known_any_more_is_told_and_not_made_up(before: str | None) -> None:
+    files = {"layout": "x", "restore": "y"} | ({} if before is None else {"before": before})
+    for state in (MigLayoutApplied("all-1g.10gb"), MigLayoutApplied(ensure="absent")):
+        seen = state.probe(node(halves(), files=files))
+        plan = state.plan(seen)
+        assert "what the GPUs were before gpustate is not known any more" in plan.warnings[0]
+        assert state.absent or "before" not in plan.fields
+        assert not state.absent or not plan.fields & {"modes", "instances"}
+
+
 def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() -> None:
     before = "# x\ngpu 00000000:01:00.0 on\ninstance 00000000:01:00.0 0 0 7g.80gb 7g.80gb\n"
     state = MigLayoutApplied(ensure="absent")

@@ -130,7 +130,7 @@ def test_clients_that_run_now_cost_a_drain_and_are_counted() -> None:
     fake = node(World(client="4711"))
     first, _ = run(fake)
     assert first.disruption == Disruption.DRAIN
-    assert any("ends 1 clients" in change.why for change in first.changes)
+    assert any("ends 1 client," in change.why for change in first.changes)
 
 
 def test_who_is_on_the_gpus_beside_mps_is_named() -> None:

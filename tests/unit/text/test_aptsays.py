@@ -47,6 +47,17 @@ from gpustate.text import aptsays
             "E: The repository 'http://x InRelease' is not signed.",
             "key and fingerprint",
         ),
+        (
+            "Job for docker.service failed because the control process exited with error code.\n"
+            "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json\n",
+            "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json",
+            "mend that (journalctl -u docker.service on the node says more)",
+        ),
+        (
+            "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
+            "Job for x.service failed because a timeout was exceeded.",
+            "see journalctl -u x.service",
+        ),
     ],
 )
 def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
