@@ -74,12 +74,18 @@ def _policy(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Policy:
     given = {key.replace("_", "-"): value for key, value in overrides.items()}
-    for key in given:
+    for word, key in zip(overrides, given, strict=True):
         if key not in stack:
             near = difflib.get_close_matches(key, stack, 1)
             raise PolicyError(
                 f"the preset {name!r} has no state {key!r}",
                 fix=f"did you mean {near[0]!r}" if near else f"it has {', '.join(stack)}",
+            )
+        parameters = overrides[word]
+        if not (parameters is None or isinstance(parameters, Mapping)):
+            raise PolicyError(
+                f"the preset {name!r} takes the parameters of {key!r} as a dict, not {parameters!r}",
+                fix=f'write {word}={{"...": ...}}, or {word}=None to leave it out',
             )
     states = [
         build(registry.get(state), {**(defaults or {}).get(state, {}), **(given.get(state) or {})})

@@ -19,16 +19,17 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import listeners
 from gpustate.model.beforehand import LISTENING, shown
 from gpustate.model.package_files import PackageFiles, unit_paths
 from gpustate.ops.daemon_seen import HALTED
-from gpustate.text import cdi, keyed
+from gpustate.text import cdi, keyed, systemd
 from gpustate.text.dcgm import packages, services
 
 UNIT = services.ENGINE_UNIT
@@ -77,6 +78,12 @@ class Observed:
     image: bool = False
     manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
+    elsewhere: bool = False  # the address it is to listen on is not the node's
+    others: dict[str, str] = field(default_factory=dict[str, str])  # drop-ins that are not ours
+
+
+def _address(text: str) -> str:
+    return text if text == services.EVERYWHERE else listeners.ipv4(text)
 
 
 _RUNS = frozenset({"packages", "damaged", "old", "drop_in", "active", "bound", "words"})
@@ -113,9 +120,9 @@ class DcgmRunning(State[Observed]):
     proprietary: bool = True
     old: Literal["migrate", "refuse"] = "migrate"
     hold: bool = True
-    address: Annotated[str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$")] = (
-        services.ENGINE_ADDRESS
-    )
+    address: Annotated[
+        str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$"), AfterValidator(_address)
+    ] = services.ENGINE_ADDRESS
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
 
     def probe(self, node: Node) -> Observed:
@@ -124,9 +131,11 @@ class DcgmRunning(State[Observed]):
         found = node.packages(f"{packages.OLD}*")
         offered = node.candidates(*packages.all_names())
         unit = node.units(UNIT).get(UNIT)
-        drop_in = node.own_text(DROP_IN_PATH)
+        drop_in, drop_ins = node.own_text(DROP_IN_PATH), node.drop_ins(UNIT)
         damaged = node.ask(_FILES)
-        keys = keyed.lists(node.shell(_LOOK).stdout)
+        keys = keyed.lists(
+            node.shell(_LOOK + ("" if self.absent else listeners.elsewhere(self.address))).stdout
+        )
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
@@ -149,6 +158,8 @@ class DcgmRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             damaged=damaged,
+            elsewhere="elsewhere" in keys,
+            others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
 
     def _set(self, seen: Observed) -> dict[str, str] | None:
@@ -222,6 +233,15 @@ class DcgmRunning(State[Observed]):
                 f"no repository offers {chosen.problem}, which the driver {seen.driver} (CUDA {major}) "
                 f"asks for; use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
             )
+        if seen.elsewhere:
+            return f"{self.address} is no address of this node; give address one of those that ip -4 addr shows"
+        words = services.engine_words(self.address, self.port)
+        ours = (
+            DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
+        )
+        path, command = systemd.last_word(seen.others, ours)
+        if path and services.words_after(command, "nv-hostengine") != words:
+            return services.overruled(path, UNIT, command)
         if seen.bound and not seen.active:
             return (
                 f"something else listens on port {self.port} ({', '.join(seen.bound)}), such as a host engine "

@@ -21,7 +21,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -34,7 +34,7 @@ from gpustate.model.beforehand import shown
 from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.model.package_files import PackageFiles
 from gpustate.ops.daemon_seen import HALTED
-from gpustate.text import dcgm, dpkg, keyed
+from gpustate.text import dcgm, dpkg, keyed, systemd
 from gpustate.text.dcgm import packages, scraping, services, shipped
 from gpustate.text.numbers import whole
 
@@ -87,6 +87,8 @@ class Observed:
     manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     taken: tuple[str, ...] = ()  # who else has its port
+    elsewhere: bool = False  # the address it is to listen on is not the node's
+    others: dict[str, str] = field(default_factory=dict[str, str])  # drop-ins that are not ours
 
 
 _WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
@@ -159,12 +161,12 @@ class DcgmExporterRunning(State[Observed]):
             self._counters()
         except UsageError as error:
             raise ValueError(str(error)) from None
-        port = whole(self.listen.rpartition(":")[2]) or 0
+        host, _, number = self.listen.rpartition(":")
+        port = whole(number) or 0
         if not 0 < port < 65536:
             raise ValueError(f"listen: {self.listen!r} has no port of 1 to 65535")
-        numbers = self.listen.rpartition(":")[0].split(".")
-        if any((whole(number or "0") or 0) > 255 for number in numbers):
-            raise ValueError(f"listen: {self.listen!r} has no IPv4 address before its port")
+        if host:
+            listeners.ipv4(host)
         return self
 
     def _counters(self) -> tuple[dcgm.Counter, ...]:
@@ -180,6 +182,12 @@ class DcgmExporterRunning(State[Observed]):
         host, _, port = self.listen.rpartition(":")
         return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)
 
+    @property
+    def _words(self) -> tuple[str, ...]:
+        return services.exporter_words(
+            COUNTERS_PATH, self.listen, self.interval_ms, self.engine, self.job_mapping
+        )
+
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         nvml = node.ask(GpuFacts())
@@ -189,9 +197,11 @@ class DcgmExporterRunning(State[Observed]):
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)
         unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
+        drop_ins = node.drop_ins(UNIT)
         counters, damaged = node.own_text(COUNTERS_PATH), node.ask(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         port = "" if self.absent else listeners.script(self._place[1])
+        port += "" if self.absent else listeners.elsewhere(self.listen.rpartition(":")[0])
         keys = keyed.lists(node.shell(f"{_LOOK}{port}:").stdout)
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(ask) if self.scrape and not self.absent else None
@@ -229,6 +239,8 @@ class DcgmExporterRunning(State[Observed]):
             manager=facts.package_manager,
             damaged=damaged,
             taken=listeners.others(keys.get("listener", ()), self.listen.rpartition(":")[0], UNIT),
+            elsewhere="elsewhere" in keys,
+            others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
 
     def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -284,9 +296,7 @@ class DcgmExporterRunning(State[Observed]):
             return seen
         wanted = self._wanted(seen.left_out)
         mark = services.digest(wanted)
-        words = services.exporter_words(
-            COUNTERS_PATH, self.listen, self.interval_ms, self.engine, self.job_mapping
-        )
+        words = self._words
         local = self.engine.partition(":")[0] in ("localhost", "127.0.0.1")
         # NVIDIA's package has a unit; a program without one has none.
         ours = chosen is None and not seen.packaged_unit
@@ -321,6 +331,13 @@ class DcgmExporterRunning(State[Observed]):
             return (
                 f"{self.job_mapping} is there and no folder; remove it, or name another job_mapping"
             )
+        wanted = self.desired(seen)
+        ours = DROP_IN_PATH if wanted.drop_in is not None else ""
+        path, command = systemd.last_word(seen.others, ours)
+        if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
+            return services.overruled(path, UNIT, command)
+        if seen.elsewhere:
+            return f"listen: {self._place[0]} is no address of this node; give one of those that ip -4 addr shows"
         if seen.taken:
             return (
                 f"port {self._place[1]} is taken by {', '.join(seen.taken[:3])}; stop that, or give the exporter "
@@ -360,8 +377,8 @@ class DcgmExporterRunning(State[Observed]):
             there = {seen.package: seen.version}
             after = {wanted.package or "": wanted.version}
             yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
-        for field, path, text in self._files(wanted):
-            if field in plan.fields:
+        for name, path, text in self._files(wanted):
+            if name in plan.fields:
                 if text is None:
                     yield from _removed(path)
                 else:

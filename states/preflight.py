@@ -28,6 +28,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
 from gpustate.model.beforehand import APT_KEY, KEPT, NOW
+from gpustate.ops.packages import OURS
 from gpustate.text import aptsays, gpu_models, rpm
 from gpustate.text.numbers import whole
 
@@ -40,7 +41,7 @@ MACHINES = ("x86_64", "aarch64")
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
 _LIST = re.compile(r"/var/lib/apt/lists/[A-Za-z0-9_.:%~+@=-]+")
-_NVIDIA = re.compile(r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$")
+_NVIDIA = re.compile(OURS)
 _UNMET = "unmet "
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
 _LATEST_S = 4_102_444_800  # 2100-01-01

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, notes
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
     from gpustate.graph.about import About
     from gpustate.graph.build import Graph
+    from gpustate.model.inventory import Inventory
     from gpustate.model.policy import Policy, Resolved
 
 FORMATS = click.Choice(["text", "json", "dot", "mermaid", "svg"])
@@ -26,7 +27,7 @@ FORMATS = click.Choice(["text", "json", "dot", "mermaid", "svg"])
     "--inventory",
     metavar="SOURCE",
     envvar="GPUSTATE_INVENTORY",
-    help="Inventory, for --node: a file, a folder, an executable, or a list a,b,c.",
+    help="Inventory, for --node and the policy's groups and nodes: a file, a folder, an executable, or a list a,b,c.",
 )
 @common.policy_options
 @click.option("-o", "--output", type=FORMATS, default="text", show_default=True)
@@ -72,8 +73,12 @@ def _of_policy(
 
     policy = common.load_policy(source, options, origins=True)
     states, left_out = policy.states, dict[str, str]()
-    if node is not None:
-        resolved = _resolved(policy, node, options)
+    inventory = None
+    if node is not None or options["inventory"] is not None:
+        inventory = common.load_inventory(options)
+        notes.tell_strangers(inventory, policy, source)
+    if node is not None and inventory is not None:
+        resolved = _resolved(policy, node, inventory, options)
         states, left_out = resolved.states, _left_out(resolved)
     places = {state.name: _place(policy, state.name) for state in states}
     made = build(states, common.known_states(), places=places)
@@ -90,11 +95,10 @@ def _place(policy: Policy, state: str) -> str:
     return policy.places.get(path) or first or policy.places.get(path[:1], "")
 
 
-def _resolved(policy: Policy, node: str, options: dict[str, Any]) -> Resolved:
+def _resolved(policy: Policy, node: str, inventory: Inventory, options: dict[str, Any]) -> Resolved:
     from gpustate.model.policy import resolve
     from gpustate.text.words import shown
 
-    inventory = common.load_inventory(options)
     for one in inventory:
         if one.name == node:
             return resolve(policy, one, common.known_states())

@@ -20,6 +20,7 @@ from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.model import chain
+from gpustate.model.holders import holder
 from gpustate.text import deviceplugin
 from gpustate.text.numbers import whole
 
@@ -293,11 +294,19 @@ def _metrics(view: View) -> list[Unit]:
 def _host_engines(view: View) -> str:
     rows = [row for row in view.clues.all("process") if "nv-hostengine" in row]
     failed = next((unit for unit in _metrics(view) if unit.failed), None)
-    taken = failed is not None and "in use" in failed.why.lower()
+    taken = failed is not None and "in use" in failed.why.lower() and not _taken(view)
     if len(rows) < 2 and not (rows and taken):
         return ""
     more = f"; {failed.failure}" if failed else ""
     return f"{len(rows)} DCGM host engines run: {some(rows)}{more}"
+
+
+def _taken(view: View) -> str:
+    for name, port, who in view.clues.fields("taken", 3):
+        one = holder(who)
+        by = one.who if one else "a process that cannot be seen from here"
+        return f"{view.clues.unit(name).failure}; port {port}, on which it is to answer, is taken by {by}"
+    return ""
 
 
 def _exporter(view: View) -> str:
@@ -357,6 +366,8 @@ CAUSES = (
     _own("slurm-drained", _SCHEDULER, _slurm_away, "mend what the reason names; then scontrol update nodename=NODE state=resume"),
     _own("two-dcgm-host-engines", "metrics", _host_engines, "leave one: an exporter of its own needs no nv-hostengine beside it",
          "NVIDIA/dcgm-exporter#330", "NVIDIA/dcgm-exporter#148"),
+    _own("exporter-port-taken", "metrics", _taken,
+         "stop that, then systemctl restart the exporter; or give it another port: listen of the state dcgm-exporter"),
     _own("exporter-failed", "metrics", _exporter, "mend what it names; gpustate dcgm check shows what the GPUs can report",
          "NVIDIA/dcgm-exporter#126"),
 )  # fmt: skip

@@ -17,10 +17,11 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.model import listeners
 from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
-from gpustate.text.unit_says import TELLING
+from gpustate.text.unit_says import SAYS, TELLING
 
 #: Services whose state tells something.
 UNITS = (
@@ -152,7 +153,9 @@ if [ -z "$l$m" ]; then
 fi
 """
 
-_UNITS = r"""
+_UNITS = (
+    SAYS
+    + r"""
 exporter() { # unit pid age
   a=:9400; f=/etc/dcgm-exporter/default-counters.csv; w=; n=env; r=
   while IFS= read -r x; do
@@ -185,7 +188,12 @@ if [ -d /run/systemd/system ]; then
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /ActiveState=activating/ && (/SubState=auto-restart/ || /NRestarts=[1-9]/) {
     for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) print substr($i, 4) }' | while read -r u; do
-    printf 'why=%s|%s\n' "$u" "$(try journalctl -u "$u" -n 40 -o cat --no-pager | @TELLING@)"
+    printf 'why=%s|%s\n' "$u" "$(patience=2; unit_says "$u" | @TELLING@)"
+    case $u in *dcgm-exporter.service)
+      a=$(try systemctl show -p ExecStart --value "$u" | sed -nE 's/.* (-a|--address)[ =]([^ ]*:)?([0-9]+) .*/\3/p'); a=${a:-9400}
+      hp=$(printf %04X "$a"); m=; { @LISTENER@
+      } | sed "s/^listener=[^|]*|*/taken=${u%.service}|$a|/" ;;
+    esac
   done
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^MainPID=/) p = substr($i, 9) }
@@ -210,6 +218,7 @@ if [ -d /run/systemd/system ]; then
 fi
 have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter)( |$)' | grep -v grep | sed 's/^ */process=/'
 """
+)
 
 _CONTAINERS = r"""
 grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
@@ -313,6 +322,7 @@ SCRIPT = (
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS))
     .replace("@TELLING@", TELLING)
+    .replace("@LISTENER@", listeners.script())
     .replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS
     + _CLUSTER

@@ -1,14 +1,15 @@
-"""Who listens on a TCP port that a service of ours is to have.
+"""Whether a service of ours can have the TCP address that it is to listen on, and who else has it.
 
-A service whose port is taken says so in its own log, after a start that systemd counts as good; who has
-the port is in nobody's log.
+A service whose port is taken, or whose address is not the node's, says so in its own log, after a start
+that systemd counts as good; who has the port is in nobody's log.
 
 Sources:
-    proc(5): net/tcp, fd.
+    proc(5): net/tcp, fd. Linux Documentation/networking/fib_trie.rst; ip-sysctl.rst (ip_nonlocal_bind).
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator
 
 from gpustate.model.beforehand import LISTENING
@@ -20,7 +21,7 @@ _SCRIPT = (
     WHO
     + r"""
 while read -r _ a _ w _ _ _ _ _ i _; do
-  case "$a $w" in *':@PORT@ 0A') ;; *) continue ;; esac
+  case "$a $w" in *:"@PORT@ 0A") ;; *) continue ;; esac
   s="socket:\[$i\]"
   case ${m:-0} in 0) ;; *) [ -z "$(find "/proc/$m/fd" -lname "$s" 2>/dev/null)" ] || continue;; esac
   q=$(find /proc/[0-9]*/fd -lname "$s" -printf '%h\n' 2>/dev/null | sort -u)
@@ -31,11 +32,21 @@ done <<END
 END
 """
 )
+_ELSEWHERE = r"""
+[ -n "${GPUSTATE_IMAGE-}" ] || [ ! -r /proc/net/fib_trie ] || grep -qs 1 /proc/sys/net/ipv4/ip_nonlocal_bind ||
+  awk '/\|-- /{ a = $2 } /\/32 host LOCAL/ && a == "@HOST@" { f = 1 } END { exit !f }' /proc/net/fib_trie || echo elsewhere=1
+"""
 
 
-def script(port: int) -> str:
-    """Print ``listener=...`` for each process that listens on a port, but for the process ``$m``."""
-    return _SCRIPT.replace("@PORT@", f"{port:04X}").replace("@LISTENING@", LISTENING)
+def script(port: int | None = None) -> str:
+    """Print ``listener=...`` for each process that listens on a port, but for the process ``$m``.
+
+    Args:
+        port: its number; without one it is in ``$hp``, in four hexadecimal digits.
+    """
+    return _SCRIPT.replace("@PORT@", "$hp" if port is None else f"{port:04X}").replace(
+        "@LISTENING@", LISTENING
+    )
 
 
 def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
@@ -62,4 +73,23 @@ def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
                 yield one.who
 
 
-__all__ = ["others", "script"]
+def elsewhere(host: str) -> str:
+    """Script that prints ``elsewhere=1`` where no service of the node can listen on an IPv4 address."""
+    if host in ("", services.EVERYWHERE, "0.0.0.0") or ipaddress.IPv4Address(host).is_loopback:
+        return ""
+    return _ELSEWHERE.replace("@HOST@", host)
+
+
+def ipv4(host: str) -> str:
+    """An address as it is.
+
+    Raises:
+        ValueError: it is no IPv4 address.
+    """
+    try:
+        return str(ipaddress.IPv4Address(host))
+    except ValueError:
+        raise ValueError(f"{host!r} is no IPv4 address") from None
+
+
+__all__ = ["elsewhere", "ipv4", "others", "script"]

@@ -16,15 +16,18 @@ Sources:
     apt-pkg/deb/dpkgpm.cc (hooks). proc(5): /proc/locks.
 """
 
-#: Defines ``unmet``: name and version of what installed packages want at that version, and do not have.
+#: Defines ``unmet``: what installed packages want and do not have, with its version where only one will do.
 UNMET = r"""
 unmet() {
   apt-get check -q -o Debug::NoLocking=1 2>/dev/null |
-    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1 \3/p' | sort -u
+    sed -nE 's/^.*Depends: ([^ :]+)(:[^ ]+)? \(= ([^)]+)\) but it is not .*/\1 \3/p; t; s/^.*Depends: ([^ :]+).* but it is not .*/\1/p' | sort -u
 }
 """
+#: Packages of the driver and of what stands on it, by name.
+OURS = r"nvidia|^(lib)?cuda|^datacenter-gpu-manager|^nvlsm$|-dkms$"
 PACKAGES = (
     UNMET
+    + f"ours='{OURS}'\n"
     + r"""
 apt_patience() { # seconds to wait for locks: the node's own setting, else 300
   [ -z "${APT_WAIT_S-}" ] || return 0
@@ -78,17 +81,26 @@ apt_reread() { # the lists of our own repositories, or of all where they are som
 apt_fetch() { # words of an installation: all of it is here, and checked, before any of it is unpacked
   apt_wait || return 1
   set -- install --download-only --allow-downgrades --allow-change-held-packages "$@"
-  if ! apt "$@" >"$R/fetch.log" 2>&1; then
+  if ! apt_whole "$R/fetch.log" "$@"; then
     # The repository may have moved on since its lists were read.
     : >"$R/reread.log"
-    if ! grep -q 'Failed to fetch' "$R/fetch.log" || ! apt_reread >"$R/reread.log" 2>&1 || ! apt "$@" >"$R/fetch.log" 2>&1; then
+    if ! grep -q 'Failed to fetch' "$R/fetch.log" || ! apt_reread >"$R/reread.log" 2>&1 || ! apt_whole "$R/fetch.log" "$@"; then
       tail -c 1500 "$R/reread.log"; tail -c 2200 "$R/fetch.log"; return 1
     fi
   fi
   apt_gone "$@" && apt_room
 }
-apt_unmet() { # words of an installation: of their versions, what installed packages want and do not have, as NAME=VERSION
-  unmet | while read -r p v; do case " $* " in *" $p="*) ;; *"=$v "*) echo "$p=$v" ;; esac; done
+apt_unmet() { # words of an installation: what they lack of their own versions or of NVIDIA's, as NAME=VERSION or NAME
+  unmet | while read -r p v; do
+    case " $* " in *" $p="*|*" $p "*|*" $p- "*) continue ;; *"=${v:-?} "*) ;; *) printf '%s\n' "$p" | grep -qE "$ours" || continue ;; esac
+    echo "$p${v:+=$v}"
+  done
+}
+apt_whole() { # log, words for apt: apt begins nothing where installed packages lack something, unless that is named as well
+  log=$1; shift
+  apt "$@" >"$log" 2>&1 && return 0
+  ! grep -qE '^(Unpacking|Setting up|Removing) ' "$log" || return 1
+  more=$(apt_unmet "$@"); [ -n "$more" ] && apt "$@" $more >"$log" 2>&1
 }
 apt_gone() { # what is not named may not leave, unless MAY_GO says that it has been looked at
   [ -z "${MAY_GO-}" ] || return 0
@@ -122,7 +134,7 @@ apt_swap() { # words of an installation: done as a whole, or ROLLED is set and e
   ROLLED=
   apt_list >"$R/before"; apt-mark showhold | sort >"$R/held"
   set -- install --allow-downgrades --allow-change-held-packages "$@"
-  if apt "$@" >"$R/apt.log" 2>&1; then apt_rehold; effect installed; return 0; fi
+  if apt_whole "$R/apt.log" "$@"; then apt_rehold; effect installed; return 0; fi
   case " $* " in *" --reinstall "*) ;; *)
     if [ -z "$(dpkg --audit)" ] && said=$(apt "$@" -s 2>&1) && ! printf '%s\n' "$said" | grep -qE '^(Inst|Conf|Remv|Purg) '; then
       tail -n 3 "$R/apt.log"; apt_rehold; effect installed; return 0

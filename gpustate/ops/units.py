@@ -10,18 +10,18 @@ import shlex
 from dataclasses import dataclass
 
 from gpustate.model.step import Step
-from gpustate.text.unit_says import TELLING
+from gpustate.text.unit_says import SAYS, TELLING
 
 _q, _words = shlex.quote, shlex.join
 
 
 def _says(unit: str, what: str) -> str:
-    """Print what is wrong with a unit, with the line of its journal that tells why; then the journal's end."""
-    name = _q(unit)
+    """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
     return (
-        f"y=$(journalctl -u {name} -n 40 --no-pager -o cat 2>/dev/null | {TELLING}) || :\n"
+        f'{SAYS}unit_says {_q(unit)} >"$R/unit.log" || :\n'
+        f'y=$({TELLING} <"$R/unit.log") || :\n'
         f"printf '%s: %s\\n' {_q(f'{unit} {what}')} \"$y\"\n"
-        f"journalctl -u {name} -n 15 --no-pager -o cat 2>/dev/null || :"
+        'tail -n 15 "$R/unit.log"'
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +30,7 @@ SHOW_KEYS = (
     "ExecMainStatus",
     "Result",
 )
+_COMMAND = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +105,20 @@ def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
         name, state, *_ = (*line.split(), "", "")
         if name in found and state not in ("", "alias"):
             found[name] = replace(found[name], unit_file_state=state)
+    return found
+
+
+def last_word(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
+    """The drop-in that says what a service runs, and its command; empty where none does, or ``ours`` after it.
+
+    Args:
+        drop_ins: path to text; ``ours`` may be among them, or not yet be there.
+        ours: path of one that says it, too.
+    """
+    found = ("", "")
+    for path in sorted({*drop_ins, ours} - {""}, key=posixpath.basename):
+        if path == ours:
+            found = ("", "")
+        elif commands := _COMMAND.findall(drop_ins[path]):
+            found = (path, commands[-1])
     return found

@@ -1,11 +1,12 @@
-"""Which line of a service's journal says why it does not run.
+"""Which line of what a service said tells why it does not run.
 
 A service that cannot start says so in its own words before systemd tells in general ones that it has
-ended, and often in several lines, of which the last is the one that gives up.
+ended, and often in several lines, of which the last is the one that gives up. One whose unit sends what it
+says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal.
 
 Sources:
     systemd 252 and 257: the sentences of its own about a unit (Starting, Started, Main process exited,
-    Failed with result).
+    Failed with result). systemd.exec(5): StandardOutput=append:PATH.
 """
 
 from __future__ import annotations
@@ -14,3 +15,14 @@ from __future__ import annotations
 TELLING = r"""awk '/^Start(ing|ed) / { b = e = ""; next }
       tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
       /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }'"""
+
+#: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.
+SAYS = r"""
+unit_says() {
+  timeout -k 1 "${patience:-20}" journalctl -u "$1" -n 40 -o cat --no-pager 2>/dev/null
+  uf=$(timeout -k 1 "${patience:-20}" systemctl cat "$1" 2>/dev/null | sed -n 's/^Standard\(Error\|Output\)=\(append\|file\|truncate\)://p' | tail -n 1)
+  [ -f "$uf" ] || return 0
+  ut=$(timeout -k 1 "${patience:-20}" systemctl show -p ExecMainStartTimestamp --value "$1" 2>/dev/null)
+  [ -z "$ut" ] || [ -z "$(find "$uf" -newermt "$ut" 2>/dev/null)" ] || tail -n 40 -- "$uf"
+}
+"""

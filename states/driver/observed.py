@@ -146,7 +146,7 @@ class AskApt(Ask[Apt]):
         return Apt(
             dpkg.parse_query(listed),
             aptsources.parse_policy(offers),
-            missing=tuple(f"{n} {v}" for n, v in pairs if driverset.is_member(n, v)),
+            missing=tuple(f"{n} {v}" for n, v in pairs if v and driverset.is_member(n, v)),
         )
 
     def stand_in(self) -> Apt:

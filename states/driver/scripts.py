@@ -102,11 +102,10 @@ def fetch(
         + _CLEAR
         + "apt_ready || back\n"
         + _FOREIGN
-        + f'set -- {words}\nsimulated() {{ apt install -s --allow-downgrades --allow-change-held-packages "$@" 2>&1; }}\n'
-        # apt brings nothing to a set that lacks something, unless that is named as well.
-        'said=$(simulated "$@") || { apt_unmet "$@" >"$R/unmet"; set -- "$@" $(cat "$R/unmet"); said=$(simulated "$@"); } '
-        '|| { printf "%s\\n" "$said" | tail -n 25; back; }\n'
-        'gone=$(printf "%s\\n" "$said" | foreign)\n'
+        + f"set -- {words}\n"
+        'apt_whole "$R/said" install -s --allow-downgrades --allow-change-held-packages "$@" '
+        '|| { tail -n 25 "$R/said"; back; }\n'
+        'gone=$(foreign <"$R/said")\n'
         '[ -z "$gone" ] || { echo "error: this would also remove" $gone "which is no part of the driver; '
         'remove it yourself first or choose another package set"; back; }\n'
         f'MAY_GO=1; apt_fetch {more} "$@" || back\neffect fetched',
@@ -135,7 +134,7 @@ def install(
     words = ("--reinstall " if again else "") + _words(install, remove)
     return ops.Run(
         PRELUDE + f"{kmod.APT_FAILED}apt_ready\n"
-        f'set -- {words} $(cat "$R/unmet" 2>/dev/null || :)\nif apt_swap "$@"; then exit 0; fi\n'
+        f"if apt_swap {words}; then exit 0; fi\n"
         '[ -n "$ROLLED" ] || exit 1\n'
         f"set +e\n{rebuild(built)}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",

@@ -101,6 +101,7 @@ def starting(name: str, seconds: int = 0, restarts: int = 0) -> Change:
 STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
 EXPORTER = "dcgm-exporter"
 ITS_FILE = "etc/dcgm-exporter/own.csv"
+TAKEN = "   0: 00000000:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 555 1\n"
 
 
 def process(name: str, state: str = "S", command: str = "", began: int = 99) -> Change:
@@ -774,6 +775,10 @@ CLUSTER = (
              both(process(EXPORTER, command="/usr/bin/docker run --name dcgm-exporter x"), programs(bash="!124"))),
     Scenario("exporter-empty", (32,), exporter("nvidia-dcgm-exporter", bash="!3"), ("has not one value of a GPU",),
              exporter("nvidia-dcgm-exporter", bash="!3", began=495_000)),
+    Scenario("exporter-port-taken", (32,), both(file("proc/net/tcp", TAKEN),
+             lambda w: w.unit(EXPORTER, "failed/failed/enabled", "listen tcp :9400: bind: address already in use")),
+             ("address already in use", "port 9400", "is taken by a process"),
+             both(file("proc/net/tcp", TAKEN), lambda w: w.unit(EXPORTER, RUNS))),
     Scenario("exporter-failed", (32,), lambda w: w.unit(EXPORTER, "failed/failed/enabled", "error: counters.csv line 3: unknown field"),
              ("counters.csv line 3",), lambda w: w.unit(EXPORTER, "active/running/enabled")),
 )  # fmt: skip

@@ -33,8 +33,8 @@ def script(host: str, port: int, path: str = "/metrics") -> str:
 def settled(unit: str, host: str, port: int) -> str:
     """Wait up to 20 s for an exporter that has just been started: a restart would only begin anew.
 
-    That is one of a boot a moment ago, or one that systemd starts again because its host engine did not
-    listen yet.
+    That is one of a boot a moment ago, or one that systemd starts again because its host engine, which
+    has just been started too, did not listen yet.
     """
     return _SETTLED.replace("@UNIT@", unit).replace("@ASK@", script(host, port))
 
@@ -49,16 +49,22 @@ for c in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
   set -- ${l##*) }; case $1 in T*) exit 0 ;; esac; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
 done
 while [ $((${at%.*} - ${now%.*})) -lt 20 ]; do
-  state=; since=0; tries=0
+  state=; since=0; tries=0; engine=; up=0; i=
   while IFS== read -r key value; do
-    case $key in SubState) state=$value;; StateChangeTimestampMonotonic) since=$((value / 1000000));; NRestarts) tries=$value;; esac
+    case $i$key in
+      '') i=2 ;;
+      SubState) state=$value ;; StateChangeTimestampMonotonic) since=$((value / 1000000)) ;; NRestarts) tries=$value ;;
+      2SubState) engine=$value ;; 2StateChangeTimestampMonotonic) up=$((value / 1000000)) ;;
+    esac
   done <<END
-$(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic -p NRestarts @UNIT@ 2>/dev/null)
+$(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic -p NRestarts @UNIT@ nvidia-dcgm.service 2>/dev/null)
 END
   case $state in
     running) [ $((${now%.*} - since)) -lt 20 ] || break; { @ASK@; } | grep -q '^DCGM_' && break;;
-    # One that ended again and again will not stay this time either.
-    auto-restart|start*) [ "${tries:-0}" -lt 5 ] || break;;
+    # One that ended again and again, or whose host engine has been there for long, will not stay this time either.
+    auto-restart|start*)
+      [ "${tries:-0}" -lt 5 ] || break
+      case $engine in start*) ;; running) [ $((${at%.*} - up)) -lt 20 ] || break ;; *) break ;; esac ;;
     *) break;;
   esac
   sleep 1; read -r at _ </proc/uptime

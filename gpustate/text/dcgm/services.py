@@ -108,6 +108,14 @@ def words_after(command_line: str, program: str) -> tuple[str, ...] | None:
     return None
 
 
+def overruled(path: str, unit: str, command: str) -> str:
+    """Why a unit cannot be made to run what is asked for, and the next move."""
+    return (
+        f"{path} has {unit} run {command!r}, and has the last word over gpustate's own: "
+        "remove its ExecStart, then systemctl daemon-reload"
+    )
+
+
 def listening(table: str, port: int) -> tuple[str, ...]:
     """Addresses that a port is bound to, of the rows of ``/proc/net/tcp`` and ``tcp6``."""
     found: set[str] = set()

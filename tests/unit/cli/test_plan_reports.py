@@ -127,6 +127,17 @@ def test_a_graph_of_a_node_tells_what_is_not_for_it(gpustate: Cli, project: Path
     assert "contradict each other" in both.err
 
 
+def test_a_graph_notes_nodes_that_the_inventory_does_not_have(gpustate: Cli, project: Path) -> None:
+    (project / "site.yaml").write_text(
+        "format: gpustate.policy/1\nstates: {nouveau: {}}\nnodes:\n  g9: {nouveau: null}\n"
+    )
+    (project / "hosts").write_text("[gpu]\ng1\n")
+    for more in ((), ("--node", "g1")):
+        done = gpustate("graph", "site.yaml", "-i", "hosts", *more)
+        assert done.status == 0
+        assert "site.yaml:4: nodes: the inventory has no node 'g9'" in done.err
+
+
 @pytest.mark.parametrize(
     ("output", "begins"), [("svg", "<svg "), ("dot", "digraph"), ("mermaid", "flowchart")]
 )

@@ -54,3 +54,19 @@ def test_the_process_that_has_a_port_is_named_unless_it_is_the_service_itself(ad
 )
 def test_only_who_stands_in_the_way_is_named(row: str, host: str, found: tuple[str, ...]) -> None:
     assert listeners.others([row, row], host, "exporter.service") == found
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [("", ""), ("ALL", ""), ("0.0.0.0", ""), ("127.8.0.1", ""), ("192.0.2.77", "elsewhere=1\n")],
+)
+def test_an_address_that_is_not_the_nodes_is_told(host: str, said: str) -> None:
+    script = f"{listeners.elsewhere(host)}:"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == said
+
+
+def test_what_is_no_address_is_an_error() -> None:
+    assert listeners.ipv4("10.0.0.7") == "10.0.0.7"
+    with pytest.raises(ValueError, match=r"'10\.0\.0' is no IPv4 address"):
+        listeners.ipv4("10.0.0")

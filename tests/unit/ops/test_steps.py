@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from gpustate import ops
+from gpustate.text.unit_says import SAYS
 
 
 def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:
@@ -22,11 +23,11 @@ def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_unit_that_does_not_come_up_is_told_with_the_line_that_says_why() -> None:
+def test_a_unit_that_does_not_come_up_is_told_with_the_line_that_says_why(tmp_path: Path) -> None:
     journal = r"Starting x\nerror: an older one\nStarting x\nerror: no such file\nx.service: Failed with result\n"
     stand_ins = (
         "systemctl() { return 1; }\nwait_for() { return 1; }\nroll_back() { :; }\n"
-        f"journalctl() {{ printf '{journal}'; }}\n"
+        f"timeout() {{ shift 3; \"$@\"; }}\nR={tmp_path}\njournalctl() {{ printf '{journal}'; }}\n"
     )
     for step, told in (
         (ops.RestartUnit("x.service", roll_back=("/etc/x",)), "did not come up"),
@@ -37,3 +38,16 @@ def test_a_unit_that_does_not_come_up_is_told_with_the_line_that_says_why() -> N
         )
         assert done.returncode == 1
         assert done.stdout.startswith(f"x.service {told}: error: no such file\n")
+
+
+def test_what_a_unit_writes_to_a_file_since_its_start_is_what_it_says(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("error: address already in use\n")
+    for since, told in (("2001-01-01 00:00:00", log.read_text()), ("2999-01-01 00:00:00", "")):
+        stand_ins = (
+            'timeout() { shift 3; "$@"; }\njournalctl() { :; }\n'
+            f"systemctl() {{ case $1 in cat) echo StandardOutput=append:{log} ;; *) echo '{since}' ;; esac; }}\n"
+        )
+        script = f"{stand_ins}{SAYS}unit_says x.service"
+        done = subprocess.run(["sh", "-eu"], input=script, text=True, capture_output=True)
+        assert (done.returncode, done.stdout) == (0, told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,9 @@ def test_the_example_of_a_state_of_one_s_own_converges_and_keeps_the_contract() 
     list(converge(state, node))
     text = node.files["/etc/security/limits.d/90-acme-memlock.conf"]
     assert text == "* soft memlock unlimited\n* hard memlock unlimited\n"
+
+
+def test_an_override_that_is_no_dict_is_refused_by_name() -> None:
+    wrong: dict[str, Any] = {"driver": 580}
+    with pytest.raises(PolicyError, match="parameters of 'driver' as a dict, not 580"):
+        presets.kubernetes_node(**wrong)

@@ -173,3 +173,24 @@ def test_what_makes_no_sense_is_refused_before_any_node(parameters: dict[str, ob
 
 def test_it_keeps_the_contract() -> None:
     check_contract(DcgmRunning(), node())
+
+
+def test_an_address_that_is_none_is_an_error_of_the_policy() -> None:
+    with pytest.raises(PolicyError, match="is no IPv4 address"):
+        build(DcgmRunning, {"address": "300.1.1.1"})
+
+
+def test_an_address_of_another_host_is_refused_while_the_engine_still_runs() -> None:
+    state = DcgmRunning(address="192.0.2.7")
+    reason = state.refuse(state.probe(node(shell={"MainPID": lambda _: (0, "elsewhere=1\n")})))
+    assert reason is not None
+    assert "192.0.2.7 is no address of this node" in reason
+
+
+def test_a_drop_in_with_the_last_word_is_refused_unless_it_says_the_same() -> None:
+    theirs = f"/etc/systemd/system/{UNIT}.d/site.conf"
+    same = f"[Service]\nExecStart=\nExecStart={services.ENGINE} -n --service-account nvidia-dcgm\n"
+    for text, refused in ((same, False), ("[Service]\nExecStart=\nExecStart=/bin/false\n", True)):
+        one = node(files={**version_file("580.65.06"), theirs: text})
+        reason = DcgmRunning().refuse(DcgmRunning().probe(one)) or ""
+        assert (f"{theirs} has {UNIT} run '/bin/false'" in reason) is refused

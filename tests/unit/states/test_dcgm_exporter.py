@@ -258,6 +258,7 @@ def test_a_counters_file_of_ones_own_is_read_once_and_travels_along(tmp_path: Pa
         ({"counters": "no-such-file.csv"}, "no-such-file.csv"),
         ({"listen": "9400"}, "listen"),
         ({"listen": ":99999"}, "no port"),
+        ({"listen": "300.1.1.1:9400"}, "no IPv4 address"),
         ({"engine": "a b"}, "engine"),
         ({"job_mapping": "jobs"}, "job_mapping"),
         ({"interval_ms": 1}, "interval_ms"),
@@ -273,3 +274,12 @@ def test_what_makes_no_sense_is_refused_before_any_node(
 
 def test_it_keeps_the_contract() -> None:
     check_contract(build(DcgmExporterRunning, {}), World().node)
+
+
+def test_a_drop_in_that_is_read_after_ours_is_refused_and_one_before_it_is_not() -> None:
+    text = "[Service]\nExecStart=\nExecStart=/bin/false\n"
+    for name, refused in (("a.conf", False), ("x.conf", True)):
+        theirs = f"/etc/systemd/system/{UNIT}.d/{name}"
+        world, state = World(files={theirs: text}), build(DcgmExporterRunning, {})
+        reason = state.refuse(state.probe(world.node)) or ""
+        assert (f"{theirs} has {UNIT} run '/bin/false'" in reason) is refused
