@@ -197,10 +197,17 @@ class RebuildInitramfs(Step):
 
 @dataclass(frozen=True, slots=True)
 class LoadModules(Step):
-    """Load kernel modules in order; already loaded ones are left alone."""
+    """Load kernel modules in order; already loaded ones are left alone.
+
+    Args:
+        modules: their names.
+        optional: a failure is left to the next probe to judge.
+        wait_for_them: services that have failed, if they were started before the modules were there; started again.
+    """
 
     modules: tuple[str, ...]
-    optional: bool = False  # a failure is left to the next probe to judge
+    optional: bool = False
+    wait_for_them: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -220,6 +227,11 @@ class LoadModules(Step):
             name = module.replace("-", "_")
             otherwise = " || echo 'left for after the reboot'" if self.optional else ""
             lines.append(f"module_loaded {_q(name)} || modprobe {_q(module)}{otherwise}")
+        lines += [
+            f"! systemctl is-failed --quiet {_q(unit)} 2>/dev/null || "
+            f"{{ systemctl reset-failed {_q(unit)}; systemctl start {_q(unit)} || :; }}"
+            for unit in self.wait_for_them
+        ]
         return "\n".join([*lines, "effect loaded"])
 
 

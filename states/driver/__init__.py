@@ -384,7 +384,12 @@ class DriverInstalled(DriverParameters):
         if plan.fields & _LOADING and wanted.loaded is not None:
             if seen.loaded is None or not self._reloads(seen):
                 # Whoever holds the GPUs may be gone by now, and then no reboot is needed.
-                yield ops.LoadModules(scripts.LOAD_ORDER, optional=cost is Disruption.REBOOT)
+                # Its package starts it before there is a module.
+                yield ops.LoadModules(
+                    scripts.LOAD_ORDER,
+                    optional=cost is Disruption.REBOOT,
+                    wait_for_them=("nvidia-persistenced.service",),
+                )
             elif cost is not Disruption.REBOOT:
                 yield scripts.reload(wanted.loaded)
         if "stopped" in plan.fields:
