@@ -140,6 +140,13 @@ def _stale(view: View) -> str:
     return view.broken if "names what does not exist" in view.broken else ""
 
 
+def _missing_files(view: View) -> str:
+    found, unit = _stale(view), view.clues.unit("nvidia-persistenced")
+    if "/run/nvidia-persistenced/" in found and not (unit.exists or unit.masked):
+        return f"{found}; nvidia-persistenced, whose that is, is not installed"
+    return found
+
+
 def _lacking(view: View) -> str:
     return view.broken if "no device for" in view.broken else ""
 
@@ -207,7 +214,7 @@ CAUSES = (
     Cause("persistenced-stopped", "cdi", _persistenced,
           "systemctl unmask nvidia-persistenced where it is masked, then gpustate apply with the state persistenced",
           state="persistenced"),
-    Cause("cdi-names-missing-files", "cdi", _stale, remedies.CDI_STALE,
+    Cause("cdi-names-missing-files", "cdi", _missing_files, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
     Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),

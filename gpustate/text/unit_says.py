@@ -4,6 +4,9 @@ A service that cannot start says so in its own words before systemd tells in gen
 ended, and often in several lines, of which the last is the one that gives up. One whose unit sends what it
 says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal.
 
+Surprising: containerd's unit has modprobe load overlay and goes on without it; where it is built in or in
+use already, that complains at every start.
+
 Sources:
     systemd 252 and 257: the sentences of its own about a unit (Starting, Started, Main process exited,
     Failed with result). systemd.exec(5): StandardOutput=append:PATH.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 #: Reads ``journalctl -o cat`` of one unit; prints the line of its last start, or systemd's where there is none.
 TELLING = r"""awk '/^Start(ing|ed) / { b = e = ""; next }
-      tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result/ { next }
+      tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result|^modprobe: FATAL: Module overlay/ { next }
       /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }'"""
 
 #: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.

@@ -122,3 +122,14 @@ def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
         assert found.broken is None
     else:
         assert found.name == "docker-configuration-broken"
+
+
+def test_a_socket_whose_service_is_not_installed_is_said_to_be_that(tmp_path: Path) -> None:
+    change = brokennodes.both(
+        brokennodes.specification(brokennodes.SOCKET),
+        lambda world: world.units.pop("nvidia-persistenced", None),
+    )
+    found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
+    assert found.name == "cdi-names-missing-files"
+    assert found.broken is not None
+    assert "nvidia-persistenced, whose that is, is not installed" in found.broken.evidence
