@@ -271,6 +271,20 @@ class _Transport(paramiko.Transport):
         security = self.get_security_options()
         security.ciphers = sorted(security.ciphers, key=lambda cipher: "gcm" not in cipher)
 
+    def run(self) -> None:
+        """Read until the connection ends, which is paramiko's part, and end it wholly.
+
+        The end of a connection may meet a channel that is just being opened, and then paramiko's thread ends on the
+        way with what would be shown as a traceback. Whoever waits for a channel looks whether this is active.
+        """
+        try:
+            super().run()
+        except Exception as error:  # noqa: BLE001  whatever it was, the connection is over
+            self.saved_exception = self.saved_exception or error
+            self.active = False
+            self.packetizer.close()
+            self.sock.close()
+
 
 def _open(
     target: _Target, connection: Connection, hops: list[paramiko.SSHClient], depth: int

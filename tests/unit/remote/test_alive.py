@@ -11,6 +11,7 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+from gpustate.remote import ssh
 from gpustate.remote.alive import HeardSocket, Watch, watch
 
 
@@ -68,6 +69,25 @@ class Gone:
 
 def test_a_jump_host_that_hung_up_first_leaves_nothing_to_close() -> None:
     HeardSocket(Gone()).close()
+
+
+def test_a_connection_whose_thread_fails_at_its_end_is_over_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(self: paramiko.Transport) -> None:
+        self.active = True
+        raise RuntimeError("a channel is just being opened")
+
+    monkeypatch.setattr(paramiko.Transport, "run", run)
+    near, far = socket.socketpair()
+    transport = ssh._Transport(near)
+    transport.start()
+    transport.join(10)
+    assert not transport.is_active()
+    assert far.recv(1) == b""
+    far.close()
+    assert isinstance(transport.get_exception(), RuntimeError)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_side_that_answers_is_left_connected(pair: Pair) -> None:
