@@ -274,8 +274,9 @@ class _Transport(paramiko.Transport):
     def run(self) -> None:
         """Read until the connection ends, which is paramiko's part, and end it wholly.
 
-        The end of a connection may meet a channel that is just being opened, and then paramiko's thread ends on the
-        way with what would be shown as a traceback. Whoever waits for a channel looks whether this is active.
+        The end of a connection may meet a channel that is just being opened: paramiko 4.0 lists it before it gives it
+        its connection, and its thread ends on the way, with a traceback. Whoever waits for a channel looks whether this
+        is active.
         """
         try:
             super().run()
