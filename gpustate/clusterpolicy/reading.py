@@ -32,7 +32,7 @@ from gpustate.clusterpolicy.metrics import wanted_metrics
 from gpustate.clusterpolicy.operands import wanted_operands
 from gpustate.clusterpolicy.runtime import wanted_links, wanted_runtime, wanted_validator
 from gpustate.errors import PolicyError
-from gpustate.text.words import shown
+from gpustate.text.words import named, shown
 
 _VALUES = ("helm", "umbrella", "helmrelease")
 #: On when nothing is said, and nothing of a node, or without a state yet.
@@ -128,7 +128,7 @@ class _Reader:
                 name = item.text("metadata", "name")
                 if (item.text("kind"), name) not in self.shelf.used:
                     yield (
-                        f"{self.file}:{item.line}: not read: {item.text('kind')} {shown(name)}, "
+                        f"{self.file}:{item.line}: not read: {named(item.text('kind'))} {shown(name)}, "
                         "which no key of the policy names"
                     )
 
@@ -152,9 +152,8 @@ class _Reader:
         if "nvidiadriver" in self.by_kind:
             return self._nvidia_driver_alone()
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
-        raise PolicyError(
-            f"holds no policy, only {', '.join(kinds)}", place=self.file, fix=shape.WANTED
-        )
+        told = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
+        raise PolicyError(f"holds no policy, only {told}", place=self.file, fix=shape.WANTED)
 
     def _only_one(self, kind: str) -> None:
         items = self.by_kind.get(kind, [])

@@ -150,6 +150,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         (b"- 1\n- 2\n", ":1: is a list, wanted a policy"),
         (b"hello\n", ":1: is a string, wanted a policy"),
         (b"kind: Pod\napiVersion: v1\n", "holds no policy, only Pod"),
+        (b'kind: "\\n"\napiVersion: v1\n', r"holds no policy, only '\\n'"),
         (
             b"kind: ClusterPolicy\napiVersion: nvidia.com/v2\n",
             "'nvidia.com/v2' is not known, wanted nvid",
