@@ -76,7 +76,7 @@ def _persistence(view: View) -> Iterator[str]:
     name = "nvidia-persistenced"
     unit = view.clues.unit(name)
     masked = services.is_masked(unit)
-    if unit.failed:
+    if unit.failure:
         found = services.drop_in(view, name) or unit.failure
         then = f"mend that, then systemctl restart {name}"
     elif masked or unit.missed:

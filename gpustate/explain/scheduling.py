@@ -287,8 +287,7 @@ def _slurmd(view: View) -> str:
 
 
 def _metrics(view: View) -> list[Unit]:
-    names = ("dcgm-exporter", "nvidia-dcgm-exporter", "nvidia-dcgm")
-    return [view.clues.unit(name) for name in names]
+    return [view.clues.unit(name) for name, _, _ in services.EXPORTERS]
 
 
 def _host_engines(view: View) -> str:
