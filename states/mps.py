@@ -141,7 +141,7 @@ class MpsRunning(State[Observed]):
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
         threads = _threads(_first(keys, "threads"))
-        strange = _first(keys, "daemon") or ("which?" if threads else "")
+        foreign = _first(keys, "daemon") or ("which?" if threads and not active else "")
         seen = Observed(
             unit_text=unit_text,
             active=active,
@@ -154,7 +154,7 @@ class MpsRunning(State[Observed]):
             offered=tuple(one.version for one in offered),
             clients=len(clients),
             nvml=nvml,
-            foreign=None if active else strange or None,
+            foreign=foreign or None,
             kubelet=kubelet is not None and kubelet.active,
             systemd=facts.systemd or facts.image,
             image=facts.image,
@@ -250,11 +250,14 @@ class MpsRunning(State[Observed]):
                 "state out with only="
             )
         if seen.foreign is not None:
+            pid, _, folder = seen.foreign.partition("|")
+            where = f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(folder)} " if folder else ""
             return (
-                f"another MPS control daemon runs (pid {seen.foreign}); stop it: echo quit | "
-                "nvidia-cuda-mps-control"
+                f"another MPS control daemon runs (pid {pid}{folder and f', pipe folder {folder}'}); stop it: "
+                f"echo quit | {where}nvidia-cuda-mps-control"
             )
-        if seen.strange and seen.unit_text is None:
+        # What lies beside the pipes of the daemon that is set up is nobody's business.
+        if seen.strange and mps.pipe_folder_of(seen.unit_text or "") != self.pipe_folder:
             return (
                 f"{self.pipe_folder} holds {seen.strange}, which no MPS daemon has made: name a folder of MPS's own "
                 "with pipe_folder"
@@ -413,7 +416,11 @@ done
 [ -n "$c" ] && for f in /proc/[0-9]*/comm; do
   read -r n 2>/dev/null <"$f" || continue
   case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*)
-    m=${{q#/proc/}}; printf 'daemon=%s\\n' "$m"
+    m=${{q#/proc/}}; own=; while read -r g; do case $g in */{UNIT}*) own=1 ;; esac; done <"$q/cgroup"
+    if [ -z "$own" ]; then
+      printf 'daemon=%s|%s\\n' "$m" "$(tr '\\0' '\\n' <"$q/environ" | sed -n 's/^CUDA_MPS_PIPE_DIRECTORY=//p')"
+      continue
+    fi
     {HALTED}
     [ -z "${{hl-}}" ] || c= ;; esac;; esac
 done

@@ -209,6 +209,8 @@ CAUSES = (
     Cause("daemon-reload-took-gpus", "runtime", _reloaded,
           "make those containers anew, and keep it from coming again: gpustate apply with the states dev-char and cdi",
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
+    Cause("every-gpu-in-quarantine", "cdi", lambda v: v.broken if "every GPU is in quarantine" in v.broken else "",
+          remedies.ALL_HELD),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
     Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.DROP_IN),
     Cause("persistenced-stopped", "cdi", _persistenced,

@@ -112,6 +112,17 @@ def _sharing(view: View) -> str:
     return f"{found}; processes share no GPU by MPS" if found else ""
 
 
+def _other_daemon(view: View) -> str:
+    unit = view.clues.unit(_MPS)
+    rows = [row for row in view.clues.all("process") if "nvidia-cuda-mps-control" in row]
+    runs = unit.active in ("active", "activating", "reloading", "deactivating")
+    if not unit.exists or len(rows) <= runs:
+        return ""
+    if runs:
+        return f"{len(rows)} MPS control daemons run, and {_MPS} is one of them: {'; '.join(rows)}"
+    return f"{_MPS} does not run, and an MPS control daemon of somebody else does: {'; '.join(rows)}"
+
+
 def _stopped(name: str) -> Callable[[View], str]:
     def look(view: View) -> str:
         if not view.clues.unit(name).missed:
@@ -205,6 +216,8 @@ CAUSES = (
     _masked("kubelet", "scheduler", _kubernetes_misses_it, "then systemctl enable --now kubelet", explains=False),
     _masked("slurmd", "scheduler", _slurm_misses_it, "then systemctl enable --now slurmd", explains=False),
     _masked("nvidia-dcgm", "metrics", _exporter_misses_it, "then gpustate apply with the state dcgm, which starts it", explains=False),
+    Cause("mps-other-daemon", "cuda", _other_daemon,
+          "stop the other: echo quit | CUDA_MPS_PIPE_DIRECTORY=ITS_FOLDER nvidia-cuda-mps-control; then gpustate apply with the state mps", explains=False),
     Cause("mps-down", "cuda", _sharing,
           f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
     Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),

@@ -274,6 +274,8 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
         return _no_containers("cdi", seen, wanted)
     if not wanted.cdi:
         return Check("cdi", NOT_APPLICABLE, "not asked for")
+    if not seen.cdi and _all_held(seen):
+        return Check("cdi", FAILED, _all_held(seen), remedies.ALL_HELD)
     if not seen.cdi:
         return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
     for spec in seen.cdi:
@@ -306,6 +308,14 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
     )
 
 
+def _all_held(seen: Seen) -> str:
+    """That no GPU is left to give to anybody; empty where one is."""
+    gpus = seen.nvml.gpus
+    if not gpus or not all(seen.held(gpu) for gpu in gpus):
+        return ""
+    return f"every GPU is in quarantine: {_some([one.text for one in seen.quarantine.active])}"
+
+
 def _gone(seen: Seen) -> list[str]:
     """Numbered devices of a specification, where a GPU has fewer MIG devices than it names."""
     found: list[str] = []
@@ -325,6 +335,8 @@ def _health(seen: Seen, wanted: Wanted) -> Check:
         return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
     if not any(gpu.error is None for gpu in seen.nvml.gpus):
         return Check("health", NOT_APPLICABLE, "no GPU answers")
+    if _all_held(seen):
+        return Check("health", FAILED, _all_held(seen), remedies.ALL_HELD)
     held = {gpu.index for gpu in seen.nvml.gpus if seen.held(gpu)}
     out = [f"in quarantine: {one.text}" for one in seen.quarantine.active]
     out += [f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended]

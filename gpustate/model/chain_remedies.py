@@ -49,6 +49,7 @@ CDI_STALE = (
 )
 CDI_BROKEN = "write it anew: gpustate apply with the state cdi, or remove it and systemctl restart nvidia-cdi-refresh"
 CDI_NO_FILE = "move it away, then generate the specification: gpustate apply with the state cdi"
+ALL_HELD = "mend one, then end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply with the state cdi"
 QUARANTINE_FILE = (
     "write it anew: gpustate quarantine NODE --gpu GPU --for 1d --reason WHY, or --end"
 )

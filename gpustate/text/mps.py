@@ -98,6 +98,11 @@ def unit_text(service: Service) -> str:
     return "\n".join(lines) + "\n"
 
 
+def pipe_folder_of(unit_text: str) -> str:
+    """The pipe folder that a unit of :func:`unit_text` names; empty without one."""
+    return unit_text.partition("Environment=CUDA_MPS_PIPE_DIRECTORY=")[2].partition("\n")[0]
+
+
 def parse_modes(text: str) -> dict[str, str]:
     """Read ``nvidia-smi --query-gpu=uuid,compute_mode --format=csv,noheader``."""
     found: dict[str, str] = {}

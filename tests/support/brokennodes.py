@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nodetrees import ADDRESSES, KERNEL, UUIDS, V, World
 
 from gpustate.model import chain
+from gpustate.text import quarantine
 from gpustate.text.nvml_report import MigDevice, NvmlFacts
 
 Change = Callable[[World], object]
@@ -85,6 +86,12 @@ def file(path: str, text: str = "") -> Change:
 def programs(**texts: str) -> Change:
     """Programs print something; ``__`` stands for a dash."""
     return lambda world: world.programs.update({k.replace("__", "-"): v for k, v in texts.items()})
+
+
+def held(*uuids: str) -> Change:
+    """GPUs in quarantine."""
+    entries = (quarantine.Entry(uuid, "", "row remap", 4_000_000_000, 1, "x") for uuid in uuids)
+    return file("var/lib/gpustate/quarantine.json", quarantine.as_text(tuple(entries)))
 
 
 def starting(name: str, seconds: int = 0, restarts: int = 0) -> Change:
@@ -611,6 +618,8 @@ CONTAINERS = (
     Scenario("cdi-not-a-file", (35,), both(lambda w: w.cdi.clear(), lambda w: w.folders.add("var/run/cdi/nvidia.yaml")),
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
     Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is no YAML",), specification(WHOLE)),
+    Scenario("every-gpu-in-quarantine", (35,), both(held(*UUIDS), lambda w: w.cdi.clear()), ("every GPU is in quarantine", "GPU-aaaaaaaa"),
+             both(held(UUIDS[1]), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=1\n"))),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
     Scenario("persistenced-drop-in", (35,), both(specification(SOCKET), drop_in("nvidia-persistenced"),
              lambda w: w.unit("nvidia-persistenced", "failed/failed/enabled")), ("nvidia-persistenced.service.d/x.conf has ExecStart=/bin/false",),
@@ -756,6 +765,9 @@ CLUSTER = (
              both(lambda w: w.unit(EXPORTER, "inactive/dead/enabled"), lambda w: w.unmet.add(EXPORTER))),
     Scenario("nvidia-dcgm-masked", (32,), both(masked("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm-exporter", STOPPED)),
              ("nvidia-dcgm is masked", "nvidia-dcgm-exporter, which is enabled"), masked("nvidia-dcgm")),
+    Scenario("mps-other-daemon", (33,), both(lambda w: w.unit("gpustate-mps", STOPPED), programs(ps="  7 nvidia-cuda-mps-control -d\n")),
+             ("does not run, and an MPS control daemon of somebody else does: 7",),
+             both(lambda w: w.unit("gpustate-mps", RUNS), programs(ps="  7 nvidia-cuda-mps-control -d\n"))),
     Scenario("mps-halted", (33,), process("gpustate-mps", "T"), ("gpustate-mps is active", "stopped by a signal"), process("gpustate-mps", "S")),
     Scenario("mps-drop-in", (33,), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", "failed/failed/enabled")),
              ("gpustate-mps.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", RUNS))),

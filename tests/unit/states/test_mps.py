@@ -206,7 +206,7 @@ def test_a_folder_of_somebody_else_is_refused_and_one_that_a_newer_daemon_filled
     assert state.refuse(state.probe(fake)) == (
         "/etc holds passwd, which no MPS daemon has made: name a folder of MPS's own with pipe_folder"
     )
-    fake.files[UNIT_PATH] = "[Service]\n"
+    fake.files[UNIT_PATH] = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/etc\n"
     assert state.refuse(state.probe(fake)) is None
 
 
@@ -236,6 +236,13 @@ def test_it_is_refused_beside_a_division_of_the_gpus_before_that_begins(
     [
         (NVML, {}, World(), {"kubelet": "active"}, "a kubelet runs here"),
         (NVML, {}, World(daemon="812"), {}, "another MPS control daemon runs (pid 812)"),
+        (
+            NVML,
+            {},
+            World(daemon="812|/srv/m"),
+            {},
+            "echo quit | CUDA_MPS_PIPE_DIRECTORY=/srv/m nvidia-cuda-mps-control",
+        ),
         (NVML, {}, World(threads="100.0"), {}, "another MPS control daemon runs"),
         (NVML, {"gpus": [UUIDS[0][:-1] + "9"]}, World(), {}, "there is no GPU GPU-"),
         (replace(NVML, gpus=()), {}, World(), {}, "there is no GPU"),
