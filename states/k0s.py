@@ -188,7 +188,7 @@ class K0sHandler(State[Observed]):
         return replace(seen, text=self._text(seen), lacks=())
 
     def refuse(self, seen: Observed) -> str | None:
-        if seen.text is not None and not seen.text.startswith(DROP_IN):
+        if seen.text and seen.text.strip() and not seen.text.startswith(DROP_IN):
             return f"{DROP_IN_PATH} is somebody else's: rename it"
         if self.absent or not seen.unit:
             return None

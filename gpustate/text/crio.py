@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.errors import RefusedError
+from gpustate.errors import ProbeError, RefusedError
 from gpustate.text.containerd.marks import DROP_IN
 from gpustate.text.containerd.model import Edit, Handler
 from gpustate.text.containerd.place import render_table
@@ -48,11 +48,27 @@ class Files:
         texts: path to text of all that it reads, in its order.
         drop_in_path: the file that is wholly ours.
         main_path: the file that is read first.
+        made: gpustate made that file where there was none: what stands in it now is damage.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     drop_in_path: str = posixpath.join(FOLDER, DROP_IN_NAME)
     main_path: str = MAIN_PATH
+    made: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """The drop-in is there, and gpustate's."""
+        text = self.texts.get(self.drop_in_path)
+        return text is not None and (self.made or text.startswith(DROP_IN))
+
+    @property
+    def damaged(self) -> bool:
+        """The drop-in is gpustate's, and CRI-O cannot read it."""
+        try:
+            return self.ours and not parse(self.texts[self.drop_in_path], self.drop_in_path)
+        except ProbeError:
+            return True
 
     def others(self) -> dict[str, str]:
         """The files without ours."""
@@ -123,7 +139,7 @@ def plan_removal(files: Files, handler: Handler) -> Edit:
     Raises:
         RefusedError: somebody else made the handler the default, and CRI-O would not start.
     """
-    if not files.texts.get(files.drop_in_path, "").startswith(DROP_IN):
+    if not files.ours:
         return Edit({})
     left = files.others()
     says = merged(left)
@@ -160,8 +176,7 @@ def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ..
 
 
 def _refuse_foreign(files: Files) -> None:
-    there = files.texts.get(files.drop_in_path)
-    if there is not None and not there.startswith(DROP_IN):
+    if files.drop_in_path in files.texts and not files.ours:
         raise RefusedError(
             "this file is somebody else's",
             place=files.drop_in_path,

@@ -136,8 +136,11 @@ class CrioHandler(State[Observed]):
                 problem = str(error)
             if found.error and not found.dump:
                 problem = f"CRI-O cannot read its configuration: {found.error}; repair it first"
+        files = self._files(found)
+        if files.damaged:
+            problem, lacks = "", lacks or (f"{files.drop_in_path} is damaged",)
         torn = [path for path, text in found.files.items() if "\ufffd" in text]
-        if torn:
+        if torn and not (files.ours and torn == [files.drop_in_path]):
             problem = f"{torn[0]} is not UTF-8, which TOML has to be; repair it first"
         return Observed(
             digest=digest(found.files),
@@ -159,7 +162,8 @@ class CrioHandler(State[Observed]):
         order = crio.in_order(list(found.files), found.main_path)
         drop_in = posixpath.join(found.folder, self.drop_in_name)
         texts = {path: found.files[path] for path in order}
-        return crio.Files(texts, drop_in, found.main_path)
+        made = drop_in in found.originals and found.originals[drop_in] is None
+        return crio.Files(texts, drop_in, found.main_path, made)
 
     def _read(self, found: Found) -> bool:
         if self.restart == "none" or found.active not in RUNNING:
@@ -277,7 +281,9 @@ class CrioHandler(State[Observed]):
         return or_refusal(self.plan(seen), self.refuse(seen))
 
     def _daemon(self, seen: Observed) -> Daemon:
-        says = crio.merged(self._files(seen.found).texts) if not seen.problem else {}
+        files = self._files(seen.found)
+        texts = files.others() if files.damaged else files.texts
+        says = crio.merged(texts) if not seen.problem else {}
         default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
         own = self.default or default == self.handler
         functions = _FUNCTIONS.format(

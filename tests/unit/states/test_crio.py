@@ -69,6 +69,20 @@ def test_it_converges_in_one_round_and_goes_away_again() -> None:
     assert node.files == PACKAGED
 
 
+@pytest.mark.parametrize("damage", ["", "x = [\n", "\ufffd", "[crio.network]\n"])
+@pytest.mark.parametrize("ensure", ["present", "absent"])
+def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) -> None:
+    node = node_with()
+    list(converge(CrioHandler(), node))
+    right = node.files[DROP_IN]
+    node.files[DROP_IN] = damage
+    state = build(CrioHandler, {"ensure": ensure})
+    assert state.refuse(state.probe(node)) is None
+    *_, last = converge(state, node)
+    assert not last
+    assert node.files.get(DROP_IN) == (right if ensure == "present" else None)
+
+
 def test_the_contract_holds_before_and_after() -> None:
     node = node_with()
     check_contract(CrioHandler(), node)
