@@ -302,11 +302,12 @@ class DcgmRunning(State[Observed]):
         return f"systemctl is-active --quiet {UNIT} && cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'"
 
     def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+        # An exporter may need them: then nothing else is to be gone either.
+        if "packages" in plan.fields:
+            yield ops.remove(seen.manager, tuple(seen.packages))
         if seen.at_boot or seen.active:
             yield ops.DisableUnit(UNIT)
         if seen.drop_in is not None:
             yield ops.RemoveFile(DROP_IN_PATH)
             yield ops.ForgetOriginal(DROP_IN_PATH)
             yield ops.DaemonReload()
-        if "packages" in plan.fields:
-            yield ops.remove(seen.manager, tuple(seen.packages))

@@ -206,7 +206,7 @@ if [ -d /run/systemd/system ]; then
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
     try docker info --format '{{range $k, $v := .Runtimes}}docker_runtime={{$k}}{{"\n"}}{{end}}')
-  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } !/ActiveState=active/ && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } (!/ActiveState=active/ || /Id=nvidia-dcgm.service/) && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^DropInPaths=/) d = substr($i, 13) }
     n = split(d, f, " "); for (i = 1; i <= n; i++) print u, f[i] }' | while read -r u f; do
     case ${f##*/} in gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac

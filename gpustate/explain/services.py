@@ -191,8 +191,12 @@ def _empty(view: View) -> str:
 
 
 def _without_engine(view: View) -> str:
-    skipped = view.clues.unit("nvidia-dcgm").skipped
-    why = ": the conditions of nvidia-dcgm are not met" if skipped else ""
+    unit = view.clues.unit("nvidia-dcgm")
+    why = ": the conditions of nvidia-dcgm are not met" if unit.skipped else ""
+    if unit.active == "active":
+        rows = [r for r in view.clues.fields("drop_in", 3) if r[0] == unit.name]
+        files = "; ".join(f"{path} has {line}" for _, path, line in rows)
+        why = f": nvidia-dcgm runs, and listens elsewhere{files and f'; {files}'}"
     for name, where in view.clues.fields("no_engine", 2):
         return f"{name} runs and asks the host engine at {where}, and nobody listens there{why}"
     return ""
@@ -227,7 +231,8 @@ CAUSES = (
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
     Cause("exporter-without-engine", "metrics", _without_engine,
-          "start it: systemctl start nvidia-dcgm; systemctl status nvidia-dcgm says why it does not run", explains=False),
+          "start it: systemctl start nvidia-dcgm; systemctl status nvidia-dcgm says why it does not run; where it listens elsewhere, "
+          "mend what says so, or engine of the state dcgm-exporter", explains=False),
     *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
     *(Cause(cause, "metrics", _silent(unit), _mend(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),

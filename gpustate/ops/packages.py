@@ -110,6 +110,11 @@ apt_gone() { # what is not named may not leave, unless MAY_GO says that it has b
   done
   [ -z "$gone" ] || { echo "error: this would also remove$gone, which is somebody else's; remove it yourself first, or choose another version"; return 1; }
 }
+apt_needed() { # packages that cannot leave: who holds them
+  who=$(apt-cache rdepends --installed --no-recommends --no-suggests --no-enhances "$@" 2>/dev/null | sed -n 's/^ [ |]*//p' | sort -u |
+    while read -r p; do case " $* " in *" $p "*) ;; *) printf '%s ' "$p" ;; esac; done)
+  [ -z "$who" ] || echo "error: it is needed by ${who% }; take that away first, or with it"
+}
 apt_room() { # apt looks at the room for its archives only
   set -- $(sed -n 's/^After this operation, \([0-9,]*\)[.0-9]* \([kMG]*\)B of additional disk space will be used.*/\1 \2/p' "$R/fetch.log" | tr -d ,)
   need=${1:-0}

@@ -24,7 +24,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"DKMS build error",
         "choose a driver version that supports this kernel, or mend its headers and compiler",
     ),
-    (r"this would also remove", ""),
+    (r"this would also remove|error: it is needed by \S", ""),
     (
         r"installed half-way, and not to be finished",
         "mend or remove them on the node (dpkg --audit says what is amiss), then apply again",

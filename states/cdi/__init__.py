@@ -79,7 +79,9 @@ class CdiSpecification(State[Observed]):
     name: ClassVar[str] = "cdi"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")
+    known_after: ClassVar[tuple[str, ...]] = (
+        *("driver", "container-toolkit", "mig", "mps", "quarantine"),
+    )
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:

@@ -132,6 +132,8 @@ class FabricManagerRunning(State[Observed]):
         there = {name: p for name, p in packages.items() if p.installed}
         one = next((p for name, p in there.items() if name in _NAMES), None)
         asked = fabric_config.read(text, self.config)
+        if one is not None and text is None:
+            damaged = (*damaged, f"{one.name}: {CONFIG_PATH} is missing")
         return Observed(
             topology=sight.topology.value,
             driver=driver,

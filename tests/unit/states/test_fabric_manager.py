@@ -41,7 +41,7 @@ def pci(device_id: str, count: int = 8) -> tuple[PciGpu, ...]:
 def node(*, switch: bool = True, **more: object) -> FakeNode:
     settings: dict[str, object] = {
         "facts": NodeFacts(pci=(*pci("2330"), *((SWITCH,) if switch else ()))),
-        "files": {"/proc/driver/nvidia/version": VERSION},
+        "files": {"/proc/driver/nvidia/version": VERSION, CONFIG_PATH: "FABRIC_MODE=0\n"},
         "candidates": OFFERED,
         "runs": {WAIT: lambda _: None},
         "answers": {"AskBridges": 0, "GpuFacts": gpus() if switch else gpus("", "")},
@@ -83,6 +83,18 @@ def test_replacing_one_that_runs_costs_a_drain() -> None:
     assert first.disruption is Disruption.DRAIN
     assert one.installed == MINE
     assert not second
+
+
+def test_a_configuration_file_that_is_gone_comes_back_with_the_package() -> None:
+    one = node()
+    list(converge(FabricManagerRunning(), one))
+    del one.files[CONFIG_PATH]
+    state = FabricManagerRunning()
+    seen = state.probe(one)
+    assert seen.damaged == (f"nvidia-fabricmanager: {CONFIG_PATH} is missing",)
+    first, *_ = state.apply(seen, state.plan(seen))
+    assert isinstance(first, ops.AptInstall)
+    assert first.reinstall
 
 
 def test_the_name_with_a_branch_leaves_when_the_driver_moves_on() -> None:

@@ -72,3 +72,8 @@ def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
 @pytest.mark.parametrize("output", ["", "all is well\n", "containerd did not come up\n"])
 def test_what_is_not_known_is_left_to_others(output: str) -> None:
     assert aptsays.trouble(output) is None
+
+
+def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
+    said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; take that away first, or with it\n"
+    assert aptsays.trouble(said) == ("error: it is needed by x; take that away first, or with it", "")
