@@ -120,7 +120,9 @@ def _other_daemon(view: View) -> str:
         return ""
     if runs:
         return f"{len(rows)} MPS control daemons run, and {_MPS} is one of them: {'; '.join(rows)}"
-    return f"{_MPS} does not run, and an MPS control daemon of somebody else does: {'; '.join(rows)}"
+    return (
+        f"{_MPS} does not run, and an MPS control daemon of somebody else does: {'; '.join(rows)}"
+    )
 
 
 def _stopped(name: str) -> Callable[[View], str]:

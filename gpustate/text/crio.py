@@ -185,9 +185,18 @@ def _refuse_foreign(files: Files) -> None:
 
 
 def _changed(files: Files, text: str | None, notes: list[str], why: str) -> Edit:
-    if text == files.texts.get(files.drop_in_path):
+    now = files.texts.get(files.drop_in_path)
+    if text == now or (now and text and now.startswith(DROP_IN) and _same(now, text)):
         return Edit({}, tuple(notes))
     return Edit({files.drop_in_path: text}, tuple(notes), why)
+
+
+def _same(one: str, two: str) -> bool:
+    """Two texts mean the same: who adds a comment does not ask for a restart."""
+    try:
+        return parse(one, "") == parse(two, "")
+    except ProbeError:
+        return False
 
 
 def _low_level(says: Mapping[str, Any], handler: Handler) -> str | None:

@@ -57,6 +57,7 @@ from gpustate.text.containerd import (
     effective,
     handler_problems,
     is_imported,
+    marks,
     plan_edit,
     plan_removal,
 )
@@ -256,8 +257,19 @@ class ContainerdHandler(State[Observed]):
             return Edit({}, ("containerd is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
-        return plan_edit(
+        edit = plan_edit(
             files, self._wanted(), containerd_version=seen.version, dump_text=seen.dump
+        )
+        # Who adds a comment does not ask for a restart.
+        return Edit({}, edit.notes) if not seen.lacks and self._idle(edit, seen) else edit
+
+    def _idle(self, edit: Edit, seen: Observed) -> bool:
+        pattern = marks.import_pattern(self._drop_in(seen.root_path))
+        return all(
+            text is not None
+            and (now := seen.files.get(path)) is not None
+            and marks.same(now, text, path, pattern=pattern, name=self.handler)
+            for path, text in edit.files.items()
         )
 
     def _restarts(self, seen: Observed) -> bool:

@@ -71,6 +71,15 @@ def retire(text: str) -> str:
     return f"{DROP_IN}\n{kept}" + ("\n" if text.endswith("\n") else "")
 
 
+def same(one: str, two: str, path: str, *, pattern: str, name: str) -> bool:
+    """Two texts of a file mean the same, and the same is left of them without our lines; arguments as of :func:`strip`."""
+    try:
+        left = [strip(text, path, pattern=pattern, name=name).text for text in (one, two)]
+        return left[0] == left[1] and parse(one, path) == parse(two, path)
+    except ProbeError:
+        return False
+
+
 def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = False) -> Stripped:
     """Take every line of ours out of ``text``.
 

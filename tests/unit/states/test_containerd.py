@@ -105,6 +105,18 @@ def test_the_contract_holds_before_and_after(version: str) -> None:
     check_contract(ContainerdHandler(), node)
 
 
+@pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
+def test_a_comment_asks_for_nothing_and_stays_when_the_handler_goes(version: str) -> None:
+    node = node_with(version)
+    list(converge(ContainerdHandler(), node))
+    for path in [path for path in (ROOT, DROP_IN) if path in node.files]:
+        node.files[path] += "# mine\n"
+    assert not ContainerdHandler().plan(ContainerdHandler().probe(node))
+    assert ContainerdHandler().refuse(ContainerdHandler().probe(node)) is None
+    list(converge(ContainerdHandler(ensure="absent"), node))
+    assert "# mine" in node.files[ROOT]
+
+
 def test_the_binary_is_asked_between_writing_and_restarting() -> None:
     node = node_with("2.1.9")
     list(converge(ContainerdHandler(), node))

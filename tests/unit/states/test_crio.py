@@ -83,6 +83,13 @@ def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) 
     assert node.files.get(DROP_IN) == (right if ensure == "present" else None)
 
 
+def test_a_comment_in_its_file_asks_for_nothing() -> None:
+    node = node_with()
+    list(converge(CrioHandler(), node))
+    node.files[DROP_IN] += "# mine\n"
+    assert not CrioHandler().plan(CrioHandler().probe(node))
+
+
 def test_the_contract_holds_before_and_after() -> None:
     node = node_with()
     check_contract(CrioHandler(), node)

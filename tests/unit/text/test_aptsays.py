@@ -76,4 +76,7 @@ def test_what_is_not_known_is_left_to_others(output: str) -> None:
 
 def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
     said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; take that away first, or with it\n"
-    assert aptsays.trouble(said) == ("error: it is needed by x; take that away first, or with it", "")
+    assert aptsays.trouble(said) == (
+        "error: it is needed by x; take that away first, or with it",
+        "",
+    )
