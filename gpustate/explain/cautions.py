@@ -24,7 +24,13 @@ def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
         *(*_devices(view), *_specifications(view), *_left_out(view)),
-        *(*kept_away.warnings(view), *_persistence(view), *_layout(view), *_results(view)),
+        *(
+            *kept_away.warnings(view),
+            *_persistence(view),
+            *_layout(view),
+            *_metrics(view),
+            *_results(view),
+        ),
     )
 
 
@@ -97,6 +103,16 @@ def _layout(view: View) -> Iterator[str]:
         yield f"{found}; this boot has not divided the GPUs: mend that, then gpustate apply with the state mig"
     elif unit.exists and unit.enabled == "disabled":
         yield f"{unit.name} is not enabled: the next boot divides no GPU; gpustate apply with the state mig"
+
+
+def _metrics(view: View) -> Iterator[str]:
+    """Whoever runs a host engine wants its numbers read."""
+    name = "nvidia-dcgm-exporter"
+    if (
+        services.is_masked(view.clues.unit(name))
+        and view.clues.unit("nvidia-dcgm").active == "active"
+    ):
+        yield f"{name} is masked, so that nothing starts it, and nobody reads what nvidia-dcgm knows: systemctl unmask {name} if it is wanted"
 
 
 def _results(view: View) -> Iterator[str]:

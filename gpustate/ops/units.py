@@ -20,6 +20,8 @@ def _says(unit: str, what: str) -> str:
     return (
         f'{SAYS}unit_says {_q(unit)} >"$R/unit.log" || :\n'
         f'y=$({TELLING} <"$R/unit.log") || :\n'
+        f"for d in $(systemctl show -p DropInPaths --value {_q(unit)} 2>/dev/null); do\n"
+        '  case ${d##*/} in gpustate*) ;; *) grep -qs \'^Exec\' "$d" && y="$y; $d, which is not gpustate\'s, may be why" ;; esac\ndone\n'
         f"printf '%s: %s\\n' {_q(f'{unit} {what}')} \"$y\"\n"
         'tail -n 15 "$R/unit.log"'
     )

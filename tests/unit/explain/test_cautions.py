@@ -175,3 +175,13 @@ def test_a_toolkit_configuration_that_is_a_folder_is_told(tmp_path: Path) -> Non
     assert found.name == "toolkit-configuration-broken"
     assert found.broken is not None
     assert "is a directory" in found.broken.evidence
+
+
+def test_a_masked_exporter_is_told_where_its_engine_runs(tmp_path: Path) -> None:
+    def masked(world: World) -> None:
+        world.unit("nvidia-dcgm", "active/running/enabled")
+        world.unit("nvidia-dcgm-exporter", "inactive/dead/masked")
+
+    found = diagnosis(tmp_path, masked)
+    assert found.broken is None
+    assert any("nvidia-dcgm-exporter is masked" in line for line in found.warnings)

@@ -12,7 +12,7 @@ from gpustate.model.facts import meant_for
 from gpustate.model.kernels import Kernels
 from gpustate.states.driver import refusals
 from gpustate.states.driver.observed import Observed, SecureBoot
-from gpustate.states.fabric_manager import UNIT, FabricManagerRunning
+from gpustate.states.fabric_manager import CONFIG_PATH, UNIT, FabricManagerRunning
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.persistenced import PersistenceMode
 from gpustate.testing import FakeNode, converge
@@ -25,6 +25,7 @@ OFFERED = {"nvidia-fabricmanager": [("580.65.06-1", "vendor")]}
 def fabric(gpus: str = "", **more: object) -> FakeNode:
     settings: dict[str, object] = {
         "facts": replace(IMAGE, pci=meant_for(gpus)),
+        "files": {CONFIG_PATH: "FABRIC_MODE=0\n"},
         "candidates": OFFERED,
         "shell": {"libnvidia-ml.so.1": (0, "580.65.06\n"), "nvlsm": (0, "")},
         "answers": {"AskBridges": 0, "GpuFacts": NvmlFacts(error=12)},
