@@ -143,7 +143,9 @@ def _one(
         )
         return StateResult(name, Outcome.NOT_RUN, reason=root, proof=state.proof)
     # Taken away in reverse, nothing is waited for: what this state looks behind is still there.
-    behind = () if state.absent else state.known_after
+    # Beside one that is, it may find something that goes with that.
+    gone = tuple(n for n in state.after if n in here and here[n].absent)
+    behind = () if state.absent else (*state.known_after, *gone)
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     # What a person has to put right stands in the way then as now.
     if waits and name not in look.refused:

@@ -78,10 +78,8 @@ class CdiSpecification(State[Observed]):
 
     name: ClassVar[str] = "cdi"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
-    after: ClassVar[tuple[str, ...]] = ("persistenced",)
-    known_after: ClassVar[tuple[str, ...]] = (
-        *("driver", "container-toolkit", "mig", "mps", "quarantine"),
-    )
+    after: ClassVar[tuple[str, ...]] = ("persistenced", "mps")
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:

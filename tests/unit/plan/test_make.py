@@ -60,6 +60,14 @@ def test_what_looks_behind_a_pending_state_is_known_after_it_with_its_worst_cost
     assert (results["b"].known_after, results["b"].worst) == (("a",), Disruption.DRAIN)
 
 
+def test_what_comes_after_a_state_that_is_taken_away_looks_behind_it() -> None:
+    gone = one("a").model_copy(update={"ensure": "absent"})
+    results = make.make([gone, one("b", after=("a",))], look(a="x", b="x"))
+    assert outcomes(results) == {"a": "would change", "b": "known after"}
+    results = make.make([one("a"), one("b", after=("a",))], look(a=None, b="x"))
+    assert outcomes(results)["b"] != "known after"
+
+
 def test_what_is_taken_away_looks_behind_nothing() -> None:
     states = [
         s.model_copy(update={"ensure": "absent"}) for s in (one("a"), one("b", known_after=("a",)))
