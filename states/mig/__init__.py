@@ -231,6 +231,11 @@ class MigLayoutApplied(State[Observed]):
                 "systemctl disable --now nvidia-mig-manager.service, or leave the state out"
             )
         if seen.problem and (not self.absent or seen.before is not None):
+            if self.absent:
+                return (
+                    f"NVML does not answer ({seen.problem}), and without it the GPUs are not given back as they were: "
+                    "gpustate apply with the state driver, then remove mig ahead of it"
+                )
             return f"NVML does not answer ({seen.problem}); put driver into the policy, or see nvidia-smi"
         found = self._planned(seen)
         if found.refusal is not None:
