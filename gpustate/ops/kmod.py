@@ -61,22 +61,40 @@ _BUILD = (
 )
 
 # A build that was killed leaves its folder: DKMS then neither takes the module for built nor builds
-# over it, and the package whose script builds it cannot be configured any more.
-_CLEAR = """( a=$(uname -m); for n in {names}; do
-  said=$(dkms status -m "$n" 2>/dev/null)
-  for d in /var/lib/dkms/"$n"/*/*/"$a"; do
-    k=${{d%/*}}; v=${{k%/*}}; [ -d "$d" ] && [ "${{k##*/}}" != build ] || continue
-    case $said in *"/${{v##*/}}, ${{k##*/}}, $a: built"*|*"/${{v##*/}}, ${{k##*/}}, $a: installed"*) continue;; esac
-    echo "removing the half-done build in $k"; rm -rf "$k"
-  done
-done )
+# over it, or misses a module in it, and the package whose script builds it cannot be configured any more. Without
+# its source DKMS knows nothing of a build, and may say nothing of others; then what lies there decides. Beside the
+# versions DKMS keeps modules that were there before it, and nobody can make those again.
+_CLEAR = r"""
+half_built() { # folder of a source and version, kernel, architecture
+  if [ -r "$1/source/dkms.conf" ]; then
+    [ "$dk_of" = "$1" ] || { dk_of=$1; dk_v=${1##*/}; dk_n=${1%/*}; dk_n=${dk_n##*/}; dk_said=$(dkms status -m "$dk_n" -v "$dk_v" 2>/dev/null) || :; }
+    if [ -n "$dk_said" ]; then
+      ! printf '%s\n' "$dk_said" | grep -vF 'Missing some built' | grep -qF -e "$dk_n/$dk_v, $2, " -e "$dk_n, $dk_v, $2, "; return
+    fi
+  fi
+  [ -s "$1/$2/$3/log/make.log" ] || return 0
+  for dk_m in "$1/$2/$3"/module/*.ko*; do [ ! -s "$dk_m" ] || return 1; done
+}
+clear_dkms() { # patterns of names that DKMS has for sources
+  dk_of=; dk_a=$(uname -m)
+  for dk_p do for dk_f in /var/lib/dkms/$dk_p/*/*/"$dk_a"; do
+    dk_k=${dk_f%/*}; dk_d=${dk_k%/*}
+    [ -d "$dk_f" ] || continue
+    case ${dk_d##*/}/${dk_k##*/} in original_module/*|*/build|*/source) continue ;; esac
+    half_built "$dk_d" "${dk_k##*/}" "$dk_a" || continue
+    echo "removing the half-done build in $dk_k"; rm -rf "$dk_k"
+    dk_l=${dk_d%/*}/kernel-${dk_k##*/}-$dk_a; if [ -L "$dk_l" ] && [ ! -e "$dk_l" ]; then rm -f "$dk_l"; fi
+  done; done
+}
 """
 
 
 def clear(names: tuple[str, ...]) -> str:
     """sh that removes what a killed build of these DKMS packages left; nothing where there is no DKMS."""
     words = " ".join(map(shlex.quote, names))
-    return f"if command -v dkms >/dev/null; then\n{_CLEAR.format(names=words)}fi\n" if names else ""
+    return (
+        f"if command -v dkms >/dev/null; then ({_CLEAR}clear_dkms {words} ); fi\n" if names else ""
+    )
 
 
 def rebuild(source: str, version: str, kernel: str, module: str) -> Run:

@@ -51,20 +51,7 @@ _HAVE = (
     "}\n"
 )
 
-# A build that was killed leaves its folder: DKMS neither takes it for built nor builds over it, or
-# misses a module in it, and packages whose scripts build a module cannot be configured any more.
-_CLEAR = (
-    "clear_dkms() {\n"
-    "  said=; a=$(uname -m)\n"
-    '  for d in /var/lib/dkms/nvidia*/*/*/"$a"; do\n'
-    '    k=${d%/*}; v=${k%/*}; n=${v%/*}; [ -d "$d" ] && [ "${k##*/}" != build ] || continue\n'
-    '    [ -n "$said" ] || said=$(dkms status 2>/dev/null | grep -vF "Missing some built"; echo .)\n'
-    '    case $said in *"${n##*/}/${v##*/}, ${k##*/}, "*|*"${n##*/}, ${v##*/}, ${k##*/}, "*) continue;; esac\n'
-    '    echo "removing the half-done build in $k"; rm -rf "$k"\n'
-    '    l=$n/kernel-${k##*/}-$a; if [ -L "$l" ] && [ ! -e "$l" ]; then rm -f "$l"; fi\n'
-    "  done\n"
-    "}\n( clear_dkms )\n"
-)
+_CLEAR = kmod.clear(("nvidia*",))
 
 #: What comes before an installation; an interrupted run may have left what only can be replaced.
 PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR

@@ -1,0 +1,127 @@
+"""What DKMS has half-done is removed and nothing else, by the real sh."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpustate.ops import kmod
+
+ARCH = os.uname().machine
+DKMS = """#!/bin/sh
+echo "$*" >>"$TOP/calls"
+case $1 in
+  install) [ ! -e "$TOP/no-compiler" ] ;;
+  *) cat "$TOP/status" 2>/dev/null ;;
+esac
+"""
+
+
+class Tree:
+    """A DKMS tree of ours with one source and version."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.version = top / "var/lib/dkms/nvidia/580.65.06"
+        self.version.mkdir(parents=True)
+        self.conf = top / "usr/src/nvidia-580.65.06/dkms.conf"
+        self.conf.parent.mkdir(parents=True)
+        self.conf.touch()
+        (self.version / "source").symlink_to(self.conf.parent)
+        (top / "bin").mkdir()
+        for name, text in (("dkms", DKMS), ("dpkg-query", '#!/bin/sh\ncat "$TOP/packages"\n')):
+            (top / "bin" / name).write_text(text)
+            (top / "bin" / name).chmod(0o755)
+
+    def build(self, kernel: str, *, log: str = "done", module: str = "ELF") -> Path:
+        folder = self.version / kernel / ARCH
+        for file, text in (("log/make.log", log), ("module/nvidia.ko", module)):
+            (folder / file).parent.mkdir(parents=True)
+            if text:
+                (folder / file).write_text(text)
+        link = self.version.parent / f"kernel-{kernel}-{ARCH}"
+        link.symlink_to(f"580.65.06/{kernel}/{ARCH}")
+        return folder
+
+    def says(self, *rows: str) -> None:
+        (self.top / "status").write_text(
+            "".join(f"nvidia{row}\n".replace("ARCH", ARCH) for row in rows)
+        )
+
+    def run(self, text: str) -> str:
+        for folder in ("/var/lib/dkms", "/usr/src", "/lib/modules"):
+            text = text.replace(folder, f"{self.top}{folder}")
+        environment = {
+            "PATH": f"{self.top}/bin:/usr/bin:/bin",
+            "TOP": str(self.top),
+            "R": str(self.top),
+        }
+        done = subprocess.run(
+            ["sh", "-euc", text], env=environment, capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def left(self) -> list[str]:
+        """Kernels with a build."""
+        found = self.version.glob(f"*/{ARCH}")
+        return sorted(f.parent.name for f in found if f.parent.name not in ("build", "source"))
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.top / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_what_dkms_does_not_take_for_built_goes_with_its_link(tree: Tree) -> None:
+    for kernel in ("6.1.0-1", "6.1.0-10", "6.1.0-2", "6.1.0-3", "6.1.0-4"):
+        tree.build(kernel)
+    tree.says(
+        "/580.65.06, 6.1.0-10, ARCH: installed (original_module exists)",
+        ", 580.65.06, 6.1.0-3, ARCH: built",
+        "/580.65.06, 6.1.0-4, ARCH: built (WARNING! Missing some built modules!)",
+    )
+    said = tree.run(kmod.clear(("nvidia*",)))
+    assert tree.left() == ["6.1.0-10", "6.1.0-3"]
+    assert said.count("removing the half-done build in ") == 3
+    links = {link.name for link in tree.version.parent.glob("kernel-*")}
+    assert links == {f"kernel-6.1.0-10-{ARCH}", f"kernel-6.1.0-3-{ARCH}"}
+    assert tree.calls == ["status -m nvidia -v 580.65.06"]
+
+
+def test_modules_that_dkms_keeps_from_before_it_stay(tree: Tree) -> None:
+    tree.says("/580.65.06: added")
+    places = [
+        tree.version.parent / "original_module/6.1.0-1" / ARCH,
+        tree.version / "build" / ARCH,
+        tree.conf.parent / ARCH,
+    ]
+    for place in places:
+        place.mkdir(parents=True)
+    assert tree.run(kmod.clear(("nvidia",))) == ""
+    assert all(place.is_dir() for place in places)
+    assert (tree.version / "source").is_symlink()
+    assert tree.calls == []
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_without_a_word_of_dkms_only_what_holds_no_module_goes(tree: Tree, silent: bool) -> None:
+    """Its source is gone, or DKMS ends at one of another module."""
+    tree.build("6.1.0-1")
+    tree.build("6.1.0-2", log="")
+    tree.build("6.1.0-3", module="")
+    if silent:
+        tree.says()
+    else:
+        tree.conf.unlink()
+        tree.says("/580.65.06: broken")
+    tree.run(kmod.clear(("nvidia*",)))
+    assert tree.left() == ["6.1.0-1"]
