@@ -53,8 +53,35 @@ _HAVE = (
 
 _CLEAR = kmod.clear(("nvidia*",))
 
+# Modules that lie where DKMS installs them, and of which it has no record: it does not install over them, and the
+# package whose script builds them stays half-configured. Told to, it takes them for somebody else's, and puts them
+# back whenever it removes its own. So they go as soon as those that replace them are built.
+_ADOPT = r"""
+adopt() {
+  ad_a=$(uname -m)
+  dpkg-query -W -f '${db:Status-Status} ${Version}\n' '*nvidia*' 2>/dev/null | sed -n 's/^half-configured \([0-9]*:\)*//p' | sort -u | while read -r ad_v; do
+    ad_v=${ad_v%-*}
+    for ad_n in /usr/src/nvidia*-"$ad_v"/dkms.conf; do
+      [ -r "$ad_n" ] || continue
+      ad_n=${ad_n%/*}; ad_n=${ad_n##*/}; ad_n=${ad_n%-"$ad_v"}; ad_d=/var/lib/dkms/$ad_n
+      for ad_k in /lib/modules/*/updates/dkms; do
+        ad_o=$ad_k; ad_k=${ad_k%/updates/dkms}; ad_k=${ad_k##*/}
+        set -- "$ad_o"/nvidia*.ko*; [ -e "$1" ] && [ -e "/lib/modules/$ad_k/build/Makefile" ] && [ ! -e "$ad_d/kernel-$ad_k-$ad_a" ] || continue
+        echo "building the modules for $ad_k anew, of which DKMS has no record"
+        dkms build "$ad_n/$ad_v" -k "$ad_k" </dev/null >"$R/dkms.log" 2>&1 || { complain "$ad_d/$ad_v/build/make.log"; tail -c 2000 "$R/dkms.log"; continue; }
+        for ad_m in "$ad_d/$ad_v/$ad_k/$ad_a"/module/*.ko*; do ad_m=${ad_m##*/}; rm -f "$ad_o/${ad_m%%.ko*}".ko*; done
+        dkms install "$ad_n/$ad_v" -k "$ad_k" </dev/null >"$R/dkms.log" 2>&1 || tail -c 2000 "$R/dkms.log"
+      done
+    done
+  done
+}
+if command -v dkms >/dev/null; then ( adopt ); fi
+"""
+
 #: What comes before an installation; an interrupted run may have left what only can be replaced.
 PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
+#: What comes before packages are configured.
+_WHOLE = _CLEAR + kmod.COMPLAIN + _ADOPT
 
 # A transaction that takes a package with it which is no part of the driver is not started.
 _FOREIGN = (
@@ -86,7 +113,7 @@ def fetch(
     return ops.Run(
         f"back() {{ roll_back {' '.join(map(shlex.quote, roll_back))}; exit 1; }}\n"
         # What an interrupted run left half-configured may be just what this replaces.
-        + _CLEAR
+        + _WHOLE
         + "apt_ready || back\n"
         + _FOREIGN
         + f"set -- {words}\n"
@@ -162,7 +189,7 @@ def hold_all() -> Step:
 def settle() -> Step:
     """Finish what an interrupted dpkg left."""
     return ops.Run(
-        f"{_CLEAR}apt_ready\napt install -f\neffect configured",
+        f"{_WHOLE}apt_ready\napt install -f\neffect configured",
         "finish the interrupted package installation",
         timeout=3600,
     )

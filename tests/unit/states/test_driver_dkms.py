@@ -1,4 +1,4 @@
-"""What DKMS has half-done is removed and nothing else, by the real sh."""
+"""What DKMS has half-done is removed and nothing else; what it does not know is built anew, by the real sh."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from gpustate.ops import kmod
+from gpustate.states.driver import scripts
 
 ARCH = os.uname().machine
 DKMS = """#!/bin/sh
 echo "$*" >>"$TOP/calls"
 case $1 in
-  install) [ ! -e "$TOP/no-compiler" ] ;;
+  build) [ ! -e "$TOP/no-compiler" ] || exit 1
+    mkdir -p "$TOP/var/lib/dkms/$2/$4/$(uname -m)/module"; : >"$TOP/var/lib/dkms/$2/$4/$(uname -m)/module/nvidia.ko.zst" ;;
+  install) ;;
   *) cat "$TOP/status" 2>/dev/null ;;
 esac
 """
@@ -125,3 +128,35 @@ def test_without_a_word_of_dkms_only_what_holds_no_module_goes(tree: Tree, silen
         tree.says("/580.65.06: broken")
     tree.run(kmod.clear(("nvidia*",)))
     assert tree.left() == ["6.1.0-1"]
+
+
+def test_modules_that_a_half_configured_package_cannot_install_over_are_built_anew(
+    tree: Tree,
+) -> None:
+    for kernel, known in (("6.1.0-1", False), ("6.1.0-2", True), ("6.1.0-3", False)):
+        folder = tree.top / "lib/modules" / kernel
+        (folder / "build").mkdir(parents=True)
+        (folder / "build/Makefile").touch()
+        if kernel != "6.1.0-3":
+            (folder / "updates/dkms").mkdir(parents=True)
+            (folder / "updates/dkms/nvidia.ko").write_text("ELF")
+        if known:
+            tree.build(kernel)
+    packages = tree.top / "packages"
+    packages.write_text("installed 580.65.06-1\nunpacked 580.65.06-1\n")
+    tree.run(kmod.COMPLAIN + scripts._ADOPT)
+    assert tree.calls == []
+    old = tree.top / "lib/modules/6.1.0-1/updates/dkms/nvidia.ko"
+    (old.parent / "nvidia-fs.ko").touch()
+    (tree.top / "no-compiler").touch()
+    packages.write_text("half-configured 1:580.65.06-1\nhalf-configured 570.1-1\n")
+    tree.run(kmod.COMPLAIN + scripts._ADOPT)
+    assert tree.calls == ["build nvidia/580.65.06 -k 6.1.0-1"]
+    assert old.exists()
+    (tree.top / "no-compiler").unlink()
+    (tree.top / "calls").unlink()
+    tree.run(kmod.COMPLAIN + scripts._ADOPT)
+    assert tree.calls == [f"{verb} nvidia/580.65.06 -k 6.1.0-1" for verb in ("build", "install")]
+    assert not old.exists()
+    assert (old.parent / "nvidia-fs.ko").exists()
+    assert scripts.settle().text.index("( adopt )") < scripts.settle().text.index("apt_ready")
