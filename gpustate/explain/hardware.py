@@ -252,7 +252,27 @@ def _not_whole(view: View) -> str:
     )
 
 
+def _no_module(view: View) -> str:
+    # Without packages of its own the driver is somebody else's, with its modules in a container or elsewhere.
+    if not view.clues.has("no_module") or view.clues.has("operator_driver"):
+        return ""
+    if not view.seen.loaded or view.seen.on_disk:
+        return ""
+    names = {*view.clues.packages, *(name for name, _ in view.seen.packages)}
+    if not any(name.startswith(_WITH_MODULE) for name in names):
+        return ""
+    return (
+        f"no nvidia module of /lib/modules/{view.seen.kernel} is left: nvidia is loaded now, and the next boot "
+        "brings it no more"
+    )
+
+
 _DRIVER = "driver"
+#: Packages that bring modules or need those that do.
+_WITH_MODULE = (
+    *("nvidia-driver", "nvidia-kernel-", "nvidia-open", "nvidia-dkms-", "cuda-drivers"),
+    *("linux-modules-nvidia-", "kmod-nvidia"),
+)
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
           "give them back (unbind vfio-pci, take vfio-pci.ids off the kernel command line), or leave this node out"),
@@ -303,6 +323,8 @@ CAUSES = (
           ("NVIDIA/gpu-operator#564",), "driver"),
     Cause("module-file-missing", _DRIVER, _not_whole,
           "build it anew: gpustate apply with the state driver", state="driver", explains=False),
+    Cause("module-files-gone", _DRIVER, _no_module,
+          "build them anew: gpustate apply with the state driver", state="driver", explains=False),
     Cause("repository-unreachable", _DRIVER, _offline,
           "let the node reach it, or name a mirror it reaches: driver-repository with a URL of your own",
           ("NVIDIA/gpu-operator#91", "NVIDIA/gpu-operator#427")),

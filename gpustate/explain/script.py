@@ -106,7 +106,7 @@ done
 #: While an operator's container has the modules, the node itself may have none.
 _WHOLE = f"""
 if [ -r "$PROC/driver/nvidia/version" ]; then (
-{WHOLE}ko "$k" {NAMES} || ko "$k" nvidia-uvm nvidia-modeset || exit 0
+{WHOLE}ko "$k" {NAMES} || ko "$k" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
 whole "$k" "$p" || printf 'not_whole=%s\\n' "$wl"
 ) fi
 """

@@ -311,6 +311,8 @@ DRIVER = (
     Scenario("module-for-another-kernel", (19,), both(World.without_module, module_elsewhere), (f"built for {OLD_KERNEL}",),
              module_elsewhere),
     Scenario("module-file-missing", (19,), module_set(""), ("nvidia-uvm.ko is missing or no module",), module_set("ELF")),
+    Scenario("module-files-gone", (19,), lambda w: setattr(w, "on_disk", ""), (f"no nvidia module of /lib/modules/{KERNEL} is left", "the next boot"),
+             both(lambda w: setattr(w, "on_disk", ""), lambda w: w.packages.clear())),
     Scenario("repository-unreachable", (17,),
              both(World.bare, programs(curl="!7"), file("etc/apt/sources.list.d/nvidia.list", "deb https://repo.example/d12 /\n")),
              ("does not answer: https://repo.example/d12",),
