@@ -4,6 +4,8 @@ A package manager is content with a package of the right version whose files som
 replaced. All files of a package are never checked: those that are named here are, and only when their size,
 times or inode are others than at the last look, so that a look costs one ``stat``.
 
+Of sources one that is missing is told of each package; what somebody has changed in them is theirs, and so wanted.
+
 Surprising: a program may be there and of the right size, and nobody may execute it; root's ``[ -r`` says
 nothing of that. What an administrator diverts, or gives another mode by dpkg-statoverride, is as wanted.
 
@@ -31,9 +33,10 @@ as_wanted() { grep -qxF -- "$1" /var/lib/dpkg/diversions || grep -qF -- " $1" /v
 checked() {
   for m in @INFO@; do
     [ -f "$m" ] || continue
-    p=${m##*/}; p=${p%.md5sums}
+    p=${m##*/}; p=${p%.md5sums}; pf_lost=
     while read -r s f; do
       f=/$f; case $f in @FILES@) ;; *) continue ;; esac
+      case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
       h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; else
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
@@ -148,4 +151,10 @@ def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
 
 
-__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "unit_paths"]
+def sources_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """The rows of sources that are missing."""
+    found = ((row, _ROW.fullmatch(row)) for row in damaged)
+    return tuple(row for row, match in found if match and match[2].startswith("/usr/src/"))
+
+
+__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "sources_of", "unit_paths"]

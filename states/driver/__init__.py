@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from gpustate import Disruption, Node, Plan, Step, diff, ops
 from gpustate.model.facts import NodeFacts
 from gpustate.model.holders import AskHolders, Holder
+from gpustate.model.package_files import sources_of
 from gpustate.ops import modsign
 from gpustate.states.driver import building, files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
@@ -398,6 +399,9 @@ class DriverInstalled(DriverParameters):
     def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if plan.fields & {"loaded", "modules"} and not seen.in_use:
             yield scripts.unload()
+        lost = sources_of(seen.damaged)
+        if lost:
+            yield repairs.sources(lost, must=False)
         if seen.packages:
             if seen.held:
                 yield ops.hold(seen.manager, seen.held, hold=False)

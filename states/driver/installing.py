@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpustate import Step, ops
+from gpustate.model.package_files import sources_of
 from gpustate.states.driver import files, repairs, rpmscripts, scripts
 from gpustate.states.driver.observed import Observed
 from gpustate.text.rpm import is_rpm
@@ -60,10 +61,14 @@ class Installation:
     def steps(self) -> Iterator[Step]:
         """From the files that decide what is pulled in, to what is held."""
         early = files.EARLY & self.fields
+        damaged = self.seen.damaged if "damaged" in self.fields else ()
+        lost = sources_of(damaged)
+        if lost:
+            yield repairs.sources(lost, must=not self.installs)
         # Pin and stream decide what the packages pull in; other files wait until all is downloaded.
         yield from files.write(self.wanted, early)
         rest = self.fields & files.PATHS.keys() - early
-        seen, damaged = self.seen, self.seen.damaged if "damaged" in self.fields else ()
+        seen, damaged = self.seen, tuple(row for row in damaged if row not in lost)
         if is_rpm(seen.manager):
             yield from self._rpm(rest)
             there, wanted = seen.packages, self.wanted.packages

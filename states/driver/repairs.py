@@ -9,7 +9,12 @@ import shlex
 
 from gpustate import ops
 from gpustate.model import device_nodes
-from gpustate.model.package_files import PackageFiles, absent_of, packages_of, unit_paths
+from gpustate.model.package_files import (
+    PackageFiles,
+    absent_of,
+    packages_of,
+    unit_paths,
+)
 
 _LIBRARIES = tuple(
     f"/usr/{folder}/{name}.so.*"
@@ -21,16 +26,20 @@ _RPMS = (
     *("nvidia-driver-cuda", "nvidia-driver-cuda-libs", "libnvidia-ml"),
     *(f"nvidia-compute{part}-G{g}" for part in ("", "-utils") for g in ("06", "07")),
 )
-#: The files of the driver without which no program reaches a GPU.
+#: Packages with the source of modules that are built on the node.
+_SOURCES = ("nvidia-*dkms*", "nvidia-kernel-source-[0-9]*")
+#: The files of the driver without which no program reaches a GPU, and those without which no module is built.
 FILES = PackageFiles(
     "driver-files",
     (
         *("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "libnvidia-compute"),
         *("libnvidia-compute-[0-9]*", "nvidia-smi", "nvidia-modprobe", "nvidia-persistenced"),
         *("nvidia-utils-[0-9]*", "nvidia-compute-utils-[0-9]*"),
+        *_SOURCES,
         *_RPMS,
     ),
     (
+        "/usr/src/nvidia*/*",
         *_LIBRARIES,
         *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
         *unit_paths("nvidia-persistenced"),
@@ -60,6 +69,37 @@ def files(damaged: tuple[str, ...]) -> ops.Run:
     )
 
 
+def sources(damaged: tuple[str, ...], *, must: bool) -> ops.Run:
+    """Unpack the sources that are missing, and nothing else: no script of their packages runs, and the modules stay.
+
+    Without them DKMS fails at removing what it has built, and so do the scripts of the package at anything.
+
+    Args:
+        damaged: rows of sources.
+        must: that they cannot be had is an error.
+    """
+    names = shlex.join(packages_of(damaged))
+    back = (
+        f'rm -rf "$R/sources"; mkdir "$R/sources"; cd "$R/sources"; set --; for p in {names}; do\n'
+        '  set -- "$@" "$(dpkg-query -W -f \'${Package}=${Version}\' "$p")"; done\n'
+        'apt_wait && apt_patience && apt-get -q -o DPkg::Lock::Timeout="$APT_WAIT_S" download "$@" || exit 1\n'
+        'for f in ./*.deb; do dpkg-deb --fsys-tarfile "$f" >sources.tar && '
+        "tar -x -C / -f sources.tar --skip-old-files --keep-directory-symlink --wildcards './usr/src/*' || exit 1; done"
+    )
+    end = (
+        'fail "$s; the repositories did not bring it back (apt-cache policy says what they offer)"'
+        if must
+        else 'echo "$s"; effect same; exit 0'
+    )
+    return ops.Run(
+        f"{FILES.checked()}( {back}\n) || :\n"
+        'rm -rf "$R/sources"; s=$(checked | grep -F ": /usr/src/") || s=\n'
+        f'[ -z "$s" ] || {{ {end}; }}\neffect unpacked',
+        f"put back sources of {', '.join(packages_of(damaged))}",
+        timeout=1800,
+    )
+
+
 def nodes() -> ops.Run:
     """Make device nodes as the driver would, with the owner and mode that its files in /proc say."""
     return ops.Run(
@@ -70,4 +110,4 @@ def nodes() -> ops.Run:
     )
 
 
-__all__ = ["FILES", "explain", "files", "nodes"]
+__all__ = ["FILES", "explain", "files", "nodes", "sources"]

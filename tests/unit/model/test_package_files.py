@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.model.asks import Answer
-from gpustate.model.package_files import PackageFiles, links_of, packages_of
+from gpustate.model.package_files import PackageFiles, links_of, packages_of, sources_of
 
 ASK = PackageFiles(
     "x-files",
@@ -139,3 +139,22 @@ def test_lines_that_are_no_rows_are_left_out() -> None:
     text = b"\xff\n=of x-files\n: x\nlibx1 /usr\nx: /y is missing\n=of y-files\nx: /z is missing\n"
     assert ASK.parse(Answer(0, text)) == ("x: /y is missing",)
     assert ASK.stand_in() == ()
+
+
+def test_of_sources_one_that_is_missing_is_told_and_what_somebody_changed_is_theirs(
+    root: Root,
+) -> None:
+    names = ("dkms.conf", "Makefile", "deep/nv.c")
+    (root.top / "usr/src/x-580.1/deep").mkdir(parents=True)
+    root.package("x-source", *(f"usr/src/x-580.1/{name}" for name in names))
+    mine = PackageFiles("s-files", ("x-source",), ("/usr/src/x*/*",))
+    other = PackageFiles("o-files", ("y",), ("/usr/bin/y",))
+    (root.top / "usr/src/x-580.1/dkms.conf").write_text("MAKE=mine")
+    assert root.look(other, mine) == ()
+    (root.top / "usr/src/x-580.1/deep/nv.c").unlink()
+    rows = ("x-source: /usr/src/x-580.1/deep/nv.c is missing",)
+    assert root.look(other, mine) == rows
+    assert sources_of((*rows, "libx1: /usr/lib/x.so is missing")) == rows
+    for name in names[:2]:
+        (root.top / "usr/src/x-580.1" / name).unlink()
+    assert root.look(other, mine) == ("x-source: /usr/src/x-580.1/dkms.conf is missing",)

@@ -796,6 +796,22 @@ def test_a_damaged_file_is_put_back_without_touching_the_module() -> None:
     assert [step.label for step in node.done] == ["put back files of libcuda1"]
 
 
+def test_missing_sources_are_put_back_before_anything_is_built() -> None:
+    node = converged()
+    damaged = ["nvidia-kernel-open-dkms: /usr/src/nvidia-580.178.04/dkms.conf is missing"]
+    node.answers["PackageFiles"] = lambda _: tuple(damaged)
+    node.runs["put back sources of nvidia-kernel-open-dkms"] = lambda _: damaged.clear()
+    node.kernels[NEW] = replace(node.kernels[NEW], nvidia_version=None, nvidia_license=None)
+    before, after = node.reach(node.goal)
+    assert before.fields == {"damaged", "built"}
+    assert before.disruption is Disruption.NONE
+    assert not after
+    assert [step.label for step in node.done] == [
+        "put back sources of nvidia-kernel-open-dkms",
+        f"build the nvidia module for {NEW}",
+    ]
+
+
 def test_a_device_node_of_a_gpu_that_was_opened_is_made_again() -> None:
     node = converged()
     node.more = Live(device_nodes=("/dev/nvidia0 is missing",))

@@ -77,6 +77,53 @@ def test_links_come_from_ldconfig_and_files_from_their_packages(
     assert done.stdout.endswith(said) or (status and said in done.stdout)
 
 
+SOURCE = "nvidia-kernel-open-dkms: /usr/src/nvidia-580.1/dkms.conf is missing"
+
+
+@pytest.mark.parametrize(
+    ("offered", "must", "status", "said"),
+    [
+        (True, True, 0, "effect unpacked\n"),
+        (False, True, 1, "did not bring it back"),
+        (False, False, 0, "effect same\n"),
+    ],
+)
+def test_sources_are_unpacked_over_what_is_there(
+    tmp_path: Path, offered: bool, must: bool, status: int, said: str
+) -> None:
+    root, package = tmp_path / "root", tmp_path / "package"
+    for top, text in ((root, "mine"), (package, "theirs")):
+        (top / "usr/src/nvidia-580.1").mkdir(parents=True)
+        (top / "usr/src/nvidia-580.1/nv.c").write_text(text)
+    (package / "usr/src/nvidia-580.1/dkms.conf").write_text("theirs")
+    (package / "usr/bin").mkdir()
+    (package / "usr/bin/x").touch()
+    conf = root / "usr/src/nvidia-580.1/dkms.conf"
+    functions = f"""
+R={tmp_path}
+effect() {{ echo "effect $1"; }}; fail() {{ echo "$*"; exit 1; }}
+checked() {{ [ -e {conf} ] || echo '{SOURCE}'; }}
+dpkg-query() {{ for p; do :; done; echo "$p=580.1-1"; }}
+apt_wait() {{ :; }}; apt_patience() {{ APT_WAIT_S=1; }}
+apt-get() {{ [ -n "{"yes" if offered else ""}" ] && : >x.deb; }}
+dpkg-deb() {{ tar -c -C {package} ./usr; }}
+set -eu
+"""
+    text = repairs.sources((SOURCE,), must=must).text.removeprefix(repairs.FILES.checked())
+    shell = shutil.which("bash") or "sh"  # dash takes no function with a dash in its name
+    done = subprocess.run(
+        [shell, "-c", functions + text.replace("-C / ", f"-C {root} ")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout.endswith(said) or (status and said in done.stdout)
+    assert conf.exists() == offered
+    assert (conf.parent / "nv.c").read_text() == "mine"
+    assert not (root / "usr/bin").exists()
+
+
 def capability(proc: Path, name: str, minor: int, mode: int, *, modify: int = 1) -> None:
     """A file of /proc that tells of a capability."""
     file = proc / "driver/nvidia/capabilities" / name
