@@ -4,6 +4,7 @@ Sources:
     nvml.h and cuda.h: the numbers; NVIDIA Fabric Manager user guide; NVIDIA/nvtrust#55 and
     NVIDIA/gpu-operator#356 (Fabric Manager), #2781 (NVLink 5), Azure/AgentBaker#8839 and
     dra-driver-nvidia-gpu#892 (IMEX: idle is well, and the host's Fabric Manager must be away);
+    Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: without it no CUDA program starts on A100;
     NVIDIA/gpu-operator#668, #603 (MIG mode); Mellanox/nv_peer_memory#63, NVIDIA/gpu-operator#2868 (peermem).
 """
 
@@ -13,6 +14,7 @@ from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
+from gpustate.model.chain_data import PASSTHROUGH
 from gpustate.text.nvml_report import Gpu
 
 _NO_FABRIC = ("", "not supported", "n/a")
@@ -104,10 +106,10 @@ def _empty(view: View) -> str:
 
 
 def check_fabric(view: View) -> chain.Check:
-    """How the NVLink fabric stands; not applicable where GPUs say that they have none."""
+    """How the NVLink fabric stands: by what the GPUs tell, or by Fabric Manager where they tell nothing."""
     asked = [gpu for gpu in view.seen.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
     if not asked:
-        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs tell of no NVLink fabric")
+        return _by_manager(view)
     states: dict[str, list[Gpu]] = {}
     for gpu in asked:
         good = gpu.fabric_state == "completed" and gpu.fabric_status in ("", "success")
@@ -124,8 +126,36 @@ def check_fabric(view: View) -> chain.Check:
     )
 
 
+def _by_manager(view: View) -> chain.Check:
+    """A100 tells NVML of no fabric, and starts no CUDA program on a board with NVSwitches without Fabric Manager."""
+    gpus = view.seen.nvml.gpus
+    runs = _manager_runs(view) if _switches(view) else None
+    in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
+    if runs is None or view.clues.has("operator_driver") or (not runs and in_parts):
+        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs tell of no NVLink fabric")
+    if runs:
+        found = "there are NVSwitches, and Fabric Manager runs; the GPUs tell no more of the fabric"
+        return chain.Check("fabric", chain.OK, found)
+    found = "there are NVSwitches, and Fabric Manager does not run"
+    return chain.Check("fabric", chain.FAILED, found, remedies.cuda(802))
+
+
+def _manager_runs(view: View) -> bool | None:
+    """Fabric Manager runs, whoever started it; ``None`` where that is not known."""
+    if any("nv-fabricmanager" in row for row in view.clues.all("process")):
+        return True
+    if not view.clues.units:
+        return None
+    unit = view.clues.unit(_FM)
+    coming = unit.active == "activating" and not unit.failed and not unit.hangs
+    return None if coming else unit.active in ("active", "reloading") and not unit.failed
+
+
 def _switches(view: View) -> bool:
-    return any(one.class_id.startswith("0680") for one in view.seen.pci)
+    """NVSwitches that are this node's own, and in use: none of a virtual machine's, and NVLink is not off."""
+    off = dict(view.clues.fields("params", 2)).get("NvLinkDisable", "").strip() == "1"
+    switches = (one for one in view.seen.pci if one.class_id.startswith("0680"))
+    return not off and any(one.driver not in PASSTHROUGH for one in switches)
 
 
 def _nvlink5(view: View) -> bool:
@@ -148,7 +178,7 @@ def needs_manager(view: View) -> bool:
         return False
     states = {gpu.fabric_state for gpu in view.seen.nvml.gpus} - set(_NO_FABRIC)
     proven = bool(view.seen.cuda) and all(one.ok for one in view.seen.cuda or ())
-    return not proven if not states else bool(view.broken)
+    return bool(view.broken) or not (states or proven)
 
 
 def _manager_missing(view: View) -> str:

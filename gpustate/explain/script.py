@@ -123,7 +123,7 @@ done
 for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
 set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
 [ $# = 0 ] || stat -L -c 'device_mode=%n|%a' "$@"
-grep -sE '^(DeviceFileMode|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
+grep -sE '^(DeviceFileMode|ModifyDeviceFiles|NvLinkDisable): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
@@ -216,7 +216,7 @@ if [ -d /run/systemd/system ]; then
     printf 'exposed=%s|%s\n' "$s" "$(try systemctl show -p ActiveEnterTimestampMonotonic --value "$s")"
   done
 fi
-have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter)( |$)' | grep -v grep | sed 's/^ */process=/'
+have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter|nv-fabricmanager)( |$)' | grep -v grep | sed 's/^ */process=/'
 """
 )
 

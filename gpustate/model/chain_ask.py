@@ -66,6 +66,7 @@ def ask_chain(
         seen.wanted,
         seen.quarantine,
         seen.files_digest,
+        seen.manager,
     )
     stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     return replace(seen, cuda=kept.cuda) if stands and kept.cuda else seen

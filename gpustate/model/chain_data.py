@@ -177,6 +177,7 @@ class Seen:
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     runtime_digest: str = ""  # of the files that configure the container side
+    manager: bool = False  # Fabric Manager runs, by the file with its process id
     files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
     log: tuple[Xid, ...] = ()  # the kernel log's, since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)
@@ -216,6 +217,7 @@ class Key:
     quarantined: tuple[str, ...] = ()
     unwell: tuple[str, ...] = ()  # UUID and what it fails by its own word
     files: str = ""  # stands for size, times and inode of the driver's libraries and modules
+    manager: bool = False  # Fabric Manager runs
 
     def moved(self, now: Key) -> str:
         """In words, what is different now; empty when nothing is."""
@@ -227,6 +229,8 @@ class Key:
             )
         if self.files != now.files:
             return "the driver's libraries or modules are other files than then"
+        if self.manager and not now.manager:
+            return "Fabric Manager ran then, and does not run now"
         if self.gpus != now.gpus:
             gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
             return "; ".join(
@@ -258,6 +262,7 @@ def key(
     wanted: Wanted,
     quarantine: Quarantine | None = None,
     files_digest: str = "",
+    manager: bool = False,
 ) -> Key:
     """The key of a proof made now."""
     names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
@@ -285,6 +290,7 @@ def key(
         else (),
         unwell=tuple(sorted(unwell)),
         files=files_digest,
+        manager=manager,
     )
 
 

@@ -43,6 +43,9 @@ for f in /lib/modules/"$k"/updates/dkms/nvidia*.ko* /lib/modules/"$k"/extra/nvid
   case ${f##*/} in nvidia-fs.*) ;; *) [ -f "$f" ] && set -- "$@" "$f" ;; esac
 done
 [ $# = 0 ] || stat -c 'driver_file=%n %s %.9Y %.9Z %i' "$@"
+f=/run/nvidia-fabricmanager/nv-fabricmanager.pid; fp=
+[ -r "$f" ] && read -r fp <"$f"
+case $fp in ''|*[!0-9]*) ;; *) [ ! -d "/proc/$fp" ] || echo manager=1 ;; esac
 """
     + quarantine.SCRIPT
 )
@@ -200,11 +203,11 @@ def quarantine_of(text: str) -> quarantine.Quarantine:
 
 
 def key_fields(text: str) -> dict[str, str]:
-    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest, files_digest."""
+    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest, files_digest, manager."""
     rows = pairs(text)
     fields = dict(rows)
     found = {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
-    return {**found, "files_digest": _files_digest(rows)}
+    return {**found, "files_digest": _files_digest(rows), "manager": fields.get("manager", "")}
 
 
 def _files_digest(rows: list[tuple[str, str]]) -> str:
@@ -330,6 +333,7 @@ def parse(
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),
         files_digest=_files_digest(lines.pairs),
+        manager=lines.one("manager") == "1",
         log=xids.parse(lines.values("xid")),
         quarantine=quarantine_of(text),
     )

@@ -198,6 +198,7 @@ class Validator:
             self.wanted,
             chain_seen.quarantine_of(text),
             fields["files_digest"],
+            fields["manager"] == "1",
         )
 
     def stands(self) -> bool:
@@ -226,6 +227,7 @@ class Validator:
             self.wanted,
             seen.quarantine,
             seen.files_digest,
+            seen.manager,
         )
         proof = {
             "format": FORMAT,

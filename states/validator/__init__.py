@@ -6,9 +6,8 @@ there together with what it was made for, and brings a boot unit that walks the 
 boot. A failed proof names the first broken link, what was seen, and the next move.
 
 A proof stands until something it was made for moves: the boot id, the loaded driver, the files of its
-libraries and modules, the GPUs that answer, their MIG layout, the container runtime's configuration, or
-what was asked for. So a converged
-node is not made to run kernels at every look.
+libraries and modules, Fabric Manager where it ran, the GPUs that answer, their MIG layout, the container
+runtime's configuration, or what was asked for. So a converged node is not made to run kernels at every look.
 
 The boot unit also writes the files below /run/nvidia/validations that the GPU Operator's validator
 writes, because they are on tmpfs and the Operator's own pods wait for them. Where the Operator's
@@ -234,6 +233,7 @@ class Validated(State[Observed]):
             self.wanted,
             held,
             fields["files_digest"],
+            fields["manager"] == "1",
         )
         kept = read_proof(one.get("proof", ""))
         there = {value for name, value in pairs if name == "status"}

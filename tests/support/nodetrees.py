@@ -241,6 +241,14 @@ class World:
         self.packages["nvidia-fabricmanager"] = f"{V}-1"
         self.unit("nvidia-fabricmanager", "active/running/enabled")
 
+    def a100(self) -> None:
+        """A board of A100: NVSwitches, and GPUs that tell nothing of a fabric; a kernel ran on each."""
+        self.switches()
+        self.each_gpu(fabric_state="", fabric_status="", name="NVIDIA A100-SXM4-80GB")
+        gpus = dict.fromkeys(ADDRESSES, ("0x20b2", "0x030200", "nvidia"))
+        self.pci |= gpus
+        self.prove()
+
     def nvlink5(self) -> None:
         """Switches behind a network function, as on B200 boards."""
         self.pci = dict.fromkeys(ADDRESSES, ("0x2901", "0x030200", "nvidia"))
@@ -560,6 +568,7 @@ class Tree(Node):
             fields["runtime_digest"],
             wanted,
             files_digest=fields["files_digest"],
+            manager=fields["manager"] == "1",
         )
         proof = {
             "format": "gpustate.proof/1",
