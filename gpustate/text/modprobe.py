@@ -2,7 +2,8 @@
 
 kmod reads every ``*.conf`` of its folders in the order of their base names, whatever folder they
 are in, and a base name found twice only from the folder named first. Of two ``install`` lines for
-one module the first one read decides, which is why a file called ``aaa.conf`` can undo ours.
+one module the first one read decides, which is why a file called ``aaa.conf`` can undo ours; options
+of one module are strung together, and the kernel takes a parameter's last value, so ``zz.conf`` can too.
 Module names may be written with ``-`` or ``_``; both mean the same module.
 
 Sources:
@@ -140,6 +141,19 @@ def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:
     whole = [parts for row in rows if len(parts := row.split(":", 2)) == 3]
     for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
         yield f"{path}:{number}", parse(line)
+
+
+def given_after(
+    rows: Iterable[str], name: str, module: str, parameter: str
+) -> tuple[str, str] | None:
+    """The line that decides a module's parameter, and its value, where a file read after one of that name gives it."""
+    found = None
+    for place, says in read(rows):
+        values = option_values(says.options.get(normal(module), ""))
+        if place.rpartition(":")[0].rpartition("/")[2] > name and normal(parameter) in values:
+            value = values[normal(parameter)]
+            found = f"{place} (options {normal(module)} {parameter}={value})", value
+    return found
 
 
 def blocking(rows: Iterable[str], module: str) -> str:

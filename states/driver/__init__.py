@@ -313,6 +313,9 @@ class DriverInstalled(DriverParameters):
             )
         if seen.barred and self.load:
             return refusals.barred(seen)
+        why = refusals.overruled(seen, self.parameters)
+        if why:
+            return why
         if seen.image:
             why = refusals.image(seen, self.version or self.branch, self.module_type)
             if why:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpustate import PciGpu
 from gpustate.model import device_nodes
@@ -70,6 +70,8 @@ class Observed:
     missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
+    overruled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    # parameter of the policy: line of modprobe.d that is read after gpustate's own, and its value
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
     stream: str | None = None  # enabled stream of dnf's module nvidia-driver
     streams: tuple[str, ...] = ()  # those there are
@@ -186,7 +188,7 @@ done
 :
 """.replace("INTERESTING", dkms.INTERESTING_ERE)
     .replace("@UNINSTALLER@", UNINSTALLER)
-    .replace("@MODPROBE@", modprobe.lines("(install|alias)[[:space:]]+nvidia"))
+    .replace("@MODPROBE@", modprobe.lines("(install|alias|options)[[:space:]]+nvidia"))
     .replace("@NODES@\n", device_nodes.NODES)
 )
 

@@ -84,6 +84,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         missing=apt.missing,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
+        overruled=_overruled(live.modprobe, parameters),
         stream=apt.stream,
         streams=apt.streams,
         stream_kept=kept,
@@ -107,6 +108,17 @@ def _sysfs(name: str) -> str:
 def _live(name: str, params: dict[str, str], others: dict[str, str | None]) -> str | None:
     value = params.get(shown_as(name)) if "." not in name else others.get(name)
     return None if value is None else plain_value(value)
+
+
+def _overruled(rows: tuple[str, ...], parameters: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    ours = files.PATHS["options_text"].rpartition("/")[2]
+    for name in parameters:
+        module, _, parameter = name.rpartition(".")
+        last = modprobe.given_after(rows, ours, module or "nvidia", parameter)
+        if last is not None:
+            found[name] = last
+    return found
 
 
 def _in_use(live: Live, drm_loaded: bool) -> str | None:

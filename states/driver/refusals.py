@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpustate.states.driver import building
-from gpustate.states.driver.observed import Observed, shown_as
+from gpustate.states.driver.observed import Observed, plain_value, shown_as
 from gpustate.text import driverset, nvreg
 
 WHY_PREBUILT = (
@@ -81,6 +81,17 @@ def unsigned(seen: Observed, wanted: Observed) -> str | None:
 def barred(seen: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
     return f"{seen.barred[0]} keeps the module from being loaded; remove that line"
+
+
+def overruled(seen: Observed, wanted: Mapping[str, int | str]) -> str | None:
+    """Somebody's line in modprobe.d is read after gpustate's own and gives a parameter another value."""
+    for name, (place, value) in seen.overruled.items():
+        if name in wanted and plain_value(value) != plain_value(wanted[name]):
+            return (
+                f"{place} is read after gpustate's own file, so that the module is loaded with it, and the policy has "
+                f"{name}={wanted[name]}; remove that line, or have the policy say the same"
+            )
+    return None
 
 
 def unlisted(seen: Observed, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -673,6 +673,24 @@ def test_a_driver_of_somebody_else_is_left_alone(
     assert says in refusal(DriverInstalled(), node)
 
 
+@pytest.mark.parametrize("parameter", ["NVreg_RestrictProfilingToAdminUsers", "nvidia-uvm.x"])
+def test_a_parameter_that_somebody_else_gives_later_is_refused(parameter: str) -> None:
+    module, _, bare = parameter.rpartition(".")
+    line = f"options {(module or 'nvidia').replace('-', '_')} {bare}=0"
+    node = World(gpu())
+    goal = DriverInstalled(parameters={parameter: 1})
+    node.more = Live(modprobe=(f"/etc/modprobe.d/zz-acme.conf:3:{line}",))
+    assert f"/etc/modprobe.d/zz-acme.conf:3 ({line}) is read after" in refusal(goal, node)
+    assert f"the policy has {parameter}=1" in refusal(goal, node)
+    for same in (
+        DriverInstalled(parameters={parameter: "0x0"}),
+        DriverInstalled(parameters={"NVreg_DeviceFileMode": 438}),
+    ):
+        assert same.refuse(same.probe(node)) is None
+    node.more = Live(modprobe=(f"/etc/modprobe.d/acme.conf:3:{line}",))
+    assert goal.refuse(goal.probe(node)) is None
+
+
 def test_the_driver_of_a_run_file_goes_after_the_download_and_before_the_packages() -> None:
     node = World(gpu())
     node.more = Live(installer=True)

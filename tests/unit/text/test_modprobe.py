@@ -89,3 +89,22 @@ def test_the_first_line_in_the_order_of_names_decides_what_is_kept_from_loading(
     rows: tuple[str, ...], said: str
 ) -> None:
     assert modprobe.blocking(rows, "nvidia") == said
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (("/etc/modprobe.d/zz.conf:2:options nvidia NVreg_A=0",), ("/etc/modprobe.d/zz.conf:2 (options nvidia NVreg_A=0)", "0")),
+        (("/etc/modprobe.d/zz.conf:1:options nvidia NVreg_A=0 NVreg_B=7 NVreg_A=2",), ("/etc/modprobe.d/zz.conf:1 (options nvidia NVreg_A=2)", "2")),
+        (("/etc/modprobe.d/zz.conf:1:options nvidia NVreg_A=0", "/usr/lib/modprobe.d/n.conf:1:options nvidia NVreg_A=3"),
+         ("/etc/modprobe.d/zz.conf:1 (options nvidia NVreg_A=0)", "0")),
+        (("/etc/modprobe.d/a.conf:1:options nvidia NVreg_A=0",), None),
+        (("/etc/modprobe.d/mine.conf:1:options nvidia NVreg_A=0",), None),
+        (("/etc/modprobe.d/zz.conf:1:options nvidia-uvm NVreg_A=0", "/etc/modprobe.d/zz.conf:2:options nvidia NVreg_B=0"), None),
+        (("/etc/modprobe.d/zz.conf:1:# options nvidia NVreg_A=0",), None),
+    ],
+)  # fmt: skip
+def test_of_what_is_read_after_a_file_the_last_value_decides(
+    rows: tuple[str, ...], found: tuple[str, str] | None
+) -> None:
+    assert modprobe.given_after(rows, "mine.conf", "nvidia", "NVreg_A") == found
