@@ -12,6 +12,7 @@ from __future__ import annotations
 from gpustate.explain import kept_away
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain_remedies as remedies
+from gpustate.model import library_beside
 from gpustate.model.chain_data import PASSTHROUGH
 from gpustate.model.facts import PciGpu
 
@@ -225,6 +226,11 @@ def _upgraded(view: View) -> str:
     return view.broken + _moved(view) + _holders(view)
 
 
+def _beside(view: View) -> str:
+    found = library_beside.told(view.clues.all("beside")) if view.seen.loaded else ()
+    return f"{some(list(found))}; the loaded driver is {view.seen.loaded}" if found else ""
+
+
 def _mixed(view: View) -> str:
     return view.broken + _moved(view) if view.seen.loaded else ""
 
@@ -302,6 +308,7 @@ CAUSES = (
           ("NVIDIA/open-gpu-kernel-modules#820",)),
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
           "install a branch that drives this GPU: gpustate matrix check says which"),
+    Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), library_beside.REMEDY),
     Cause("library-version-mismatch", _DRIVER, lambda v: "" if _upgraded(v) else _mixed(v), remedies.ONE_SET,
           ("lyulyul/shine-cluster#30",), "driver"),
     Cause("upgraded-under-a-loaded-module", _DRIVER, _upgraded, remedies.RELOAD,

@@ -17,7 +17,7 @@ Sources:
 
 from __future__ import annotations
 
-from gpustate.model import listeners
+from gpustate.model import library_beside, listeners
 from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
@@ -319,6 +319,7 @@ SCRIPT = (
         "@MODPROBE@", modprobe.lines(_MODPROBE)
     )
     + _WHOLE
+    + library_beside.SCRIPT
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS))
     .replace("@TELLING@", TELLING)

@@ -313,6 +313,8 @@ class DriverInstalled(DriverParameters):
             )
         if seen.barred and self.load:
             return refusals.barred(seen)
+        if seen.beside and not seen.installer:
+            return refusals.beside(seen)
         why = refusals.overruled(seen, self.parameters)
         if why:
             return why

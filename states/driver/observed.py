@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate import PciGpu
-from gpustate.model import device_nodes
+from gpustate.model import device_nodes, library_beside
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.beforehand import APT_KEY
 from gpustate.model.holders import Holder
@@ -70,6 +70,7 @@ class Observed:
     missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
+    beside: tuple[str, ...] = ()  # what programs get in place of a library of the driver's
     overruled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     # parameter of the policy: line of modprobe.d that is read after gpustate's own, and its value
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
@@ -182,6 +183,7 @@ for f in "$SYS"/firmware/efi/efivars/SecureBoot-*; do
   done
 done
 @NODES@
+@BESIDE@
 for f in /var/lib/dkms/nvidia*/*/build/make.log; do
   [ -f "$f" ] || continue; echo log=; grep -m 40 -E 'INTERESTING' "$f" | cut -c 1-400
 done
@@ -190,6 +192,7 @@ done
     .replace("@UNINSTALLER@", UNINSTALLER)
     .replace("@MODPROBE@", modprobe.lines("(install|alias|options)[[:space:]]+nvidia"))
     .replace("@NODES@\n", device_nodes.NODES)
+    .replace("@BESIDE@\n", library_beside.SCRIPT)
 )
 
 
@@ -207,6 +210,7 @@ class Live:
     secure_boot: SecureBoot = SecureBoot()
     build_errors: Mapping[str, str] | None = None
     device_nodes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # what programs get in place of a library of the driver's
     modprobe: tuple[str, ...] = ()  # lines that say how NVIDIA's modules are loaded
 
 
@@ -234,6 +238,7 @@ class AskLive(Ask[Live]):
             installer="installer" in keys,
             operator="operator" in keys,
             modprobe=tuple(keys.get("modprobe", ())),
+            beside=library_beside.told(keys.get("beside", ())),
             in_use=_first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),

@@ -84,6 +84,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         missing=apt.missing,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
+        beside=live.beside,
         overruled=_overruled(live.modprobe, parameters),
         stream=apt.stream,
         streams=apt.streams,

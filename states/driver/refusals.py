@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpustate.model import library_beside
 from gpustate.states.driver import building
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
 from gpustate.text import driverset, nvreg
@@ -81,6 +82,11 @@ def unsigned(seen: Observed, wanted: Observed) -> str | None:
 def barred(seen: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
     return f"{seen.barred[0]} keeps the module from being loaded; remove that line"
+
+
+def beside(seen: Observed) -> str:
+    """A library of nobody's package wins over the driver's own, also over one that is installed again."""
+    return f"{seen.beside[0]}; {library_beside.REMEDY}"
 
 
 def overruled(seen: Observed, wanted: Mapping[str, int | str]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nodetrees import ADDRESSES, KERNEL, UUIDS, V, World
+from nodetrees import ADDRESSES, KERNEL, LIBRARIES, UUIDS, V, World
 
 from gpustate.model import chain
 from gpustate.text import quarantine
@@ -213,6 +213,19 @@ def other_libraries(world: World) -> None:
     world.libraries = {name: f"{name.partition('.')[0]}.so.{NEW}" for name in world.libraries}
 
 
+def beside(version: str, *, leads: bool = True) -> Change:
+    """A libcuda of no package beside the driver's own; whether ldconfig prefers it."""
+
+    def change(world: World) -> None:
+        world.files[f"{LIBRARIES}/libcuda.so.{version}"] = world.elf
+        world.owned_files = (f"libcuda.so.{V}",)
+        if leads:
+            world.files[f"{LIBRARIES}/libcuda.so.{V}"] = world.elf
+            world.libraries["libcuda.so.1"] = f"libcuda.so.{version}"
+
+    return change
+
+
 def holder(world: World) -> None:
     world.files["proc/777/comm"] = "trainer\n"
     world.links["proc/777/fd/5"] = "dev/nvidia0"
@@ -300,6 +313,8 @@ DRIVER = (
              (f"loaded {V}", "unattended-upgrades", "trainer (pid 777)"), file("var/log/apt/history.log", HISTORY)),
     Scenario("library-version-mismatch", (1,), other_libraries, (f"libnvidia-ml {NEW}", f"loaded {V}"),
              file("usr/local/lib/libcuda.so.555.42")),
+    Scenario("library-of-no-package-in-the-way", (1,), beside(NEW), (f"libcuda.so.{NEW}, which belongs to no package, in place of libcuda.so.{V}",),
+             beside("555.42.02", leads=False)),
     Scenario("kernel-compiler-missing", (19,),
              both(World.without_module, lambda w: w.gone.update({"gcc-12", "gcc"})), ("was built with gcc-12",),
              lambda w: w.gone.add("gcc-12")),

@@ -143,6 +143,7 @@ class World:
             ("libcuda1", "libnvidia-ml1", "nvidia-kernel-open-dkms"), f"{V}-1"
         )
     )
+    owned_files: tuple[str, ...] = ()  # base names that belong to a package
     modules: set[str] = field(default_factory=lambda: {"nvidia", "nvidia_uvm"})
     units: dict[str, str] = field(
         default_factory=lambda: {
@@ -451,9 +452,10 @@ class Tree(Node):
         )
         self.put("answers/packages", rows)
         self.put("answers/installed", more)
+        self.put("answers/owned", "".join(f"{name}\n" for name in world.owned_files))
         self.program(
             "dpkg-query",
-            'case "$*" in *installed=*) cat @TREE@/answers/installed ;; *) cat @TREE@/answers/packages ;; esac\n',
+            'case "$*" in -S*) grep -qsx -- "${2#??}" @TREE@/answers/owned ;; *installed=*) cat @TREE@/answers/installed ;; *) cat @TREE@/answers/packages ;; esac\n',
         )
         lines = ""
         for path, (major, minor) in world.devices.items():

@@ -662,6 +662,11 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
             {},
             "/etc/modprobe.d/x.conf:2 (install nvidia_uvm /bin/false) keeps the module from being loaded",
         ),
+        (
+            Live(beside=("programs get /x/libcuda.so.9.9",)),
+            {},
+            "programs get /x/libcuda.so.9.9; move it out of that folder",
+        ),
         (Live(), {"os_id": "arch", "package_manager": "pacman"}, "are called on arch"),
     ],
 )
@@ -689,6 +694,14 @@ def test_a_parameter_that_somebody_else_gives_later_is_refused(parameter: str) -
         assert same.refuse(same.probe(node)) is None
     node.more = Live(modprobe=(f"/etc/modprobe.d/acme.conf:3:{line}",))
     assert goal.refuse(goal.probe(node)) is None
+
+
+def test_a_library_of_no_package_is_read_from_the_look() -> None:
+    row = b"loaded=580.65.06\nbeside=/l/libcuda.so.595.91.07|/l/libcuda.so.580.65.06\nbeside=torn\n"
+    seen = AskLive().parse(Answer(0, row)).beside
+    assert seen == (
+        "programs get /l/libcuda.so.595.91.07, which belongs to no package, in place of libcuda.so.580.65.06",
+    )
 
 
 def test_the_driver_of_a_run_file_goes_after_the_download_and_before_the_packages() -> None:

@@ -1,0 +1,43 @@
+"""A library that somebody laid beside the driver's own, and that programs get in its place.
+
+ldconfig leads ``libcuda.so.1`` to the highest version in its folder, whoever put it there, so a copy of a newer
+library wins over the package's, also after a reinstallation of that. No package manager is asked where there is
+one version only. A driver of no package at all, as NVIDIA's .run installer brings it, has no stranger beside it.
+
+Sources: ldconfig(8); dpkg-query(1), -S; rpm(8), -qf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: Prints ``beside=STRANGER|OWN`` for each library whose link leads to a file of no package, with the package's file.
+SCRIPT = r"""
+owned() { if command -v dpkg-query; then dpkg-query -S "*/${1##*/}"; else rpm -qf "$1"; fi; } >/dev/null 2>&1
+for ln in libcuda libnvidia-ml libnvidia-ptxjitcompiler; do
+  for ld in /usr/lib/*-linux-gnu /usr/lib64; do
+    [ -L "$ld/$ln.so.1" ] || continue
+    set --; for lf in "$ld/$ln".so.[0-9]*.[0-9]* "$ld/nvidia/current/$ln".so.[0-9]*.[0-9]*; do
+      [ ! -f "$lf" ] || [ -L "$lf" ] || set -- "$@" "$lf"
+    done
+    [ $# -gt 1 ] || continue
+    lo=; ls=; for lf do
+      if owned "$lf"; then lo=$lf; elif [ "$lf" -ef "$ld/$ln.so.1" ]; then ls=$lf; fi
+    done
+    [ -z "$lo" ] || [ -z "$ls" ] || printf 'beside=%s|%s\n' "$ls" "$lo"
+  done
+done
+"""
+REMEDY = (
+    "move it out of that folder and run ldconfig, which no apply does, for it is not gpustate's"
+)
+
+
+def told(rows: Iterable[str]) -> tuple[str, ...]:
+    """What programs get in place of what, in words; a row is ``STRANGER|OWN``."""
+    pairs = (row.partition("|") for row in rows)
+    return tuple(
+        f"programs get {stranger}, which belongs to no package, in place of {own.rpartition('/')[2]}"
+        for stranger, mark, own in pairs
+        if mark
+    )
