@@ -231,6 +231,19 @@ def _beside(view: View) -> str:
     return f"{some(list(found))}; the loaded driver is {view.seen.loaded}" if found else ""
 
 
+def _module_file(view: View) -> str:
+    """The libraries and the packages are of one version, and only the module's file is of another."""
+    seen = view.seen
+    libraries = (one.version for one in (seen.nvml_library, seen.cuda_library) if one is not None)
+    others = {*libraries, *dict(seen.packages).values()} - {""}
+    if not seen.loaded or not seen.on_disk or len(others) != 1 or seen.on_disk in others:
+        return ""
+    return (
+        f"the module file for kernel {seen.kernel} is of version {seen.on_disk}, the libraries are of {others.pop()}; "
+        f"loaded is {seen.loaded}"
+    )
+
+
 def _mixed(view: View) -> str:
     return view.broken + _moved(view) if view.seen.loaded else ""
 
@@ -309,6 +322,8 @@ CAUSES = (
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
           "install a branch that drives this GPU: gpustate matrix check says which"),
     Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), library_beside.REMEDY),
+    Cause("module-file-of-another-version", _DRIVER, _module_file,
+          "build or install it in the libraries' version: gpustate apply with the state driver", state="driver"),
     Cause("library-version-mismatch", _DRIVER, lambda v: "" if _upgraded(v) else _mixed(v), remedies.ONE_SET,
           ("lyulyul/shine-cluster#30",), "driver"),
     Cause("upgraded-under-a-loaded-module", _DRIVER, _upgraded, remedies.RELOAD,
