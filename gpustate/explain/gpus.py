@@ -15,6 +15,7 @@ from gpustate.explain.clues import Unit
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
 from gpustate.model.chain_data import PASSTHROUGH
+from gpustate.text import modprobe
 from gpustate.text.nvml_report import Gpu
 
 _NO_FABRIC = ("", "not supported", "n/a")
@@ -192,7 +193,8 @@ def _manager_missing(view: View) -> str:
     )
 
 
-def _manager_version(view: View) -> str:
+def manager_version(view: View) -> str:
+    """Fabric Manager is of another version than the loaded driver, in words; empty where it is not."""
     name, version = _fabric_package(view)
     if not needs_manager(view) or not name or not view.seen.loaded or version == view.seen.loaded:
         return ""
@@ -313,9 +315,17 @@ def _wrong_result(view: View) -> str:
     return view.broken if failed and failed[0].error is None else ""
 
 
+def _peermem_wanted(view: View) -> str:
+    """The file that asks for nvidia-peermem at boot; empty where none does."""
+    rows = view.clues.fields("autoload", 2)
+    return next(
+        (path for path, name in rows if modprobe.normal(name).startswith("nvidia_peermem")), ""
+    )
+
+
 def _peermem(view: View) -> str:
     clues = view.clues
-    wanted = clues.one("peermem_wanted")
+    wanted = _peermem_wanted(view)
     if (
         not wanted
         or not clues.all("rdma")
@@ -336,7 +346,7 @@ def _peermem_symbols(view: View) -> str:
 
 def check_rdma(view: View) -> chain.Check:
     """Whether GPUDirect RDMA is asked for by a kernel module."""
-    if not view.clues.one("peermem_wanted") or not view.clues.all("rdma"):
+    if not _peermem_wanted(view) or not view.clues.all("rdma"):
         return chain.Check("rdma", chain.NOT_APPLICABLE, "nvidia-peermem is not asked for")
     return chain.Check("rdma", chain.OK, "nvidia-peermem is loaded")
 
@@ -382,7 +392,7 @@ CAUSES = (
     Cause("fabric-manager-missing", "fabric", _manager_missing,
           "install it in the driver's version: gpustate apply with the state fabric-manager",
           ("NVIDIA/gpu-operator#356",), "fabric-manager", explains=False),
-    Cause("fabric-manager-version", "fabric", _manager_version,
+    Cause("fabric-manager-version", "fabric", manager_version,
           "install it in the driver's version: gpustate apply with the state fabric-manager",
           ("NVIDIA/nvtrust#55",), "fabric-manager", explains=False),
     Cause("fabric-manager-down", "fabric", _manager_down,

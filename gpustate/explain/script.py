@@ -128,7 +128,7 @@ for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n
 done
-grep -D skip -ls -E '^[[:space:]]*nvidia[-_]peermem' /etc/modules /etc/modules-load.d/*.conf | sed 's/^/peermem_wanted=/'
+grep -D skip -Hs -E '^[[:space:]]*nvidia' /etc/modules /etc/modules-load.d/*.conf | sed 's/^\([^:]*\):[[:space:]]*/autoload=\1|/'
 [ -e /etc/nvidia-imex/nodes_config.cfg ] &&
   printf 'imex_nodes=%s\n' "$(grep -D skip -c '^[[:space:]]*[0-9a-fA-F]' /etc/nvidia-imex/nodes_config.cfg)"
 l=; [ -r "$PROC/driver/nvidia/version" ] && read -r l <"$PROC/driver/nvidia/version"

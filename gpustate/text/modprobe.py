@@ -8,12 +8,13 @@ Module names may be written with ``-`` or ``_``; both mean the same module.
 
 Sources:
     modprobe.d(5): commands, continuation lines, order of folders.
+    kmod, libkmod/libkmod-module.c, ``kmod_module_probe_insert_module`` (what a blacklist holds for);
     kmod, libkmod/libkmod-config.c, ``kmod_config_parse`` and ``kmod_module_get_install_commands``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Folders that modprobe reads, the one that wins first.
@@ -154,6 +155,26 @@ def given_after(
             value = values[normal(parameter)]
             found = f"{place} (options {normal(module)} {parameter}={value})", value
     return found
+
+
+def left_out(rows: Sequence[str], named: Sequence[str]) -> dict[str, str]:
+    """Modules that no boot loads by itself though modules-load.d names them, with the line that says so.
+
+    ``blacklist`` counts for a module that is asked for, by udev or modules-load.d, and not for one that another
+    needs. The first of ``named`` is what all others need, so it comes with any of them.
+    """
+    off = {normal(name): _blacklisting(rows, name) for name in named}
+    found = {name: place for name, place in off.items() if place}
+    first, *others = off
+    if any(not off[name] and not blocking(rows, name) for name in others):
+        found.pop(first, None)
+    return found
+
+
+def _blacklisting(rows: Sequence[str], module: str) -> str:
+    name = normal(module)
+    places = (place for place, says in read(rows) if name in says.blacklist)
+    return next((f"{place} (blacklist {name})" for place in places), "")
 
 
 def blocking(rows: Iterable[str], module: str) -> str:

@@ -271,7 +271,8 @@ class DriverInstalled(DriverParameters):
             },
             paths=files.PATHS,
         )
-        return Plan(plan.changes, tuple(self._notes(seen, wanted)))
+        warnings = refusals.warnings(seen) if wanted.autoload_text else ()
+        return Plan(plan.changes, tuple(self._notes(seen, wanted)), warnings=tuple(warnings))
 
     def _notes(self, seen: Observed, wanted: Observed) -> Iterator[str]:
         for holder in seen.holders:

@@ -71,6 +71,8 @@ class Observed:
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
     beside: tuple[str, ...] = ()  # what programs get in place of a library of the driver's
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    # module of CUDA's that no boot loads by itself: line of modprobe.d that keeps it from that
     overruled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     # parameter of the policy: line of modprobe.d that is read after gpustate's own, and its value
     device_nodes: tuple[str, ...] = ()  # what is wrong with those below /dev
@@ -190,7 +192,7 @@ done
 :
 """.replace("INTERESTING", dkms.INTERESTING_ERE)
     .replace("@UNINSTALLER@", UNINSTALLER)
-    .replace("@MODPROBE@", modprobe.lines("(install|alias|options)[[:space:]]+nvidia"))
+    .replace("@MODPROBE@", modprobe.lines("(install|alias|options|blacklist)[[:space:]]+nvidia"))
     .replace("@NODES@\n", device_nodes.NODES)
     .replace("@BESIDE@\n", library_beside.SCRIPT)
 )

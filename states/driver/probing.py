@@ -85,6 +85,7 @@ def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),
         beside=live.beside,
+        left_out=modprobe.left_out(live.modprobe, MODULES),
         overruled=_overruled(live.modprobe, parameters),
         stream=apt.stream,
         streams=apt.streams,

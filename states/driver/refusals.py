@@ -147,6 +147,15 @@ def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[
             )
 
 
+def warnings(seen: Observed) -> Iterator[str]:
+    """What somebody else's lines do to the next boot of a node on which nothing is wrong now."""
+    for module, place in seen.left_out.items():
+        yield (
+            f"{place} keeps boots from loading {module.replace('_', '-')}, for udev and modules-load.d heed it: what "
+            "needs it before somebody loads it by name fails then; remove that line"
+        )
+
+
 def complaints(seen: Observed, wanted: Observed) -> str:
     """What the compiler said of modules that are still to be built."""
     return "; ".join(

@@ -185,3 +185,29 @@ def test_a_masked_exporter_is_told_where_its_engine_runs(tmp_path: Path) -> None
     found = diagnosis(tmp_path, masked)
     assert found.broken is None
     assert any("nvidia-dcgm-exporter is masked" in line for line in found.warnings)
+
+
+ALL = "blacklist nvidia\nblacklist nvidia-uvm\nblacklist nvidia-modeset\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [
+        (ALL, ["nvidia", "nvidia-uvm", "nvidia-modeset"]),
+        ("blacklist nvidia\n", []),  # nvidia-uvm brings it
+        ("blacklist nvidia_uvm\n", ["nvidia-uvm"]),
+        ("# blacklist nvidia-uvm\n", []),
+    ],
+)
+def test_modules_that_no_boot_loads_are_told_while_they_are_loaded(
+    text: str, modules: list[str], tmp_path: Path
+) -> None:
+    world = World()
+    world.files["etc/modules-load.d/gpustate-nvidia.conf"] = (
+        "# x\nnvidia\n nvidia-uvm\nnvidia-modeset\n"
+    )
+    world.files["etc/modprobe.d/zz-acme.conf"] = text
+    found = walk.diagnose(Tree(world, tmp_path / "node").view())
+    assert found.broken is None
+    assert [one.partition(" loading ")[2].partition(",")[0] for one in found.warnings] == modules
+    assert all(one.startswith("/etc/modprobe.d/zz-acme.conf:") for one in found.warnings)

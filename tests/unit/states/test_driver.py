@@ -678,6 +678,22 @@ def test_a_driver_of_somebody_else_is_left_alone(
     assert says in refusal(DriverInstalled(), node)
 
 
+def test_modules_that_no_boot_would_load_are_warned_of() -> None:
+    def warnings(state: DriverInstalled, *modules: str) -> str:
+        rows = enumerate(modules, 1)
+        node.more = Live(
+            modprobe=tuple(f"/etc/modprobe.d/x.conf:{n}:blacklist {m}" for n, m in rows)
+        )
+        return " ".join(state.plan(state.probe(node)).warnings)
+
+    node = World(gpu())
+    told = warnings(DriverInstalled(), "nvidia", "nvidia-uvm", "nvidia-modeset")
+    assert "/etc/modprobe.d/x.conf:1 (blacklist nvidia) keeps boots from loading nvidia," in told
+    assert "x.conf:2 (blacklist nvidia_uvm) keeps boots from loading nvidia-uvm," in told
+    assert "blacklist" not in warnings(DriverInstalled(), "nvidia")  # nvidia-uvm brings it
+    assert "blacklist" not in warnings(DriverInstalled(load=False), "nvidia-uvm")
+
+
 @pytest.mark.parametrize("parameter", ["NVreg_RestrictProfilingToAdminUsers", "nvidia-uvm.x"])
 def test_a_parameter_that_somebody_else_gives_later_is_refused(parameter: str) -> None:
     module, _, bare = parameter.rpartition(".")
