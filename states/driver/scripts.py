@@ -83,6 +83,28 @@ PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
 #: What comes before packages are configured.
 _WHOLE = _CLEAR + kmod.COMPLAIN + _ADOPT
 
+# A package's scripts remove the modules of all kernels before they build, and what fails to build in one version
+# may fail in the other as well.
+_KEEP = r"""
+keep_modules() { # kernel...: copies of what DKMS has installed, until what replaces it is built
+  for km_k do
+    km_f=; for km_f in /lib/modules/"$km_k"/updates/dkms/nvidia*.ko*; do break; done; [ -f "$km_f" ] || continue
+    rm -rf "$G/modules/$km_k"; mkdir -p "$G/modules/$km_k" && cp -p "${km_f%/*}"/nvidia*.ko* "$G/modules/$km_k/" || rm -rf "$G/modules/$km_k"
+  done
+}
+modules_back() { # kernel...: where none is left, what was kept; says so
+  for km_k do
+    depmod "$km_k" || :; [ -z "$(have "$km_k")" ] || continue
+    km_d=/lib/modules/$km_k/updates/dkms
+    if [ -d "$G/modules/$km_k" ]; then mkdir -p "$km_d" && cp -p "$G/modules/$km_k"/* "$km_d/" && sync "$km_d"/nvidia*.ko* && depmod "$km_k" || :; fi
+    km_h=$(have "$km_k")
+    if [ -n "$km_h" ]; then echo "Kernel $km_k has the files of its module $km_h back; that could not be built anew either."
+    else echo "No nvidia module is left for kernel $km_k, and what was there before could not be put back: its next boot has no driver."; fi
+  done
+  rm -rf "$G/modules"
+}
+"""
+
 # A transaction that takes a package with it which is no part of the driver is not started.
 _FOREIGN = (
     'foreign() { while read -r w n _; do [ "$w" = Remv ] || [ "$w" = Purg ] || continue\n'
@@ -146,11 +168,12 @@ def install(
         roll_back: files that go back with the packages.
     """
     words = ("--reinstall " if again else "") + _words(install, remove)
+    kernels = shlex.join(kernel for kernel, have in built.items() if have)
     return ops.Run(
-        PRELUDE + f"{kmod.APT_FAILED}apt_ready\n"
-        f"if apt_swap {words}; then exit 0; fi\n"
-        '[ -n "$ROLLED" ] || exit 1\n'
-        f"set +e\n{rebuild(built)}{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
+        PRELUDE + f"{_KEEP}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n"
+        f'if apt_swap {words}; then rm -rf "$G/modules"; exit 0; fi\n'
+        f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; exit 1; }}\n'
+        f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
     )

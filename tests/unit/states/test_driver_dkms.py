@@ -1,4 +1,4 @@
-"""What DKMS has half-done is removed and nothing else; what it does not know is built anew, by the real sh."""
+"""What DKMS has half-done is removed and nothing else; what it does not know is built anew or kept, by the real sh."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Tree:
         environment = {
             "PATH": f"{self.top}/bin:/usr/bin:/bin",
             "TOP": str(self.top),
+            "G": str(self.top / "state"),
             "R": str(self.top),
         }
         done = subprocess.run(
@@ -159,4 +160,30 @@ def test_modules_that_a_half_configured_package_cannot_install_over_are_built_an
     assert tree.calls == [f"{verb} nvidia/580.65.06 -k 6.1.0-1" for verb in ("build", "install")]
     assert not old.exists()
     assert (old.parent / "nvidia-fs.ko").exists()
-    assert scripts.settle().text.index("( adopt )") < scripts.settle().text.index("apt_ready")
+    assert scripts.settle().script().index("( adopt )") < scripts.settle().script().index(
+        "apt_ready"
+    )
+
+
+@pytest.mark.parametrize("left", ["", "580.178.04 open"])
+def test_modules_are_put_back_where_none_is_left(tree: Tree, left: str) -> None:
+    folder = tree.top / "lib/modules/6.1.0-1/updates/dkms"
+    folder.mkdir(parents=True)
+    for name in ("nvidia.ko.zst", "nvidia-uvm.ko.zst"):
+        (folder / name).write_text(name)
+    functions = f"""depmod() {{ :; }}; sync() {{ :; }}
+have() {{ if [ -e "/lib/modules/$1/updates/dkms/nvidia.ko.zst" ]; then echo "580.65.06 open"; else echo "{left}"; fi; }}
+"""
+    lost = "rm -rf /lib/modules/6.1.0-1/updates\n"
+    said = tree.run(
+        f"{functions}{scripts._KEEP}keep_modules 6.1.0-1 6.1.0-2\n{lost}modules_back 6.1.0-1 6.1.0-2"
+    )
+    assert not (tree.top / "state/modules").exists()
+    if left:
+        assert said == ""
+        assert not folder.exists()
+        return
+    back, none = said.splitlines()
+    assert back.startswith("Kernel 6.1.0-1 has the files of its module 580.65.06 open back")
+    assert none.startswith("No nvidia module is left for kernel 6.1.0-2")
+    assert (folder / "nvidia-uvm.ko.zst").read_text() == "nvidia-uvm.ko.zst"
