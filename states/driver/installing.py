@@ -51,6 +51,13 @@ class Installation:
         return not self.fields & {"packages", "missing"}
 
     @property
+    def _own(self) -> tuple[str, ...]:
+        """Kernels whose module is of the version of the packages, and so theirs."""
+        versions = self.seen.packages.values()
+        pairs = ((k, have.partition(" ")[0]) for k, have in self.seen.built.items() if have)
+        return tuple(kernel for kernel, have in pairs if any(have in one for one in versions))
+
+    @property
     def remove(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.seen.packages) - set(self.wanted.packages)))
 
@@ -92,6 +99,7 @@ class Installation:
                 self.remove,
                 again=self.again,
                 built=self.seen.built,
+                own=self._own,
                 roll_back=self.written,
             )
         elif "broken" in self.fields:
@@ -126,6 +134,7 @@ class Installation:
                 self.remove,
                 again=self.again,
                 built=self.seen.built,
+                own=self._own,
                 wanted={k: want for k, want in self.wanted.built.items() if want and k in first},
                 dkms=self.dkms,
                 roll_back=self.written,

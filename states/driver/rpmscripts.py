@@ -73,6 +73,7 @@ def install(
     *,
     again: bool,
     built: Mapping[str, str | None],
+    own: tuple[str, ...] = (),
     wanted: Mapping[str, str],
     dkms: bool,
     roll_back: tuple[str, ...],
@@ -85,6 +86,7 @@ def install(
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
         built: kernel to the module it has now; built anew where the packages are put back.
+        own: kernels whose module is one of the packages that are there.
         wanted: kernel to the module it must have afterwards.
         dkms: modules are built on the node; else the packages bring them.
         roll_back: files that go back with the packages.
@@ -97,9 +99,11 @@ def install(
     )
     return ops.Run(
         scripts.PRELUDE
+        + scripts.ARCHIVES
         + _open(manager, install, remove, again=again)
         + f"if rpm_swap; then\nbad=\n{checks}"
-        '[ -n "$bad" ] || exit 0\nrpm_wait && rpm_back >"$R/back.log" 2>&1 || :\n'
+        f'[ -n "$bad" ] || {{ forget_archives {shlex.join(own)}; exit 0; }}\n'
+        'rpm_wait && rpm_back >"$R/back.log" 2>&1 || :\n'
         'if rpm_list | cmp -s - "$R/before"; then ROLLED=1; echo "All packages are installed as they were before."\n'
         'else echo "Not all packages could be put back as they were:"; tail -c 700 "$R/back.log"; fi\nfi\n'
         '[ -n "$ROLLED" ] || exit 1\n'

@@ -83,6 +83,18 @@ PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
 #: What comes before packages are configured.
 _WHOLE = _CLEAR + kmod.COMPLAIN + _ADOPT
 
+# DKMS keeps modules that it finds in its place and has no record of by that name: those of the set that is replaced,
+# where open and proprietary ones have different names. It would put them back when the new ones leave.
+ARCHIVES = r"""
+archives() { for ar_d in /var/lib/dkms/nvidia*/original_module/*; do [ ! -d "$ar_d" ] || echo "$ar_d"; done; }
+archives >"$R/archives"
+forget_archives() { # kernel...: whose modules were those of the packages before
+  for ar_k do for ar_d in /var/lib/dkms/nvidia*/original_module/"$ar_k"; do
+    [ ! -d "$ar_d" ] || grep -qxF -e "$ar_d" "$R/archives" || rm -rf "$ar_d"
+  done; done
+}
+"""
+
 # A package's scripts remove the modules of all kernels before they build, and what fails to build in one version
 # may fail in the other as well.
 _KEEP = r"""
@@ -156,6 +168,7 @@ def install(
     *,
     again: bool = False,
     built: Mapping[str, str | None],
+    own: tuple[str, ...] = (),
     roll_back: tuple[str, ...],
 ) -> Step:
     """The whole set in one transaction, or what was there before; says the compiler's first complaint.
@@ -165,13 +178,14 @@ def install(
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
         built: kernel to the module it has now; built anew where the packages are put back.
+        own: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
     words = ("--reinstall " if again else "") + _words(install, remove)
     kernels = shlex.join(kernel for kernel, have in built.items() if have)
     return ops.Run(
-        PRELUDE + f"{_KEEP}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n"
-        f'if apt_swap {words}; then rm -rf "$G/modules"; exit 0; fi\n'
+        PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n"
+        f'if apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
         f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; exit 1; }}\n'
         f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -187,3 +188,20 @@ have() {{ if [ -e "/lib/modules/$1/updates/dkms/nvidia.ko.zst" ]; then echo "580
     assert back.startswith("Kernel 6.1.0-1 has the files of its module 580.65.06 open back")
     assert none.startswith("No nvidia module is left for kernel 6.1.0-2")
     assert (folder / "nvidia-uvm.ko.zst").read_text() == "nvidia-uvm.ko.zst"
+
+
+def test_archives_of_the_replaced_packages_modules_go_and_those_of_others_stay(
+    tmp_path: Path,
+) -> None:
+    def archive(kernel: str) -> Path:
+        return tmp_path / "dkms" / "nvidia" / "original_module" / kernel
+
+    archive("6.1").mkdir(parents=True)
+    made = " ".join(shlex.quote(str(archive(kernel))) for kernel in ("6.2", "6.3"))
+    script = f"R={tmp_path}\n{scripts.ARCHIVES}mkdir {made}\nforget_archives 6.1 6.2\n"
+    script = script.replace("/var/lib/dkms", f"{tmp_path}/dkms")
+    subprocess.run(["sh", "-eu"], input=script, text=True, check=True)
+    assert [kernel for kernel in ("6.1", "6.2", "6.3") if archive(kernel).exists()] == [
+        "6.1",
+        "6.3",
+    ]
