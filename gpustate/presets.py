@@ -81,7 +81,7 @@ def _policy(
                 f"the preset {name!r} has no state {key!r}",
                 fix=f"did you mean {near[0]!r}" if near else f"it has {', '.join(stack)}",
             )
-        parameters = overrides[word]
+        parameters = given[key]
         if not (parameters is None or isinstance(parameters, Mapping)):
             raise PolicyError(
                 f"the preset {name!r} takes the parameters of {key!r} as a dict, not {parameters!r}",

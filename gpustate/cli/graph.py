@@ -73,13 +73,12 @@ def _of_policy(
 
     policy = common.load_policy(source, options, origins=True)
     states, left_out = policy.states, dict[str, str]()
-    inventory = None
     if node is not None or options["inventory"] is not None:
         inventory = common.load_inventory(options)
         notes.tell_strangers(inventory, policy, source)
-    if node is not None and inventory is not None:
-        resolved = _resolved(policy, node, inventory, options)
-        states, left_out = resolved.states, _left_out(resolved)
+        if node is not None:
+            resolved = _resolved(policy, node, inventory, options)
+            states, left_out = resolved.states, _left_out(resolved)
     places = {state.name: _place(policy, state.name) for state in states}
     made = build(states, common.known_states(), places=places)
     if states and all(state.absent for state in states):

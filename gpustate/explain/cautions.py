@@ -23,14 +23,8 @@ _FOR_USERS = 0o006
 def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
-        *(*_devices(view), *_specifications(view), *_left_out(view)),
-        *(
-            *kept_away.warnings(view),
-            *_persistence(view),
-            *_layout(view),
-            *_metrics(view),
-            *_results(view),
-        ),
+        *(*_devices(view), *_specifications(view), *_left_out(view), *kept_away.warnings(view)),
+        *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view)),
     )
 
 

@@ -19,8 +19,7 @@ from gpustate.errors import GpustateError
 from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
-from gpustate.model import chain
-from gpustate.model.holders import holder
+from gpustate.model import chain, listeners
 from gpustate.text import deviceplugin
 from gpustate.text.numbers import whole
 
@@ -304,9 +303,8 @@ def _host_engines(view: View) -> str:
 
 
 def _taken(view: View) -> str:
-    for name, port, who in view.clues.fields("taken", 3):
-        one = holder(who)
-        by = one.who if one else "a process that cannot be seen from here"
+    for name, port, row in view.clues.fields("taken", 3):
+        by = listeners.who(row)
         return f"{view.clues.unit(name).failure}; port {port}, on which it is to answer, is taken by {by}"
     return ""
 

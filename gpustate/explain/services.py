@@ -144,17 +144,27 @@ def _halted(*names: str) -> Callable[[View], str]:
     return look
 
 
+def _drop_ins(view: View, name: str) -> list[tuple[str, str]]:
+    """Path of each drop-in of somebody else that says what a service runs, and its line."""
+    return [(path, line) for one, path, line in view.clues.fields("drop_in", 3) if one == name]
+
+
+def _told(drop_ins: list[tuple[str, str]]) -> str:
+    return "; ".join(f"{path} has {line}" for path, line in drop_ins)
+
+
 def drop_in(view: View, name: str) -> str:
     """A service that fails, or runs nothing, and somebody else's drop-in that says what it runs; empty otherwise."""
     unit = view.clues.unit(name)
-    rows = [(path, line) for one, path, line in view.clues.fields("drop_in", 3) if one == name]
+    rows = _drop_ins(view, name)
     nothing = any(modprobe.is_nothing(line.partition("=")[2]) for _, line in rows)
     ended = unit.active == "inactive" and unit.enabled == "enabled" and not unit.skipped
     if not rows or not (unit.failed or unit.hangs or (nothing and ended)):
         return ""
     said = f" ({unit.why})" if unit.why else ""
-    files = "; ".join(f"{path} has {line}" for path, line in rows)
-    return f"{name} is {unit.active}{said}; a drop-in that is not gpustate's may be why: {files}"
+    return (
+        f"{name} is {unit.active}{said}; a drop-in that is not gpustate's may be why: {_told(rows)}"
+    )
 
 
 def _manager_drop_in(view: View) -> str:
@@ -196,8 +206,7 @@ def _without_engine(view: View) -> str:
     unit = view.clues.unit("nvidia-dcgm")
     why = ": the conditions of nvidia-dcgm are not met" if unit.skipped else ""
     if unit.active == "active":
-        rows = [r for r in view.clues.fields("drop_in", 3) if r[0] == unit.name]
-        files = "; ".join(f"{path} has {line}" for _, path, line in rows)
+        files = _told(_drop_ins(view, unit.name))
         why = f": nvidia-dcgm runs, and listens elsewhere{files and f'; {files}'}"
     for name, where in view.clues.fields("no_engine", 2):
         return f"{name} runs and asks the host engine at {where}, and nobody listens there{why}"

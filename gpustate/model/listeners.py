@@ -66,11 +66,15 @@ def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
         found = services.address_of(address.partition(":")[0])
         one = holder(rest)
         every = host == "" or (host == "0.0.0.0" and ":" not in found)
-        if every or found in (services.EVERYWHERE, host):
-            if one is None:
-                yield "a process that cannot be seen from here"
-            elif one.unit != unit:
-                yield one.who
+        hinders = every or found in (services.EVERYWHERE, host)
+        if hinders and (one is None or one.unit != unit):
+            yield who(rest)
+
+
+def who(row: str) -> str:
+    """Who listens, in words; a row is what :func:`script` prints behind the address."""
+    one = holder(row)
+    return one.who if one is not None else "a process that cannot be seen from here"
 
 
 def elsewhere(host: str) -> str:
@@ -92,4 +96,4 @@ def ipv4(host: str) -> str:
         raise ValueError(f"{host!r} is no IPv4 address") from None
 
 
-__all__ = ["elsewhere", "ipv4", "others", "script"]
+__all__ = ["elsewhere", "ipv4", "others", "script", "who"]

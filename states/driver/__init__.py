@@ -391,7 +391,7 @@ class DriverInstalled(DriverParameters):
         if plan.fields & _LOADING and wanted.loaded is not None:
             if seen.loaded is None or not self._reloads(seen):
                 # Whoever holds the GPUs may be gone by now, and then no reboot is needed.
-                # Its package starts it before there is a module.
+                # The package of nvidia-persistenced starts it before there is a module.
                 yield ops.LoadModules(
                     scripts.LOAD_ORDER,
                     optional=cost is Disruption.REBOOT,

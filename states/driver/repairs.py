@@ -9,12 +9,7 @@ import shlex
 
 from gpustate import ops
 from gpustate.model import device_nodes
-from gpustate.model.package_files import (
-    PackageFiles,
-    absent_of,
-    packages_of,
-    unit_paths,
-)
+from gpustate.model.package_files import PackageFiles, absent_of, packages_of, unit_paths
 
 _LIBRARIES = tuple(
     f"/usr/{folder}/{name}.so.*"
