@@ -31,7 +31,7 @@ from gpustate.registry import get
 policy = Policy({base} get("dcgm")({dcgm}), get("dcgm-exporter")({exporter}){more})
 """
 BASE = """get("preflight")(), get("nouveau")(), get("driver-repository")(), get("driver")(branch=580),
-    get("persistenced")(), get("fabric-manager")(),"""
+    get("persistenced")(uvm_persistence=True), get("fabric-manager")(),"""
 PROOF = """, get("quarantine")(), get("gpu-labels")(), get("validator")(containers="none")"""
 METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:{}/metrics\").read().decode())'"
 

@@ -137,6 +137,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{state}: not seen: {', '.join(parts)}")
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """What alone makes a run fail is its last word."""
+    if not hasattr(config, "workerinput") and _whole(config) and (missing := _missing()):
+        for state, parts in missing.items():
+            print(f"failed: no test on a node has {state} {', '.join(parts)}")
+
+
 def _whole(config: pytest.Config) -> bool:
     """No test was picked out, and there are nodes here."""
     picked = config.option.keyword or config.option.markexpr or config.option.lf
