@@ -31,6 +31,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
 from gpustate.model.package_files import PackageFiles
+from gpustate.model.programs import AskReferring
 from gpustate.ops.library import original_path
 from gpustate.text import dpkg, toolkit_config
 from gpustate.text.toolkit_config import CONFIG_PATH
@@ -54,6 +55,17 @@ _FILES = PackageFiles(
         *("/usr/lib/*-linux-gnu/libnvidia-container.so.*", "/usr/lib64/libnvidia-container.so.*"),
     ),
 )
+#: Programs of it that other files name: handlers of runtimes, and the hooks in CDI specifications.
+_PROGRAMS = ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk")
+#: Where such files lie, and the state that writes them.
+_WRITERS = {
+    "/containerd/": "containerd",
+    "/crio/": "crio",
+    "/docker/": "docker",
+    "/etc/k0s/": "k0s",
+    "/microk8s/": "microk8s",
+    "/cdi/": "cdi",
+}
 _KEPT = f"{original_path(CONFIG_PATH)}.path"
 
 
@@ -81,6 +93,7 @@ class Observed:
     old_packages: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     manager: str = "apt"
+    referring: tuple[str, ...] = ()  # files that gpustate wrote and that name its programs
 
 
 class ContainerToolkit(State[Observed]):
@@ -148,6 +161,7 @@ class ContainerToolkit(State[Observed]):
         text = node.read_text(CONFIG_PATH)
         damaged = node.ask(_FILES)
         kept = bool(node.stats(_KEPT))
+        referring = node.ask(AskReferring(_PROGRAMS)) if self.absent else ()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)
         error = ""
@@ -165,6 +179,7 @@ class ContainerToolkit(State[Observed]):
             config_error=error,
             damaged=damaged,
             manager=facts.package_manager,
+            referring=tuple(path for path in referring if path != CONFIG_PATH),
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
             ),
@@ -219,6 +234,14 @@ class ContainerToolkit(State[Observed]):
                 "policy, or look for nvidia-container-toolkit with the node's package manager"
             )
         return None
+
+    def relied_on(self, seen: Observed) -> dict[str, str]:
+        return {
+            path: state
+            for path in seen.referring
+            for place, state in _WRITERS.items()
+            if place in path
+        }
 
     def plan(self, seen: Observed) -> Plan:
         return diff(

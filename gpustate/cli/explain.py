@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_VALIDATION, InventoryError
+from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
@@ -99,9 +99,14 @@ def explain(node: str, output: str, **options: Any) -> None:
     from gpustate.explain.causes import View
     from gpustate.model.node import Node
     from gpustate.run import fleet
+    from gpustate.run.ledger import AskLedger
 
-    def question(asked: Node) -> tuple[View, str]:
-        return walk.ask(asked), asked.facts().first_boot
+    def question(asked: Node) -> tuple[View, str, str]:
+        try:
+            unfinished = asked.ask(AskLedger()).unfinished()
+        except GpustateError as damaged:
+            unfinished = str(damaged)
+        return walk.ask(asked), asked.facts().first_boot, unfinished
 
     inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []
@@ -113,13 +118,16 @@ def explain(node: str, output: str, **options: Any) -> None:
             rows.append({"name": one.name, "error": str(error)})
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
-        view, first_boot = answer
+        view, first_boot, unfinished = answer
         found = walk.diagnose(view)
         if found.broken is not None:
             codes.append(EXIT_VALIDATION)
         row = {"name": one.name, **_row(found), **({"cut_short": True} if view.cut_short else {})}
-        rows.append({**row, **({"first_boot": first_boot} if first_boot else {})})
+        row = {**row, **({"first_boot": first_boot} if first_boot else {})}
+        rows.append({**row, **({"unfinished": unfinished} if unfinished else {})})
         page.add((one.name, "bold"), "  ", verdict(found))
+        if unfinished:
+            page.add("  ", (unfinished, "yellow"))
         _page(page, found, row)
         if view.cut_short:
             page.add(

@@ -1,4 +1,7 @@
-"""Units that somebody has masked: systemd starts them for nobody, whatever enables them.
+"""What somebody put where steps have to write or start something, found before the first of them.
+
+A unit that is masked is started by systemd for nobody, whatever enables it. A symbolic link in the place of
+a file is followed by no step: it belongs to whoever manages what it points to.
 
 Sources:
     systemctl(1), ``mask``; systemd.unit(5): a unit file that is empty, or a link to ``/dev/null``.
@@ -6,7 +9,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.model.asks import Answer, Ask
@@ -30,14 +33,23 @@ class AskMasked(Ask[frozenset[str]]):
         return frozenset()
 
 
-def in_the_way(steps: Iterable[Step], masked: frozenset[str]) -> str | None:
-    """Why steps that start units cannot do it, and the next move; ``None`` where nothing is masked.
+def in_the_way(
+    steps: Iterable[Step], masked: frozenset[str], links: Mapping[str, str]
+) -> str | None:
+    """Why steps cannot be done, and the next move; ``None`` where nothing is in their way.
 
     Args:
         steps: of one state.
         masked: names of units.
+        links: path of a symbolic link where a file of gpustate's belongs, to what it points to.
     """
     steps = tuple(steps)
+    for path in dict.fromkeys(one for step in steps for one in step.writes):
+        if path in links:
+            return (
+                f"{path} is a symbolic link to {links[path]}: managed by something else; "
+                "replace it by a plain file or leave it to its owner"
+            )
     left = masked.difference(one for step in steps for one in step.unmasks)
     found = list(dict.fromkeys(one for step in steps for one in step.starts if one in left))
     if not found:

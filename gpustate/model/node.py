@@ -59,10 +59,15 @@ class Node(ABC):
         text = self.read_text(path)
         if stat is None:
             return text
+        if stat.kind == "link":
+            self.linked(path, stat.target or "")
         if stat.kind == "link" and text is None:
             raise file_asks.no_file(path, f"a symbolic link to {stat.target}, which is not there")
         told = stat.otherwise(private=private) if text is not None else ""
         return file_asks.noted(told, text or "") if told else text
+
+    def linked(self, path: str, target: str) -> None:  # noqa: B027  nothing but the engine has to
+        """MAY: take note that a symbolic link stands where a file of gpustate's own belongs."""
 
     def otherwise(self, path: str, *, private: bool = False) -> str:
         """Owner and mode of a file that gpustate itself writes, where they are not as written.

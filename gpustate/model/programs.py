@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.beforehand import ORIGINALS
 
 
 def _not_of_its_own(name: str) -> str:
@@ -46,6 +47,49 @@ class AskMissing(Ask[frozenset[str]]):
         return frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class AskReferring(Ask[tuple[str, ...]]):
+    """Which files that gpustate changed or made name one of some programs.
+
+    Args:
+        programs: as the files have them; a part of a path will do.
+    """
+
+    programs: tuple[str, ...]
+
+    def script(self) -> str:
+        named = " ".join(f"-e {shlex.quote(program)}" for program in self.programs)
+        return f"""while IFS='|' read -r k f; do
+[ ! -f "$f" ] || ! grep -qF {named} -- "$f" 2>/dev/null || printf '%s\\n' "$f"
+done <<END
+{ORIGINALS}
+END
+:"""
+
+    def parse(self, answer: Answer) -> tuple[str, ...]:
+        return tuple(sorted(answer.text.splitlines()))
+
+    def stand_in(self) -> tuple[str, ...]:
+        return ()
+
+
+def relied_on(referring: Mapping[str, str], program: str, going: Collection[str]) -> str | None:
+    """Why a program must not go yet, and the next move; ``None`` where what names it goes before it.
+
+    Args:
+        referring: path of a file that names it, to the state that wrote the file.
+        program: what goes.
+        going: names of the states that are taken away here.
+    """
+    for path, state in referring.items():
+        if state not in going:
+            return (
+                f"{path} still names programs of {program}: take {state} away with it "
+                "(both in one policy), or before it"
+            )
+    return None
+
+
 def lacking(
     uses: Mapping[str, str], missing: Collection[str], coming: Collection[str]
 ) -> str | None:
@@ -63,4 +107,4 @@ def lacking(
     return None
 
 
-__all__ = ["AskMissing", "HandlerName", "lacking"]
+__all__ = ["AskMissing", "AskReferring", "HandlerName", "lacking", "relied_on"]

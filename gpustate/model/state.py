@@ -100,6 +100,13 @@ class State(BaseModel, Generic[Seen]):
         """MAY: what is written on this node refers to :attr:`uses`, so that it is refused without a change too."""
         return False
 
+    def relied_on(self, seen: Seen) -> Mapping[str, str]:
+        """MAY: files that gpustate wrote and that name what this state takes away, and the state of each.
+
+        A removal is refused while one of those states stays.
+        """
+        return {}
+
     def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
         """MAY: say why this state cannot hold beside others of the policy, and the next move.
 

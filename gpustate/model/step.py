@@ -39,6 +39,11 @@ class Step(ABC):
         return ()
 
     @property
+    def writes(self) -> tuple[str, ...]:
+        """Files that it writes, none of which may be a symbolic link."""
+        return ()
+
+    @property
     def unmasks(self) -> tuple[str, ...]:
         """systemd units that it unmasks: whoever masks and unmasks one knows what he does."""
         return ()

@@ -62,6 +62,11 @@ class PutText(Step):
         return f"write {self.path}"
 
     @property
+    def writes(self) -> tuple[str, ...]:
+        """The one."""
+        return (self.path,)
+
+    @property
     def starts(self) -> tuple[str, ...]:
         """A masked unit is a link to nothing, just where its file belongs."""
         folder, _, name = self.path.rpartition("/")

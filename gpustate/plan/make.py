@@ -15,9 +15,9 @@ from gpustate.errors import GpustateError
 from gpustate.model.change import Disruption, Plan
 from gpustate.model.encode import fingerprint, plain
 from gpustate.model.facts import NodeView
-from gpustate.model.masked import in_the_way
+from gpustate.model.in_the_way import in_the_way
 from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.programs import lacking
+from gpustate.model.programs import lacking, relied_on
 from gpustate.model.state import AnyState
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
@@ -41,6 +41,7 @@ class Look:
         errors: why a state could not be.
         refused: those of them that a person has to put right on the node first.
         masked: units that systemd starts for nobody.
+        links: symbolic links where files of gpustate's belong, with what they point to.
         missing: programs of :attr:`State.uses` that are not there.
     """
 
@@ -49,6 +50,7 @@ class Look:
     errors: dict[str, str] = field(default_factory=dict[str, str])
     refused: set[str] = field(default_factory=set[str])
     masked: frozenset[str] = frozenset()
+    links: dict[str, str] = field(default_factory=dict[str, str])
     missing: frozenset[str] = frozenset()
 
 
@@ -161,12 +163,15 @@ def _one(
         plan = state.plan(seen)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
+        if state.absent and plan and refusal is None:
+            going = [one.name for one in here.values() if one.absent]
+            refusal = relied_on(state.relied_on(seen), name, going)
         if not (refusal or plan.refusal or state.absent):
             if plan or state.refers(seen):
                 coming = [one.name for one in here.values() if not one.absent]
                 refusal = lacking(state.uses, look.missing, coming)
-            if plan and look.masked and refusal is None:
-                refusal = in_the_way(state.apply(seen, plan), look.masked)
+            if plan and (look.masked or look.links) and refusal is None:
+                refusal = in_the_way(state.apply(seen, plan), look.masked, look.links)
             missed = state.misses(here, look.view.facts) if plan else None
             if missed is not None:
                 plan = replace(plan, warnings=(*plan.warnings, missed))

@@ -192,7 +192,7 @@ def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
     lock = ledger.lock
     if lock is None or lock.reason != "apply" or locked(ledger, run, holder) is None:
         return []
-    return [f"{lock.told()}: what this look shows may be half done; look again afterwards"]
+    return [lock.half_done()]
 
 
 def refuse_held(

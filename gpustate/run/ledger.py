@@ -45,6 +45,10 @@ class Lock:
 
         return f"held by {self.holder} ({self.reason}) since {clock(self.since)} until {clock(self.expires)}"
 
+    def half_done(self) -> str:
+        """What is said of a look at a node that is being worked on."""
+        return f"{self.told()}: what this look shows may be half done; look again afterwards"
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -70,6 +74,14 @@ class Ledger:
     def locked(self) -> bool:
         """There is a lock and it has not expired."""
         return self.lock is not None and self.lock.expires > self.now
+
+    def unfinished(self) -> str:
+        """Why what a look shows may be half done, and the next move; empty where nobody is or was at work."""
+        if self.program is not None and not self.program.alive:
+            return f"run {self.program.run} was broken off in the middle: the next gpustate apply goes on from there"
+        if self.locked and self.lock is not None and self.lock.reason == "apply":
+            return self.lock.half_done()
+        return ""
 
 
 def read_lock(text: str) -> Lock | None:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.facts import AskFacts, NodeFacts, NodeView
+from gpustate.model.in_the_way import AskMasked
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.masked import AskMasked
 from gpustate.model.node import Node
 from gpustate.model.programs import AskMissing
 from gpustate.model.state import AnyState
@@ -35,6 +35,7 @@ class AskingNode(Node):
         self.vars = node.vars
         self.known = known
         self.wanted: dict[Ask[Any], None] = {}
+        self.links: dict[str, str] = {}
 
     def ask(self, ask: Ask[T]) -> T:
         """The answer, or the ask's stand-in after noting it down."""
@@ -43,6 +44,10 @@ class AskingNode(Node):
             self.wanted[ask] = None
             return ask.stand_in()
         return ask.parse(answer)
+
+    def linked(self, path: str, target: str) -> None:
+        """For the plan: nothing is written through it."""
+        self.links[path] = target
 
 
 def look_at(
@@ -91,6 +96,7 @@ def look_at(
                     f"its probe failed ({type(error).__name__}: {error}); this is a mistake in the state"
                 )
             wanted.update(asking.wanted)
+            look.links.update(asking.links)
         if not wanted and facts is not None:
             return look, facts, known
         asks = tuple(wanted)

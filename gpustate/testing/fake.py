@@ -16,6 +16,7 @@ from gpustate.model.change import Plan
 from gpustate.model.facts import AskFacts, NodeFacts
 from gpustate.model.node import Node
 from gpustate.model.package_files import PackageFiles
+from gpustate.model.programs import AskReferring
 from gpustate.model.quarantine import AskQuarantine
 from gpustate.model.state import AnyState
 from gpustate.model.step import Step
@@ -121,8 +122,10 @@ class FakeNode(Node):
                 return {name: self.offered[name] for name in names if name in self.offered}
             case asks.Units(names=names):
                 return {name: self._unit(name) for name in names}
-            case AskQuarantine() | PackageFiles():
-                return ask.stand_in()  # no GPU is out of use, no file is damaged
+            case AskQuarantine() | AskReferring() | PackageFiles():
+                return (
+                    ask.stand_in()
+                )  # no GPU is out of use, no file damaged or naming another program
             case asks.LoadedModules():
                 return frozenset(self.loaded)
             case asks.Shell(text=text):

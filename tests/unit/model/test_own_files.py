@@ -13,8 +13,8 @@ import pytest
 from gpustate.errors import RefusedError
 from gpustate.model.asks import Ask
 from gpustate.model.file_asks import apart
+from gpustate.model.in_the_way import AskMasked
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.masked import AskMasked
 from gpustate.model.node import Node
 from gpustate.remote import batch
 

@@ -379,3 +379,16 @@ def test_a_contradiction_is_told_also_of_what_is_not_known_yet() -> None:
     ]
     results = make.make(states, look(base="x", first="y", top="z"))
     assert outcomes(results)["top"] == "refused"
+
+
+def test_what_others_name_is_taken_away_with_them_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = (one(name).model_copy(update={"ensure": "absent"}) for name in "ab")
+    monkeypatch.setattr(type(a), "relied_on", lambda self, seen: {"/etc/b": "b"})
+    results = make.make([a], look(a="x"))
+    assert outcomes(results) == {"a": "refused"}
+    assert results["a"].reason.startswith("/etc/b still names programs of a: take b away with it")
+    assert outcomes(make.make([a, one("b")], look(a="x", b="x")))["a"] == "refused"
+    assert outcomes(make.make([a, b], look(a="x", b="x")))["a"] == "would change"
+    assert outcomes(make.make([a], look(a=None))) == {"a": "unchanged"}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from gpustate.run import fleet, gate
-from gpustate.run.ledger import Ledger, Lock
+from gpustate.run.ledger import Ledger, Lock, Program
 
 
 def lock(pid: int, born: str) -> Ledger:
@@ -31,3 +31,17 @@ def test_a_number_that_another_process_has_by_now_holds_nothing() -> None:
 
 def test_a_lock_that_does_not_say_when_its_controller_began_goes_by_the_number() -> None:
     assert not gate.dead(lock(os.getppid(), ""), fleet.controller())
+
+
+def test_a_look_says_that_somebody_is_at_work_or_left_in_the_middle() -> None:
+    held = Ledger(Lock("r", "me@here", "apply", 0, 100), now=1)
+    assert held.unfinished().startswith("held by me@here (apply) since 1970-01-01 00:00:00Z")
+    assert held.unfinished().endswith("may be half done; look again afterwards")
+    asked_for = Ledger(Lock("r", "me@here", "new disks", 0, 100), now=1)
+    expired = Ledger(Lock("r", "me@here", "apply", 0, 100), now=200)
+    alive = Ledger(program=Program("r-1", True, "{}"))
+    assert not any(one.unfinished() for one in (Ledger(), asked_for, expired, alive))
+    broken_off = Ledger(held.lock, Program("r-1", False, "{}"), now=1)
+    assert broken_off.unfinished() == (
+        "run r-1 was broken off in the middle: the next gpustate apply goes on from there"
+    )

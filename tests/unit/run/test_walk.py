@@ -228,6 +228,30 @@ def test_a_plan_of_a_node_that_is_held_says_that_it_may_be_half_done(
     assert "half done" in result.nodes[0].notes[0]
 
 
+class Owning(First):
+    """A file that is wholly gpustate's."""
+
+    def probe(self, node: Node) -> Seen:
+        return Seen(node.own_text(self.path))
+
+
+def test_a_link_in_the_place_of_a_file_is_refused_before_anything_is_changed(
+    run: Runner, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("y")
+    (tmp_path / "a").symlink_to(theirs)
+    states = (Owning(path=str(tmp_path / "a")), Third(path=str(tmp_path / "b")))
+    result = run(*states, apply=False)
+    assert outcomes(result)["first"] is Outcome.REFUSED
+    assert result.nodes[0].states[0].reason == (
+        f"{tmp_path}/a is a symbolic link to {theirs}: managed by something else; "
+        "replace it by a plain file or leave it to its owner"
+    )
+    theirs.write_text("x")
+    assert outcomes(run(*states, apply=False))["first"] is Outcome.UNCHANGED
+
+
 def test_a_refusal_stays_one_where_nobody_is_at_work(run: Runner, tmp_path: Path) -> None:
     result = run(Choosy(path=str(tmp_path / "a")))
     assert result.exit_code == 5

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, ops
-from gpustate.model import asks, file_asks
+from gpustate.model import asks, file_asks, programs
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
 from gpustate.testing import FakeNode, converge
 from gpustate.text.toolkit_config import CONFIG_PATH
@@ -266,3 +266,20 @@ def test_the_common_keys_have_parameters_of_their_own() -> None:
 def test_a_key_said_twice_is_an_error() -> None:
     with pytest.raises(ValidationError, match=r"runtime\.mode is given twice"):
         ContainerToolkit(mode="cdi", config={"nvidia-container-runtime.mode": "auto"})
+
+
+def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
+    class Configured(Node):
+        def _answer(self, ask: asks.Ask[Any]) -> Any:
+            if isinstance(ask, programs.AskReferring):
+                return (CONFIG_PATH, "/etc/cdi/nvidia.yaml", "/etc/docker/daemon.json", "/srv/x")
+            return super()._answer(ask)
+
+    node = Configured(installed="1.18.1-1", config=SHIPPED)
+    gone = ContainerToolkit(ensure="absent")
+    assert gone.relied_on(gone.probe(node)) == {
+        "/etc/cdi/nvidia.yaml": "cdi",
+        "/etc/docker/daemon.json": "docker",
+    }
+    there = ContainerToolkit()
+    assert not there.relied_on(there.probe(node))
