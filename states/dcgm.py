@@ -308,6 +308,5 @@ class DcgmRunning(State[Observed]):
         if seen.at_boot or seen.active:
             yield ops.DisableUnit(UNIT)
         if seen.drop_in is not None:
-            yield ops.RemoveFile(DROP_IN_PATH)
-            yield ops.ForgetOriginal(DROP_IN_PATH)
+            yield ops.RemoveOwn(DROP_IN_PATH)
             yield ops.DaemonReload()

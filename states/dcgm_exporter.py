@@ -442,5 +442,4 @@ class DcgmExporterRunning(State[Observed]):
 
 
 def _removed(path: str) -> Iterator[Step]:
-    yield ops.RemoveFile(path)
-    yield ops.ForgetOriginal(path)
+    yield ops.RemoveOwn(path)

@@ -258,8 +258,7 @@ class GdrCopy(State[Observed]):
         if "device" in plan.fields:
             yield ops.Run(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60, running=True)
         if "autoload_text" in plan.fields:
-            yield ops.RemoveFile(AUTOLOAD_PATH)
-            yield ops.ForgetOriginal(AUTOLOAD_PATH)
+            yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"packages", "brought", "built"}:
             roots = tuple(sorted(seen.packages))
             yield brought.take_back(self.name, roots, manager=seen.manager)

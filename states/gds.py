@@ -224,8 +224,7 @@ class GpuDirectStorage(State[Observed]):
         if seen.loaded and "loaded" in plan.fields:
             yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
         if "autoload_text" in plan.fields:
-            yield ops.RemoveFile(AUTOLOAD_PATH)
-            yield ops.ForgetOriginal(AUTOLOAD_PATH)
+            yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"version", "brought", "built"}:
             yield brought.take_back(self.name, (PACKAGE,), manager=seen.manager)
 

@@ -224,8 +224,7 @@ class K0sHandler(State[Observed]):
             return
         text = self._text(seen)
         if text is None:
-            yield ops.RemoveFile(DROP_IN_PATH)
-            yield ops.ForgetOriginal(DROP_IN_PATH)
+            yield ops.RemoveOwn(DROP_IN_PATH)
         else:
             yield require(self.binary)
             yield ops.PutText(DROP_IN_PATH, text)

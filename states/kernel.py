@@ -184,8 +184,7 @@ class KernelKept(State[Observed]):
             yield from _holds(seen, wanted)
         if wanted.pinned is None:
             if "pinned" in plan.fields:
-                yield ops.RemoveFile(PIN_PATH)
-                yield ops.ForgetOriginal(PIN_PATH)
+                yield ops.RemoveOwn(PIN_PATH)
                 yield ops.Run("update-grub; effect updated", "write GRUB's menu anew", timeout=120)
             return
         if "installed" in plan.fields:
@@ -211,8 +210,7 @@ def _holds(seen: Observed, wanted: Observed) -> Iterator[Step]:
     if free:
         yield ops.AptHold(free, hold=False)
     if not wanted.ours:
-        yield ops.RemoveFile(HELD_PATH)
-        yield ops.ForgetOriginal(HELD_PATH)
+        yield ops.RemoveOwn(HELD_PATH)
 
 
 def _pin(release: str) -> Step:

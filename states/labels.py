@@ -130,8 +130,7 @@ class GpuLabels(State[Observed]):
             return
         text = self.desired(seen).text
         if text is None:
-            yield ops.RemoveFile(PATH)
-            yield ops.ForgetOriginal(PATH)
+            yield ops.RemoveOwn(PATH)
         elif self.timestamp:
             yield ops.Run(_with_time(text), f"write {PATH} with the time", timeout=60)
         else:

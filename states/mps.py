@@ -377,8 +377,7 @@ class MpsRunning(State[Observed]):
         if seen.at_boot or seen.active:
             yield ops.DisableUnit(UNIT)
         if seen.unit_text is not None:
-            yield ops.RemoveFile(UNIT_PATH)
-            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.RemoveOwn(UNIT_PATH)
             yield ops.DaemonReload()
             if seen.foreign is None:
                 yield ops.Run(

@@ -313,8 +313,7 @@ class NouveauBlacklisted(State[Observed]):
             if name not in after:
                 continue
             if after[name] is None:
-                yield ops.RemoveFile(path)
-                yield ops.ForgetOriginal(path)
+                yield ops.RemoveOwn(path)
             else:
                 yield ops.PutText(path, str(after[name]), mode=mode)
 

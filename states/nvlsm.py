@@ -164,8 +164,7 @@ class SubnetManagerInstalled(State[Observed]):
         wanted = self.desired(seen)
         if self.absent:
             if "load_text" in plan.fields:
-                yield ops.RemoveFile(LOAD_PATH)
-                yield ops.ForgetOriginal(LOAD_PATH)
+                yield ops.RemoveOwn(LOAD_PATH)
             if plan.fields & {"version", "held"}:
                 yield ops.remove(seen.manager, (NVLSM,))
             return

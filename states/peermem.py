@@ -209,5 +209,4 @@ class GpuDirectRdma(State[Observed]):
                 yield kmod.unload(MODULE, "jobs over RDMA")
         # Last: the file is how the next run knows that the module is this state's.
         if "autoload_text" in plan.fields and wanted.autoload_text is None:
-            yield ops.RemoveFile(AUTOLOAD_PATH)
-            yield ops.ForgetOriginal(AUTOLOAD_PATH)
+            yield ops.RemoveOwn(AUTOLOAD_PATH)

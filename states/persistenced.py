@@ -139,8 +139,7 @@ class PersistenceMode(State[Observed]):
         wanted = self.desired(seen)
         if "drop_in_text" in plan.fields:
             if wanted.drop_in_text is None:
-                yield ops.RemoveFile(DROP_IN_PATH)
-                yield ops.ForgetOriginal(DROP_IN_PATH)
+                yield ops.RemoveOwn(DROP_IN_PATH)
             else:
                 yield ops.PutText(DROP_IN_PATH, wanted.drop_in_text, mode=0o644)
             yield ops.DaemonReload()

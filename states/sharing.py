@@ -155,8 +155,7 @@ class DevicePluginConfigured(State[Observed]):
             return
         text = self.desired(seen).text
         if text is None:
-            yield ops.RemoveFile(self.path)
-            yield ops.ForgetOriginal(self.path)
+            yield ops.RemoveOwn(self.path)
         else:
             yield ops.PutText(self.path, text, mode=0o644)
         if seen.plugin_active:

@@ -314,12 +314,10 @@ class VfioBound(State[Observed]):
             yield cmdline.write_menu(self.name)
         # Last: these files are how the next run knows that the overrides are this state's.
         if "unit_text" in plan.fields:
-            yield ops.RemoveFile(UNIT_PATH)
-            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.RemoveOwn(UNIT_PATH)
             yield ops.DaemonReload()
         if "program_text" in plan.fields:
-            yield ops.RemoveFile(PROGRAM_PATH)
-            yield ops.ForgetOriginal(PROGRAM_PATH)
+            yield ops.RemoveOwn(PROGRAM_PATH)
 
 
 def _parse_look(text: str) -> tuple[tuple[Device, ...], tuple[tuple[str, str], ...]]:

@@ -204,8 +204,7 @@ class VgpuLicensed(State[Observed]):
         if plan.fields & {"token", "token_mode"}:
             token = None if self.absent else self._token()
             if token is None:
-                yield ops.RemoveFile(TOKEN_PATH)
-                yield ops.ForgetOriginal(TOKEN_PATH)
+                yield ops.RemoveOwn(TOKEN_PATH)
             else:
                 yield ops.PutText(
                     TOKEN_PATH, token, mode=TOKEN_MODE, owner="root:root", secret=True

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from gpustate.model.cmdline import PENDING
 from gpustate.model.step import Step
-from gpustate.ops.steps import ForgetOriginal, PutText, RemoveFile, Run
+from gpustate.ops.steps import PutText, RemoveOwn, Run
 from gpustate.text import grub
 
 
@@ -24,8 +24,7 @@ def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
         f": >{pending}; sync {pending}; effect noted", "note that GRUB's menu has to be written", 60
     )
     if words is None:
-        yield RemoveFile(path)
-        yield ForgetOriginal(path)
+        yield RemoveOwn(path)
     else:
         yield PutText(path, grub.drop_in_text(owner, words), mode=0o644)
     yield write_menu(owner)

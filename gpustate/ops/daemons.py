@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from gpustate.model.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
-    ForgetOriginal,
     PutText,
-    RemoveFile,
+    RemoveOwn,
     RestartUnit,
     RestoreOriginal,
     Run,
@@ -188,8 +187,7 @@ def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None])
         if path in originals and originals[path] == text:
             yield RestoreOriginal(path)
         elif text is None:
-            yield RemoveFile(path)
-            yield ForgetOriginal(path)
+            yield RemoveOwn(path)
         else:
             yield PutText(path, text)
 

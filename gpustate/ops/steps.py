@@ -100,6 +100,21 @@ class RemoveFile(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveOwn(Step):
+    """Remove a file that is wholly gpustate's: whatever was there before is not given back, nor kept."""
+
+    path: str
+
+    @property
+    def label(self) -> str:
+        return f"remove {self.path}"
+
+    def script(self) -> str:
+        path = _q(_checked_path(self.path))
+        return f"take_away {path}\nforget_original {path}"
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreOriginal(Step):
     """Give a file back the bytes, owner and mode it had before gpustate first touched it."""
 
@@ -309,6 +324,7 @@ __all__ = [
     "Reboot",
     "RebuildInitramfs",
     "RemoveFile",
+    "RemoveOwn",
     "RestartUnit",
     "RestoreOriginal",
     "RpmHold",

@@ -167,8 +167,10 @@ class FakeNode(Node):
                 self.files[path] = text
                 if path.startswith(("/etc/systemd/system/", "/usr/lib/systemd/system/")):
                     self.unit_states.setdefault(path.rsplit("/", 1)[1], "inactive")
-            case ops.RemoveFile(path=path):
+            case ops.RemoveFile(path=path) | ops.RemoveOwn(path=path):
                 self.originals.setdefault(path, self.files.get(path))
+                if isinstance(step, ops.RemoveOwn):
+                    del self.originals[path]
                 self.files.pop(path, None)
                 if path.startswith("/etc/systemd/system/"):
                     self.unit_states.pop(path.rsplit("/", 1)[1], None)

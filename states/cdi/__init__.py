@@ -203,15 +203,13 @@ class CdiSpecification(State[Observed]):
         after = self.desired(seen)
         if "leftovers" in plan.fields:
             for path in seen.leftovers:
-                yield ops.RemoveFile(path)
-                yield ops.ForgetOriginal(path)
+                yield ops.RemoveOwn(path)
         yield from self._units(seen, after, plan)
         if plan.fields & {"dropins", "program"}:
             yield from leave_out.steps(seen, after)
         if self.absent:
             if "present" in plan.fields or "stale" in plan.fields:
-                yield ops.RemoveFile(SPEC_PATH)
-                yield ops.ForgetOriginal(SPEC_PATH)
+                yield ops.RemoveOwn(SPEC_PATH)
         elif plan.fields & {"stale", "present"}:
             text = leave_out.write(seen.proc) if seen.held else _GENERATE
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
@@ -229,8 +227,7 @@ class CdiSpecification(State[Observed]):
                 yield ops.DisableUnit(unit)
         if "unit_text" in plan.fields:
             if after.unit_text is None:
-                yield ops.RemoveFile(OUR_UNIT_PATH)
-                yield ops.ForgetOriginal(OUR_UNIT_PATH)
+                yield ops.RemoveOwn(OUR_UNIT_PATH)
             else:
                 yield ops.PutText(OUR_UNIT_PATH, after.unit_text, mode=0o644)
         if "refresh" in plan.fields:

@@ -65,8 +65,7 @@ def steps(seen: Observed, after: Observed) -> Iterator[Step]:
         if seen.dropins.get(path) != text:
             yield ops.PutText(path, text, mode=0o644)
     for path in sorted(set(seen.dropins) - set(after.dropins)):
-        yield ops.RemoveFile(path)
-        yield ops.ForgetOriginal(path)
+        yield ops.RemoveOwn(path)
     if seen.dropins != after.dropins:
         yield ops.DaemonReload()
     if after.program == NONE != seen.program:

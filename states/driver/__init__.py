@@ -414,8 +414,7 @@ class DriverInstalled(DriverParameters):
             yield ops.remove(seen.manager, tuple(sorted(seen.packages)))
         for field, path in files.PATHS.items():
             if field in plan.fields:
-                yield ops.RemoveFile(path)
-                yield ops.ForgetOriginal(path)
+                yield ops.RemoveOwn(path)
         if "stream_kept" in plan.fields:
             # What was enabled before is known to the node alone.
             yield ops.RestoreOriginal(files.PATHS["stream"])

@@ -343,15 +343,13 @@ class MigLayoutApplied(State[Observed]):
             text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f {UNIT_LINK}\neffect disabled"
             yield ops.Run(text, f"disable {UNIT}")
         if "unit" in plan.fields and wanted.unit is None:
-            yield ops.RemoveFile(UNIT_PATH)
-            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.RemoveOwn(UNIT_PATH)
         if self.absent:
             if plan.fields & {"saved", "before", "program", "modes", "instances", "stopped"}:
                 yield scripts.forget(seen.folder)
         elif wanted.saved is None and plan.fields & {"saved", "program", "modes", "instances"}:
             for name in ("layout", "restore"):
-                yield ops.RemoveFile(f"{seen.folder}/{name}")
-                yield ops.ForgetOriginal(f"{seen.folder}/{name}")
+                yield ops.RemoveOwn(f"{seen.folder}/{name}")
 
 
 def _placed(error: PolicyError) -> PolicyError:

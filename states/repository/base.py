@@ -403,8 +403,7 @@ class RepositoryState(RepositoryParameters):
     def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         for field, path in self._paths(seen).items():
             if field in plan.fields:
-                yield ops.RemoveFile(path)
-                yield ops.ForgetOriginal(path)
+                yield ops.RemoveOwn(path)
         if is_rpm(seen.manager):
             yield from rpm.forget(seen.manager, self.name, self.stamp_path)
             yield from _leave_bundle(seen, None)

@@ -205,8 +205,7 @@ def _conf(text: str | None) -> Iterator[Step]:
     if text is not None:
         yield ops.PutText(CONF_PATH, text, mode=0o644)
     else:
-        yield ops.RemoveFile(CONF_PATH)
-        yield ops.ForgetOriginal(CONF_PATH)
+        yield ops.RemoveOwn(CONF_PATH)
 
 
 def _by_dkms(kernel: Kernel) -> bool:

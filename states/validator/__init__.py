@@ -332,8 +332,7 @@ class Validated(State[Observed]):
         if "enabled" in plan.fields:
             yield ops.Run(f"rm -f {UNIT_LINK}\neffect disabled", f"disable {UNIT}")
         if "unit" in plan.fields:
-            yield ops.RemoveFile(UNIT_PATH)
-            yield ops.ForgetOriginal(UNIT_PATH)
+            yield ops.RemoveOwn(UNIT_PATH)
         if plan.fields & {"left", "program", "proof", "status_missing"}:
             files = " ".join(map(shlex.quote, self._files(seen)))
             text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)

@@ -61,6 +61,6 @@ class MemlockLimits(State[Observed]):
         if "text" not in plan.fields:
             return
         if text is None:
-            yield ops.RemoveFile(PATH)
+            yield ops.RemoveOwn(PATH)
         else:
             yield ops.PutText(PATH, text)
