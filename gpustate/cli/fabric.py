@@ -35,7 +35,7 @@ def fabric(output: str, network: str | None, **options: Any) -> None:
 
     Nothing is written. With -o domains: the addresses of the nodes of each NVLink domain, for the state
     imex; ask all nodes of a rack, for one that does not answer is in no list. Exit 3: a node needs a
-    fabric that is not complete.
+    fabric that is not complete, or a service that does not run.
     """
     inside = _network(network, output)
     inventory = common.load_inventory(options)
@@ -44,7 +44,8 @@ def fabric(output: str, network: str | None, **options: Any) -> None:
     for row in rows:
         if "error" not in row:
             row["address"] = _address(nodes[row["name"]], row, inside)
-            if _unfinished(row):
+            # The lists are what a service may be waiting for.
+            if _unfinished(row) or (output != "domains" and _stopped(row)):
                 codes.append(EXIT_VALIDATION)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.fabric/1", "nodes": rows}))
@@ -73,12 +74,21 @@ def _look(node: Node) -> dict[str, Any]:
     sight = asking.look(node)
     facts = node.facts()
     said = imex.parse(node.shell(imex.SCRIPT).stdout)
+    # The subnet manager has no unit: Fabric Manager's starts it.
+    daemons = (fabric.FABRIC_MANAGER, fabric.IMEX)
+    units = node.units(*(f"{name}.service" for name in daemons))
     return {
         "gpus": len(facts.gpus),
         "nvswitches": sight.nvswitches,
         "bridges": sight.bridges,
         "topology": sight.topology.value,
         "needs": sorted(sight.topology.packages),
+        "services": {
+            name: unit.active_state if unit and unit.exists else "not installed"
+            for name in daemons
+            if name in sight.topology.packages
+            for unit in (units.get(f"{name}.service"),)
+        },
         "fabric": fabric.summary(sight.fabrics),
         "domain": fabric.domain(sight.fabrics),
         "addresses": [one for one in said.addresses if _ip(one)],
@@ -129,6 +139,11 @@ def _unfinished(row: dict[str, Any]) -> bool:
     return bool(row["needs"]) and row["fabric"] not in ("complete", "")
 
 
+def _stopped(row: dict[str, Any]) -> bool:
+    """A service that the node needs does not run."""
+    return any(state != "active" for state in row["services"].values())
+
+
 def _page(rows: list[dict[str, Any]]) -> None:
     from gpustate.cli.show import show
     from gpustate.plan.render import Page
@@ -138,9 +153,16 @@ def _page(rows: list[dict[str, Any]]) -> None:
         if "error" in row:
             page.add((row["name"], "bold"), "  ", (row["error"], "red"))
             continue
-        needs = ", ".join(row["needs"]) or "nothing"
+        services: dict[str, str] = row["services"]
+        needs = ", ".join(
+            f"{name} ({services[name]})" if name in services else name for name in row["needs"]
+        )
         state = row["fabric"] or "NVML says nothing of a fabric"
-        page.add((row["name"], "bold"), f"  {row['topology']}  needs {needs}")
+        page.add(
+            (row["name"], "bold"),
+            f"  {row['topology']}  needs ",
+            (needs or "nothing", "red" if _stopped(row) else ""),
+        )
         page.add("  fabric: ", (state, "red" if _unfinished(row) else ""))
         if row["domain"]:
             page.add(f"  NVLink domain {row['domain']}")

@@ -21,7 +21,9 @@ from gpustate.text.nvml_report import Gpu, NvmlFacts
 CLUSTER = "5e1b0a8e-0000-4000-8000-00000000cafe"
 
 
-def tray(name: str, *addresses: str, state: str = "completed") -> FakeNode:
+def tray(
+    name: str, *addresses: str, state: str = "completed", imex: str | None = "active"
+) -> FakeNode:
     done = state == "completed"
     gpu = Gpu(
         0,
@@ -33,6 +35,7 @@ def tray(name: str, *addresses: str, state: str = "completed") -> FakeNode:
     return FakeNode(
         name,
         facts=NodeFacts(pci=(PciGpu("0000:10:00.0", "2941", "030200", None),)),
+        units={} if imex is None else {"nvidia-imex.service": imex},
         answers={"AskBridges": 0, "GpuFacts": NvmlFacts(driver_loaded=True, gpus=(gpu,))},
         shell={"nvidia-imex-ctl": (0, "\n".join(f"address={one}" for one in (*addresses, name)))},
     )
@@ -94,8 +97,17 @@ def test_a_fabric_that_is_needed_and_not_complete_is_a_failed_validation(
     assert run([tray("t1", "10.0.0.1", state="in progress")]).exit_code == 3
     done = run([tray("t1", "10.0.0.1")])
     assert done.exit_code == 0
-    assert "multi-node  needs nvidia-imex" in done.stdout
+    assert "multi-node  needs nvidia-imex (active)" in done.stdout
     assert f"NVLink domain {CLUSTER}.7" in done.stdout
+
+
+@pytest.mark.parametrize(("imex", "told"), [("failed", "failed"), (None, "not installed")])
+def test_a_service_that_is_needed_and_does_not_run_is_told_and_keeps_nobody_from_making_lists(
+    run: Callable[..., Result], imex: str | None, told: str
+) -> None:
+    done = run([tray("t1", "10.0.0.1", imex=imex)])
+    assert (done.exit_code, f"needs nvidia-imex ({told})" in done.stdout) == (3, True)
+    assert run([tray("t1", "10.0.0.1", imex=imex)], "-o", "domains").exit_code == 0
 
 
 @pytest.mark.parametrize(
