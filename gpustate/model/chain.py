@@ -274,8 +274,8 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
         return _no_containers("cdi", seen, wanted)
     if not wanted.cdi:
         return Check("cdi", NOT_APPLICABLE, "not asked for")
-    if not seen.cdi and _all_held(seen):
-        return Check("cdi", FAILED, _all_held(seen), remedies.ALL_HELD)
+    if not seen.cdi and (held := _all_held(seen)):
+        return Check("cdi", FAILED, held, remedies.ALL_HELD)
     if not seen.cdi:
         return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
     for spec in seen.cdi:
@@ -335,8 +335,8 @@ def _health(seen: Seen, wanted: Wanted) -> Check:
         return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
     if not any(gpu.error is None for gpu in seen.nvml.gpus):
         return Check("health", NOT_APPLICABLE, "no GPU answers")
-    if _all_held(seen):
-        return Check("health", FAILED, _all_held(seen), remedies.ALL_HELD)
+    if all_held := _all_held(seen):
+        return Check("health", FAILED, all_held, remedies.ALL_HELD)
     held = {gpu.index for gpu in seen.nvml.gpus if seen.held(gpu)}
     out = [f"in quarantine: {one.text}" for one in seen.quarantine.active]
     out += [f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended]

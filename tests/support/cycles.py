@@ -146,7 +146,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _whole(config: pytest.Config) -> bool:
     """No test was picked out, and there are nodes here."""
-    picked = config.option.keyword or config.option.markexpr or config.option.lf
+    picked = config.option.keyword or config.option.markexpr or getattr(config.option, "lf", False)
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     return bool(CYCLES.seen) and everything and not picked
 
