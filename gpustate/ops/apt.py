@@ -128,7 +128,7 @@ class AptRemove(Step):
         return (
             "apt_ready\n"
             f"u=$(dpkg -L {names} 2>/dev/null | sed -n 's|.*/systemd/system/\\([^/@]*\\.service\\)$|\\1|p') || :\n"
-            f"apt purge --allow-change-held-packages {names} || {{ apt_needed {names}; exit 1; }}\n"
+            f"no_links_left apt purge --allow-change-held-packages {names} || {{ apt_needed {names}; exit 1; }}\n"
             # A service that had failed would be listed as failed for ever, with no unit behind it.
             'for n in $u; do systemctl cat "$n" >/dev/null 2>&1 || systemctl reset-failed "$n" 2>/dev/null || :; done\n'
             "effect removed"

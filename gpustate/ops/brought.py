@@ -214,6 +214,6 @@ def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
         '      echo "$p stays: ${w% } needs it"; hand_on "$l" "$p"\n'
         "    done; set -- $go\n"
         "  fi\n"
-        '  [ $# = 0 ] || apt purge --allow-change-held-packages "$@"\n'
+        '  [ $# = 0 ] || no_links_left apt purge --allow-change-held-packages "$@"\n'
         'fi\nrm -f "$l"; rmdir "${l%/*}" 2>/dev/null || :; effect removed'
     )

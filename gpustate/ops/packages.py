@@ -35,6 +35,18 @@ apt_patience() { # seconds to wait for locks: the node's own setting, else 300
   case $w in ''|*[!0-9]*) w=300 ;; esac
   APT_WAIT_S=$w
 }
+no_links_left() { # command...: run it; links to units that are gone since then go with them
+  nl=$(find /etc/systemd/system -xtype l 2>/dev/null) || :
+  ns=0; "$@" || ns=$?
+  find /etc/systemd/system -xtype l 2>/dev/null | while IFS= read -r nf; do
+    case "
+$nl
+" in *"
+$nf
+"*) ;; *) rm -f "$nf" ;; esac
+  done
+  return $ns
+}
 apt() { # a shut package manager, no questions, conffiles kept, waits for somebody else's lock
   apt_patience
   apt-get -y -q -o DPkg::Lock::Timeout="$APT_WAIT_S" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \

@@ -188,7 +188,7 @@ rpm_remove() { # names...: those that are there, and nothing with them
   [ $# -gt 0 ] || { effect same; return 0; }
   rpm -e --test "$@" >"$R/remove.log" 2>&1 || { cat "$R/remove.log"; echo 'error: what is to be removed is needed by something else; remove that first'; return 1; }
   rpm_open "$@"
-  case $PM in dnf) rpm_dnf -C remove "$@" ;; *) rpm_zypper remove --no-clean-deps "$@" ;; esac
+  case $PM in dnf) no_links_left rpm_dnf -C remove "$@" ;; *) no_links_left rpm_zypper remove --no-clean-deps "$@" ;; esac
   effect removed
 }
 """

@@ -144,6 +144,7 @@ def test_installed_scraped_damaged_repaired_and_taken_away(
     site.on_policy("remove")
     assert node12.run(old, check=False).stdout == ""
     assert node12.run(files, check=False).stdout == ""
+    assert node12.run("find /etc/systemd/system -xtype l ! -lname /dev/null").stdout == ""
     assert unchanged(site.on_policy("remove"))
 
     # DCGM 3 is named and replaced.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from gpustate import ops
+from gpustate.ops.packages import PACKAGES
 
 #: ``gone.service`` went with its package, ``stays.service`` is still there.
 STUBS = """
 apt_ready() { :; }
+no_links_left() { "$@"; }
 apt() { echo "apt $*"; }
 effect() { echo "effect $*"; }
 dpkg() { printf '%s\\n' /. /lib/systemd/system/gone.service /usr/lib/systemd/system/stays.service \\
@@ -41,3 +44,26 @@ def test_a_root_without_systemd_is_purged_all_the_same() -> None:
     assert (
         said(STUBS + "systemctl() { return 127; }\ndpkg() { return 1; }\n")[-1] == "effect removed"
     )
+
+
+def test_links_to_units_that_went_go_with_them_and_others_stay(tmp_path: Path) -> None:
+    wants = tmp_path / "system/multi-user.target.wants"
+    wants.mkdir(parents=True)
+    unit, stays = tmp_path / "a b.service", tmp_path / "stays.service"
+    for one in (unit, stays):
+        one.touch()
+    (wants / "a b.service").symlink_to(unit)
+    (wants / "stays.service").symlink_to(stays)
+    (tmp_path / "system/alias.service").symlink_to(unit)
+    (tmp_path / "system/long-gone.service").symlink_to("/nowhere/long-gone.service")
+    (tmp_path / "system/masked.service").symlink_to("/dev/null")
+    start = PACKAGES.index("no_links_left()")
+    function = PACKAGES[start : PACKAGES.index("\n}\n", start) + 3]
+    script = f"{function}purge() {{ rm '{unit}'; return 3; }}\nno_links_left purge"
+    done = subprocess.run(
+        ["sh", "-e", "-c", script.replace("/etc/systemd/system", str(tmp_path / "system"))],
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
+    left = {one.name for one in tmp_path.rglob("*.service")}
+    assert left == {"stays.service", "long-gone.service", "masked.service"}
