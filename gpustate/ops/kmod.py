@@ -19,6 +19,9 @@ from gpustate.text import dkms
 
 _q = shlex.quote
 
+#: Defines ``unlinked FOLDER KERNEL``: by this link DKMS takes a module for installed, although its build is gone.
+UNLINKED = 'unlinked() { for dl in "$1/kernel-$2-"*; do [ ! -L "$dl" ] || [ -e "$dl" ] || rm -f "$dl"; done; }\n'
+
 #: The first word the compiler said, where the journal and a person look for it.
 COMPLAIN = (
     "complain() { # make.log\n"
@@ -36,7 +39,9 @@ APT_FAILED = (
 # DKMS builds over a module that is there only when told to forget it; killed in between, there is
 # none on disk, which the next probe sees.
 _BUILD = (
-    modsign.BUILT + "sign_made() { # kernel, folder of what DKMS made, the module that goes last\n"
+    modsign.BUILT
+    + UNLINKED
+    + "sign_made() { # kernel, folder of what DKMS made, the module that goes last\n"
     '  k=$1; set -- "$2"/*/module/*.ko* "$3"\n'
     '  for f do shift; f=${f##*/}; f=$(modinfo -k "$k" -n "${f%%.ko*}" 2>/dev/null) && set -- "$@" "$f"; done\n'
     '  [ $# = 0 ] || sign_built "$k" "$@"\n'
@@ -53,7 +58,7 @@ _BUILD = (
     '  n=; for d in /usr/src/$1-"$2"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$2"} && break; done\n'
     '  [ -n "$n" ] || fail "no DKMS source of $4 $2 below /usr/src: install the package that brings it"\n'
     '  dkms remove "$n/$2" -k "$3" >"$R/dkms.log" 2>&1 || :\n'
-    '  rm -rf "/var/lib/dkms/$n/$2/$3"\n'
+    '  rm -rf "/var/lib/dkms/$n/$2/$3"; unlinked "/var/lib/dkms/$n" "$3"\n'
     '  dkms install --force "$n/$2" -k "$3" >>"$R/dkms.log" 2>&1 || { complain "$n" "$2" "$3"; tail -c 2000 "$R/dkms.log"; exit 1; }\n'
     '  depmod "$3"; built "$4" "$3" || fail "DKMS built $n $2 for $3, and there is no $4 in it"\n'
     '  sign_made "$3" "/var/lib/dkms/$n/$2/$3" "$4"\n'
@@ -64,7 +69,9 @@ _BUILD = (
 # over it, or misses a module in it, and the package whose script builds it cannot be configured any more. Without
 # its source DKMS knows nothing of a build, and may say nothing of others; then what lies there decides. Beside the
 # versions DKMS keeps modules that were there before it, and nobody can make those again.
-_CLEAR = r"""
+_CLEAR = (
+    UNLINKED
+    + r"""
 half_built() { # folder of a source and version, kernel, architecture
   if [ -r "$1/source/dkms.conf" ]; then
     [ "$dk_of" = "$1" ] || { dk_of=$1; dk_v=${1##*/}; dk_n=${1%/*}; dk_n=${dk_n##*/}; dk_said=$(dkms status -m "$dk_n" -v "$dk_v" 2>/dev/null) || :; }
@@ -83,10 +90,11 @@ clear_dkms() { # patterns of names that DKMS has for sources
     case ${dk_d##*/}/${dk_k##*/} in original_module/*|*/build|*/source) continue ;; esac
     half_built "$dk_d" "${dk_k##*/}" "$dk_a" || continue
     echo "removing the half-done build in $dk_k"; rm -rf "$dk_k"
-    dk_l=${dk_d%/*}/kernel-${dk_k##*/}-$dk_a; if [ -L "$dk_l" ] && [ ! -e "$dk_l" ]; then rm -f "$dk_l"; fi
+    unlinked "${dk_d%/*}" "${dk_k##*/}"
   done; done
 }
 """
+)
 
 
 def clear(names: tuple[str, ...]) -> str:

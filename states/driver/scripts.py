@@ -237,6 +237,7 @@ BUILD = (
     'depmod "$k"; [ "$(have "$k")" != "$want" ] || { effect same; exit 0; }\n'
     'n=; for d in /usr/src/nvidia*-"$v"; do [ -e "$d/dkms.conf" ] && n=${d##*/} && n=${n%-"$v"} && break; done\n'
     '[ -n "$n" ] || fail "no DKMS source for $v below /usr/src; the package that brings it is not installed"\n'
+    f'{kmod.UNLINKED}unlinked "/var/lib/dkms/$n" "$k"\n'
     'made() { dkms install "$n/$v" -k "$k" >"$R/dkms.log" 2>&1; }\n'
     # What DKMS takes for built and cannot install is built anew.
     't=/var/lib/dkms/$n/$v/$k; if ! made && ! { [ -d "$t" ] && rm -rf "$t" && made; }; then\n'

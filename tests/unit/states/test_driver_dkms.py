@@ -205,3 +205,17 @@ def test_archives_of_the_replaced_packages_modules_go_and_those_of_others_stay(
         "6.1",
         "6.3",
     ]
+
+
+def test_a_link_to_a_build_that_is_gone_does_not_count_as_installed(tree: Tree) -> None:
+    tree.build("6.1.0-1")
+    gone = tree.version.parent / f"kernel-6.1.0-2-{ARCH}"
+    gone.symlink_to(f"580.65.06/6.1.0-2/{ARCH}")
+    functions = """depmod() { :; }; effect() { :; }; fail() { echo "$1"; exit 1; }
+have() { if [ -e "$R/made" ]; then echo want; fi; }
+dkms() { [ ! -L /var/lib/dkms/nvidia/kernel-6.1.0-2-* ] && : >"$R/made"; }
+k=6.1.0-2 v=580.65.06 want=want
+"""
+    assert tree.run(functions + kmod.COMPLAIN + scripts.BUILD) == ""
+    assert not gone.is_symlink()
+    assert (tree.version.parent / f"kernel-6.1.0-1-{ARCH}").is_symlink()
