@@ -151,7 +151,7 @@ class DevCharLinks(State[Observed]):
         if "rule_text" in plan.fields:
             text = self.desired(seen).rule_text
             if text is None:
-                yield ops.RestoreOriginal(RULE_PATH)
+                yield ops.RestoreOriginal(RULE_PATH, own=True)
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
         if "missing" in plan.fields:

@@ -116,16 +116,28 @@ class RemoveOwn(Step):
 
 @dataclass(frozen=True, slots=True)
 class RestoreOriginal(Step):
-    """Give a file back the bytes, owner and mode it had before gpustate first touched it."""
+    """Give a file back the bytes, owner and mode it had before gpustate first touched it.
+
+    Args:
+        path: absolute.
+        own: as it is now it is wholly gpustate's: where nothing is known of a time before, it is removed.
+    """
 
     path: str
+    own: bool = False
 
     @property
     def label(self) -> str:
         return f"restore {self.path}"
 
     def script(self) -> str:
-        return f"restore_original {_q(_checked_path(self.path))}"
+        path = _q(_checked_path(self.path))
+        if not self.own:
+            return f"restore_original {path}"
+        return (
+            f'hash_of {path}; if [ -e "$G/originals/$H.path" ]; then restore_original {path}\n'
+            f"else take_away {path}; forget_original {path}; fi"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ _STEPS: Sequence[tuple[str, re.Pattern[str], Default]] = (
 _KINDS = {
     "PutText": _INSTANT,
     "RemoveFile": _INSTANT,
+    "RemoveOwn": _INSTANT,
     "RestoreOriginal": _INSTANT,
     "ForgetOriginal": _INSTANT,
     "AptHold": Default(Seconds(0, 1, 5), LAB),

@@ -174,7 +174,9 @@ class FakeNode(Node):
                 self.files.pop(path, None)
                 if path.startswith("/etc/systemd/system/"):
                     self.unit_states.pop(path.rsplit("/", 1)[1], None)
-            case ops.RestoreOriginal(path=path):
+            case ops.RestoreOriginal(path=path, own=own):
+                if own and path not in self.originals:
+                    self.files.pop(path, None)
                 if path in self.originals:
                     original = self.originals.pop(path)
                     if original is None:

@@ -41,7 +41,9 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def one(*steps: ops.PutText | ops.RemoveFile | ops.Run | ops.RestoreOriginal) -> ops.Block:
+def one(
+    *steps: ops.PutText | ops.RemoveFile | ops.RemoveOwn | ops.Run | ops.RestoreOriginal,
+) -> ops.Block:
     return ops.Block("one", (), steps)
 
 
@@ -327,3 +329,27 @@ def test_a_link_is_taken_away_and_kept_as_a_link(place: Place, tmp_path: Path) -
     journal = place.run(one(ops.RemoveFile(str(path))), one(ops.RestoreOriginal(str(path))))
     assert statuses(journal) == [0, 0]
     assert os.readlink(path) == "/dev/null"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_file_of_ours_goes_where_nothing_is_known_of_a_time_before(
+    place: Place, tmp_path: Path, known: bool
+) -> None:
+    path = tmp_path / "a.rules"
+    path.write_text("theirs")
+    place.run(one(ops.PutText(str(path), "ours", mode=0o644)))
+    if not known:
+        for kept in (place.state / "originals").iterdir():
+            kept.unlink()
+    assert statuses(place.run(one(ops.RestoreOriginal(str(path), own=True)))) == [0]
+    assert (path.read_text() if path.exists() else None) == ("theirs" if known else None)
+    assert not list((place.state / "originals").iterdir())
+
+
+def test_a_file_that_is_wholly_ours_leaves_nothing_behind(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "made/a.conf"
+    place.run(one(ops.PutText(str(path), "ours")))
+    assert statuses(place.run(one(ops.RemoveOwn(str(path))))) == [0]
+    assert not path.parent.exists()
+    assert not list((place.state / "originals").iterdir())
+    assert statuses(place.run(one(ops.RemoveOwn(str(path))))) == [0]
