@@ -192,6 +192,18 @@ def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None])
             yield PutText(path, text)
 
 
+def left_kept(
+    files: Mapping[str, str | None], originals: Mapping[str, str | None]
+) -> tuple[str, ...]:
+    """Files whose original is still kept after :func:`writes`: by a later apply it would be the wrong one.
+
+    Args:
+        files, originals: as there.
+    """
+    given_back = {path for path, text in files.items() if text in (None, originals.get(path))}
+    return tuple(sorted(set(originals) - given_back))
+
+
 #: NVIDIA's runtime as its packages install it.
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 

@@ -31,7 +31,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step
+from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
 from gpustate.errors import RefusedError
 from gpustate.model.programs import HandlerName
 from gpustate.ops.daemon_seen import (
@@ -44,7 +44,7 @@ from gpustate.ops.daemon_seen import (
     silent,
     stopped,
 )
-from gpustate.ops.daemons import RUNTIME, require, runtime_from, start, writes
+from gpustate.ops.daemons import RUNTIME, left_kept, require, runtime_from, start, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
 from gpustate.text import toml_scan
@@ -81,6 +81,7 @@ class Observed:
         root_path: the file it reads.
         files: path to text, of that file and of all that it might import.
         originals: path to text as it was before gpustate; ``None`` for no file.
+        kept: those of them that a removal gives no file back from.
         links: files that are symbolic links, to what they lead to.
         dump: its effective configuration.
         trapped: an imported file is newer than the root, so containerd does not do what they say.
@@ -96,6 +97,7 @@ class Observed:
     root_path: str = ""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    kept: tuple[str, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     dump: str = ""
     trapped: bool = False
@@ -181,7 +183,7 @@ class ContainerdHandler(State[Observed]):
                 problem = (
                     f"containerd cannot read its configuration: {found.error}; repair it first"
                 )
-        return Observed(
+        seen = Observed(
             digest=digest(files),
             lacks=lacks,
             read=self._read(found, files),
@@ -202,6 +204,13 @@ class ContainerdHandler(State[Observed]):
             started_with=found.started_with,
             owed=found.owed,
         )
+        return replace(seen, kept=self._kept(seen))
+
+    def _kept(self, seen: Observed) -> tuple[str, ...]:
+        try:
+            return left_kept(self._edit(seen).files, seen.originals) if self.absent else ()
+        except GpustateError:
+            return ()
 
     # --- judging what was seen -------------------------------------------------------------
 
@@ -290,7 +299,7 @@ class ContainerdHandler(State[Observed]):
             else:
                 files[path] = text
         settled = replace(seen, lacks=(), read=True, running=True, trapped=False, owed=False)
-        return replace(settled, digest=digest(files), files=files)
+        return replace(settled, digest=digest(files), files=files, kept=())
 
     def refuse(self, seen: Observed) -> str | None:
         if not self.absent and (unknown := no_service(seen, self.unit, UNIT)) is not None:
@@ -326,6 +335,8 @@ class ContainerdHandler(State[Observed]):
             Change("files", _masked(seen.files.get(path)), _masked(text), cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
+        if seen.kept:
+            changes.append(Change("kept", list(seen.kept), []))
         if seen.lacks:
             changes.append(Change("lacks", list(seen.lacks), [], cost))
         if not seen.read:
@@ -341,8 +352,12 @@ class ContainerdHandler(State[Observed]):
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if "running" in plan.fields:
             yield from start(self.unit, seen.active, changes=len(plan.fields) > 1)
-        if not plan.fields & {"files", "read"}:
-            return
+        if plan.fields & {"files", "read"}:
+            yield from self._write(seen, plan)
+        if "kept" in plan.fields:
+            yield from (ops.ForgetOriginal(path) for path in seen.kept)
+
+    def _write(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         edit = self._edit(seen) if "files" in plan.fields else Edit({})
         if not self.absent and edit.files:
             yield require(self.binary)

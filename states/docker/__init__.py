@@ -41,7 +41,7 @@ from gpustate.ops.daemon_seen import (
     silent,
     stopped,
 )
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
+from gpustate.ops.daemons import RUNTIME, Daemon, left_kept, require, runtime_from, start, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
 from gpustate.text import docker, jsonedit
 from gpustate.text.containerd import Edit, Handler
@@ -60,6 +60,7 @@ class Observed:
         ours: keys in it that gpustate has set.
         read: the daemon runs with what the file says of the handler; true where it does not run.
         version: of the daemon; empty where there is none.
+        kept: bytes from before gpustate are kept that a removal gives no file back from.
         found: all that the node said.
         problem: why all this cannot be judged.
     """
@@ -70,6 +71,7 @@ class Observed:
     read: bool = True
     version: str = ""
     running: bool = True
+    kept: bool = False
     found: Found = field(default_factory=Found)
     problem: str = ""
 
@@ -129,7 +131,7 @@ class DockerRuntime(State[Observed]):
             problem, read = str(error), True
         if "\ufffd" in (found.text or ""):
             problem = f"{found.config_path} is not UTF-8, which JSON has to be; repair it first"
-        return Observed(
+        seen = Observed(
             digest=hashlib.sha256((found.text or "").encode()).hexdigest()[:16],
             text=found.text,
             ours=found.ours,
@@ -139,6 +141,16 @@ class DockerRuntime(State[Observed]):
             found=found,
             problem=problem,
         )
+        return replace(seen, kept=self._kept(seen))
+
+    def _kept(self, seen: Observed) -> bool:
+        if not (self.absent and seen.found.kept):
+            return False
+        try:
+            files = self._edit(seen).files
+        except (ProbeError, RefusedError):
+            return False
+        return bool(left_kept(files, _originals(seen)))
 
     # --- judging what was seen -------------------------------------------------------------
 
@@ -220,7 +232,7 @@ class DockerRuntime(State[Observed]):
             found = self._as_said(found, data)
         digest = hashlib.sha256((text or "").encode()).hexdigest()[:16]
         settled = replace(seen, read=True, running=True, found=found)
-        return replace(settled, digest=digest, text=text, ours=ours)
+        return replace(settled, digest=digest, text=text, ours=ours, kept=False)
 
     def _as_said(self, found: Found, data: Mapping[str, object]) -> Found:
         """The daemon once it has read its file."""
@@ -267,8 +279,7 @@ class DockerRuntime(State[Observed]):
         try:
             self._edit(seen)
         except (ProbeError, RefusedError) as error:
-            kept = {seen.found.config_path: seen.found.original} if seen.ours else {}
-            return and_kept(str(error), kept)
+            return and_kept(str(error), _originals(seen) if seen.ours else {})
         return None
 
     def plan(self, seen: Observed) -> Plan:
@@ -284,6 +295,8 @@ class DockerRuntime(State[Observed]):
         ours = self._ours(seen, self._after(seen, edit))
         if ours != seen.ours:
             changes.append(Change("ours", list(seen.ours), list(ours)))
+        if seen.kept:
+            changes.append(Change("kept", True, False))
         if not seen.read:
             changes.append(Change("read", False, True, cost, _unread(seen.found)))
         if not seen.running:
@@ -314,6 +327,8 @@ class DockerRuntime(State[Observed]):
             yield from self._read_anew(seen, edit, after)
         if "ours" in plan.fields:
             yield _note(ours)
+        if "kept" in plan.fields:
+            yield ops.ForgetOriginal(seen.found.config_path)
 
     def _read_anew(self, seen: Observed, edit: Edit, after: str | None) -> Iterator[Step]:
         path = seen.found.config_path
@@ -382,8 +397,11 @@ def _unread(found: Found) -> str:
 def _write(path: str, edit: Edit, seen: Observed) -> Iterator[Step]:
     if path not in edit.files:
         return
-    originals = {path: seen.found.original} if seen.ours else {}
-    yield from writes({path: edit.files[path]}, originals)
+    yield from writes({path: edit.files[path]}, _originals(seen) if seen.ours else {})
+
+
+def _originals(seen: Observed) -> dict[str, str | None]:
+    return {seen.found.config_path: seen.found.original}
 
 
 def _with_runtime(text: str | None, name: str, path: str) -> str:

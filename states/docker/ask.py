@@ -38,6 +38,7 @@ class Found:
         config_path: the file it reads.
         text: that file; ``None`` where there is none.
         ours, original: see :class:`gpustate.text.docker.File`.
+        kept: what the file was before gpustate is kept, be it that there was none.
         links: the file, where it is a symbolic link, to what it leads to.
         owed: it has yet to read a change of ours.
         runtimes: name to program, as it runs with them; empty when it does not say.
@@ -60,6 +61,7 @@ class Found:
     text: str | None = None
     ours: tuple[str, ...] = ()
     original: str | None = None
+    kept: bool = False
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     owed: bool = False
     runtimes: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -115,6 +117,7 @@ class AskDocker(Ask[Found]):
             text=rows.blobs["file"].get(path),
             ours=tuple(key for key in rows.keys.get("ours", ()) if key),
             original=rows.originals.get(path),
+            kept=path in rows.originals,
             links=rows.links,
             owed="owed" in rows.keys,
             runtimes=rows.pairs("runtime"),

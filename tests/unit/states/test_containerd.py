@@ -97,6 +97,17 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
     assert node.originals == {}
 
 
+def test_what_was_before_is_forgotten_with_files_that_have_become_others() -> None:
+    node = node_with("1.7.24")
+    list(converge(ContainerdHandler(), node))
+    node.files = {ROOT: f"# mine\n{DEBIAN}"}
+    node.done.clear()
+    gone, rest = converge(ContainerdHandler(ensure="absent"), node)
+    assert (gone.fields, bool(rest)) == ({"kept"}, False)
+    assert node.files == {ROOT: f"# mine\n{DEBIAN}"}
+    assert node.originals == {}
+
+
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_the_contract_holds_before_and_after(version: str) -> None:
     node = node_with(version)

@@ -46,6 +46,7 @@ class Docker:
             text=node.files.get(PATH),
             ours=self.ours,
             original=node.originals.get(PATH),
+            kept=PATH in node.originals,
             runtimes={"runc": "runc", **self.runtimes},
             default_runtime=self.default,
             cdi=self.cdi,
@@ -110,6 +111,20 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
     assert node.docker.ours == ()
     assert "nvidia" not in node.docker.runtimes
     assert node.docker.default == "runc"
+
+
+def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> None:
+    for changed in (None, '{"debug": true}'):
+        node = Node({})
+        list(converge(DockerRuntime(), node))
+        node.files.clear()
+        node.files.update({PATH: changed} if changed else {})
+        node.docker.read(node, "restart")
+        gone, rest = converge(DockerRuntime(ensure="absent"), node)
+        assert "kept" in gone.fields
+        assert not rest
+        assert node.originals == {}
+        assert node.files == ({PATH: changed} if changed else {})
 
 
 def test_the_contract_holds_before_and_after() -> None:
