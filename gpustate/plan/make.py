@@ -151,6 +151,8 @@ def _one(
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     # What a person has to put right stands in the way then as now.
     if waits and name not in look.refused:
+        if (masked := _masked_already(state, look)) is not None:
+            return StateResult(name, Outcome.REFUSED, reason=masked, proof=state.proof)
         return StateResult(
             name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
         )
@@ -188,6 +190,20 @@ def _one(
     if plan and look.view.facts.image and left_to_first_boot(state, seen, plan):
         outcome = Outcome.FIRST_BOOT
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
+
+
+def _masked_already(state: AnyState, look: Look) -> str | None:
+    """Why what the state would do now is in vain, whatever happens ahead of it; a mask stays."""
+    if not look.masked or state.absent or state.name not in look.seen:
+        return None
+    try:
+        seen = look.seen[state.name]
+        plan = state.plan(seen)
+        if not plan or plan.refusal is not None or state.refuse(seen) is not None:
+            return None
+        return in_the_way(state.apply(seen, plan), look.masked, {})
+    except Exception:  # noqa: BLE001  what cannot be judged yet is judged in its stage
+        return None
 
 
 def _mistake(error: Exception) -> str:

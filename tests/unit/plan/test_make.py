@@ -236,6 +236,26 @@ def test_a_state_that_would_start_a_masked_unit_is_refused_with_the_way_out(
     )
 
 
+def test_a_masked_unit_is_told_although_the_rest_is_known_after_another_state() -> None:
+    class Behind(Starts):
+        """The same, behind another."""
+
+        name: ClassVar[str] = "behind"
+        known_after: ClassVar[tuple[str, ...]] = ("a",)
+
+    there = look(a=None, behind="y")
+    there.masked = frozenset(("b.service",))
+    states = [one("a"), Behind(step=ops.RestartUnit("a.service"))]
+    assert outcomes(make.make(states, there))["behind"] == "known after"
+    there.masked = frozenset(("a.service",))
+    told = make.make(states, there)["behind"]
+    assert told.outcome is Outcome.REFUSED
+    assert told.reason.startswith("a.service is masked; systemctl unmask a.service")
+    there.errors["behind"] = "not yet"
+    del there.seen["behind"]
+    assert outcomes(make.make(states, there))["behind"] == "known after"
+
+
 def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
     there = look(starts="y", a="x")
     there.masked = frozenset(("a.service",))
