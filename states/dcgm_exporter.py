@@ -20,13 +20,13 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
 from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.model import listeners
 from gpustate.model.asks import Shell
@@ -187,6 +187,23 @@ class DcgmExporterRunning(State[Observed]):
         return services.exporter_words(
             COUNTERS_PATH, self.listen, self.interval_ms, self.engine, self.job_mapping
         )
+
+    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        host_engine = others.get("dcgm")
+        host, _, port = self.engine.rpartition(":")
+        if (
+            host_engine is not None
+            and not host_engine.absent
+            and host in ("localhost", "127.0.0.1")
+        ):
+            local = host_engine.address in (services.EVERYWHERE, services.ENGINE_ADDRESS)
+            if not local or int(port) != host_engine.port:
+                right = f"{host if local else host_engine.address}:{host_engine.port}"
+                return (
+                    f"engine is {self.engine}, and dcgm listens on {host_engine.address}:{host_engine.port}: "
+                    f"write engine: {right}, or leave address and port of dcgm as they are"
+                )
+        return super().against(others, facts)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

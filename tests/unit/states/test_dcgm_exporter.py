@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpustate import Disruption, ops
+from gpustate import Disruption, NodeFacts, ops
 from gpustate.errors import PolicyError
 from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.model.policy import build
+from gpustate.states.dcgm import DcgmRunning
 from gpustate.states.dcgm_exporter import (
     COUNTERS_PATH,
     DROP_IN_PATH,
@@ -283,3 +284,24 @@ def test_a_drop_in_that_is_read_after_ours_is_refused_and_one_before_it_is_not()
         world, state = World(files={theirs: text}), build(DcgmExporterRunning, {})
         reason = state.refuse(state.probe(world.node)) or ""
         assert (f"{theirs} has {UNIT} run '/bin/false'" in reason) is refused
+
+
+@pytest.mark.parametrize(
+    ("engine", "listens", "right"),
+    [
+        ("localhost:5555", {}, None),
+        ("localhost:5566", {"port": 5566, "address": "ALL"}, None),
+        ("localhost:5555", {"port": 5566}, "engine: localhost:5566"),
+        ("127.0.0.1:5555", {"address": "10.0.0.4"}, "engine: 10.0.0.4:5555"),
+        ("10.0.0.9:5555", {"port": 5566}, None),
+        ("", {"port": 5566}, None),
+    ],
+)
+def test_it_asks_the_host_engine_of_the_policy_where_that_listens(
+    engine: str, listens: dict[str, Any], right: str | None
+) -> None:
+    state = DcgmExporterRunning(engine=engine)
+    said = state.against({"dcgm": DcgmRunning(**listens), state.name: state}, NodeFacts())
+    assert (said is None) if right is None else (right in (said or ""))
+    gone = DcgmRunning(ensure="absent", port=5566)
+    assert "takes away" in (state.against({"dcgm": gone, state.name: state}, NodeFacts()) or "")
