@@ -55,8 +55,8 @@ _FILES = PackageFiles(
         *("/usr/lib/*-linux-gnu/libnvidia-container.so.*", "/usr/lib64/libnvidia-container.so.*"),
     ),
 )
-#: Programs of it that other files name: handlers of runtimes, and the hooks in CDI specifications.
-_PROGRAMS = ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk")
+#: Programs of it that other files name: handlers of runtimes, and the unit that writes the CDI specification.
+_PROGRAMS = ("nvidia-container-runtime", "nvidia-ctk")
 #: Where such files lie, and the state that writes them.
 _WRITERS = {
     "/containerd/": "containerd",
@@ -64,7 +64,7 @@ _WRITERS = {
     "/docker/": "docker",
     "/etc/k0s/": "k0s",
     "/microk8s/": "microk8s",
-    "/cdi/": "cdi",
+    "/gpustate-cdi": "cdi",
 }
 _KEPT = f"{original_path(CONFIG_PATH)}.path"
 

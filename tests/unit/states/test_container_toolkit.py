@@ -272,13 +272,18 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     class Configured(Node):
         def _answer(self, ask: asks.Ask[Any]) -> Any:
             if isinstance(ask, programs.AskReferring):
-                return (CONFIG_PATH, "/etc/cdi/nvidia.yaml", "/etc/docker/daemon.json", "/srv/x")
+                return (
+                    CONFIG_PATH,
+                    "/etc/systemd/system/gpustate-cdi.service",
+                    "/etc/docker/daemon.json",
+                    "/srv/x",
+                )
             return super()._answer(ask)
 
     node = Configured(installed="1.18.1-1", config=SHIPPED)
     gone = ContainerToolkit(ensure="absent")
     assert gone.relied_on(gone.probe(node)) == {
-        "/etc/cdi/nvidia.yaml": "cdi",
+        "/etc/systemd/system/gpustate-cdi.service": "cdi",
         "/etc/docker/daemon.json": "docker",
     }
     there = ContainerToolkit()
