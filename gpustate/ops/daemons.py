@@ -195,13 +195,17 @@ def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None])
 def left_kept(
     files: Mapping[str, str | None], originals: Mapping[str, str | None]
 ) -> tuple[str, ...]:
-    """Files whose original is still kept after :func:`writes`: by a later apply it would be the wrong one.
+    """Files whose earlier bytes are kept after :func:`writes`: by a later apply they would be the wrong ones.
 
     Args:
         files, originals: as there.
     """
-    given_back = {path for path, text in files.items() if text in (None, originals.get(path))}
-    return tuple(sorted(set(originals) - given_back))
+    given_back = {
+        path
+        for path, text in files.items()
+        if text is None or (path in originals and originals[path] == text)
+    }
+    return tuple(sorted({*originals, *files} - given_back))
 
 
 #: NVIDIA's runtime as its packages install it.

@@ -81,7 +81,7 @@ class Observed:
         root_path: the file it reads.
         files: path to text, of that file and of all that it might import.
         originals: path to text as it was before gpustate; ``None`` for no file.
-        kept: those of them that a removal gives no file back from.
+        kept: files of which a removal would leave bytes from before it kept.
         links: files that are symbolic links, to what they lead to.
         dump: its effective configuration.
         trapped: an imported file is newer than the root, so containerd does not do what they say.

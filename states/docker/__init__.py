@@ -60,7 +60,7 @@ class Observed:
         ours: keys in it that gpustate has set.
         read: the daemon runs with what the file says of the handler; true where it does not run.
         version: of the daemon; empty where there is none.
-        kept: bytes from before gpustate are kept that a removal gives no file back from.
+        kept: a removal would leave bytes from before it kept.
         found: all that the node said.
         problem: why all this cannot be judged.
     """
@@ -144,13 +144,10 @@ class DockerRuntime(State[Observed]):
         return replace(seen, kept=self._kept(seen))
 
     def _kept(self, seen: Observed) -> bool:
-        if not (self.absent and seen.found.kept):
-            return False
         try:
-            files = self._edit(seen).files
+            return self.absent and bool(left_kept(self._edit(seen).files, _originals(seen)))
         except (ProbeError, RefusedError):
             return False
-        return bool(left_kept(files, _originals(seen)))
 
     # --- judging what was seen -------------------------------------------------------------
 
@@ -401,7 +398,7 @@ def _write(path: str, edit: Edit, seen: Observed) -> Iterator[Step]:
 
 
 def _originals(seen: Observed) -> dict[str, str | None]:
-    return {seen.found.config_path: seen.found.original}
+    return {seen.found.config_path: seen.found.original} if seen.found.kept else {}
 
 
 def _with_runtime(text: str | None, name: str, path: str) -> str:

@@ -108,6 +108,17 @@ def test_what_was_before_is_forgotten_with_files_that_have_become_others() -> No
     assert node.originals == {}
 
 
+def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
+    node = node_with("1.7.24")
+    list(converge(ContainerdHandler(), node))
+    node.originals.clear()
+    node.done.clear()
+    _, rest = converge(ContainerdHandler(ensure="absent"), node)
+    assert not rest
+    assert node.originals == {}
+    assert "nvidia" not in node.files[ROOT]
+
+
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_the_contract_holds_before_and_after(version: str) -> None:
     node = node_with(version)

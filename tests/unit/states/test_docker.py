@@ -127,6 +127,16 @@ def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> N
         assert node.files == ({PATH: changed} if changed else {})
 
 
+def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
+    node = Node({PATH: SITE})
+    list(converge(DockerRuntime(), node))
+    node.originals.clear()
+    _, rest = converge(DockerRuntime(ensure="absent"), node)
+    assert not rest
+    assert node.originals == {}
+    assert "nvidia" not in node.files[PATH]
+
+
 def test_the_contract_holds_before_and_after() -> None:
     node = Node({PATH: SITE})
     check_contract(DockerRuntime(), node)
