@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
-from gpustate.text import dkms
+from gpustate.text import dkms, systemd
 from gpustate.text.numbers import whole
 
 _COMPILER = re.compile(r"\b(gcc-\d+)\b")
@@ -25,7 +25,7 @@ class Unit:
     exists: bool = False
     active: str = ""
     sub: str = ""
-    enabled: str = ""
+    enabled: str = ""  # the state of its file, as the disk has it
     why: str = ""  # the line of its journal that says why it failed
     skipped: bool = False  # systemd looked at its conditions, and they were not met
     restarts: int = 0  # how often systemd has started it again by itself
@@ -184,6 +184,9 @@ def parse(text: str) -> Clues:
         if name in units:
             one = units[name]
             units[name] = replace(one, why=why)
+    linked = frozenset(rows.get("linked", []))
+    for name, one in units.items():
+        units[name] = replace(one, enabled=systemd.at_boot(one.enabled, name in linked))
     uptime = whole(rows.get("uptime", [""])[0])
     for name, one in units.items():
         if one.active == "activating" and uptime is not None and one.since_s:

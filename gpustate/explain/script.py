@@ -184,6 +184,10 @@ END
 }
 if [ -d /run/systemd/system ]; then
   s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,NRestarts,InactiveExitTimestampMonotonic,DropInPaths -- @UNITS@)
+  # What systemd remembers of a unit that was enabled without a reload is what it was before.
+  for f in /etc/systemd/system/*.wants/*.service /etc/systemd/system/*.requires/*.service; do
+    [ ! -L "$f" ] || printf 'linked=%s\n' "${f##*/}"
+  done
   read -r t _ </proc/uptime; printf 'uptime=%s\n' "${t%.*}"
   printf '%s\n\n' "$s" | sed 's/^$/end=/; s/^/unit./'
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=failed/ || /ActiveState=activating/ && (/SubState=auto-restart/ || /NRestarts=[1-9]/) {

@@ -309,13 +309,13 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
 
 
 _UNIT_COMMAND = r"""
-x=; t=; m=; hl=; ua=; ur=; us=
+x=; t=; m=; hl=; ua=; ur=; us=; ue=
 if [ -d /run/systemd/system ]; then
   while IFS= read -r l; do
     case $l in
       LoadState=loaded) echo unit=1 ;;
       LoadState=not-found) echo no_unit=1 ;;
-      UnitFileState=*) echo "enabled=${l#*=}" ;;
+      UnitFileState=*) ue=${l#*=} ;;
       ActiveState=*) ua=${l#*=} ;;
       SubState=auto-restart|NRestarts=[1-9]*) ur=1 ;;
       InactiveExitTimestampMonotonic=???????*) us=${l#*=}; us=${us%??????} ;;
@@ -326,6 +326,10 @@ if [ -d /run/systemd/system ]; then
   done <<END
 @SHOWN@
 END
+  # What systemd remembers of a unit that was enabled without a reload is what it was before.
+  l=; for f in /etc/systemd/system/*.wants/@UNIT@ /etc/systemd/system/*.requires/@UNIT@; do [ ! -L "$f" ] || l=1; done
+  case $l$ue in 1disabled) ue=enabled ;; enabled) ue=disabled ;; esac
+  [ -z "$ue" ] || echo "enabled=$ue"
   if [ "$ua" = activating ]; then
     read -r l _ </proc/uptime; l=$((${l%.*} - ${us:-${l%.*}}))
     if [ -n "$ur" ]; then ua=failed hl=1; elif [ "$l" -ge @PATIENCE@ ]; then hl=1; echo "starting=$l"; fi

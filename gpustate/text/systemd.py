@@ -108,6 +108,18 @@ def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
     return found
 
 
+def at_boot(state: str, linked: bool) -> str:
+    """State of a unit's file as the disk has it.
+
+    Args:
+        state: ``UnitFileState``, which systemd keeps from when it last read a unit.
+        linked: a link in a ``.wants`` or ``.requires`` folder below ``/etc/systemd/system`` has it started.
+    """
+    if linked:
+        return "enabled" if state == "disabled" else state
+    return "disabled" if state == "enabled" else state
+
+
 def last_word(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
     """The drop-in that says what a service runs, and its command; empty where none does, or ``ours`` after it.
 

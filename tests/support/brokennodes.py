@@ -105,6 +105,14 @@ def starting(name: str, seconds: int = 0, restarts: int = 0) -> Change:
     return change
 
 
+def at_boot(name: str, state: str, *, on_disk: bool) -> Change:
+    """A service that systemd remembers so; whether the disk has it started at boot."""
+    return both(
+        lambda world: world.unit(name, state),
+        lambda world: world.at_boot.__setitem__(name, on_disk),
+    )
+
+
 STOPPED, RUNS = "inactive/dead/enabled", "active/running/enabled"
 EXPORTER = "dcgm-exporter"
 ITS_FILE = "etc/dcgm-exporter/own.csv"

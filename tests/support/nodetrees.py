@@ -151,6 +151,9 @@ class World:
             "kubelet": "active/running/enabled",
         }
     )
+    at_boot: dict[str, bool] = field(
+        default_factory=dict
+    )  # unit: it is enabled on disk, where systemd remembers otherwise
     pids: dict[str, int] = field(default_factory=dict)  # unit: its main process
     whys: dict[str, str] = field(default_factory=dict)  # unit: line of its journal
     files: dict[str, str] = field(default_factory=dict)  # path without the first slash: text
@@ -473,6 +476,10 @@ class Tree(Node):
             is_active, sub, enabled = state.split("/")
             active += f"{name}\n" if is_active == "active" else ""
             # The order in which systemctl prints them: that of its own interfaces, not that of the question.
+            if world.at_boot.get(name, enabled == "enabled"):
+                wants = self.top / "etc/systemd/system/multi-user.target.wants"
+                wants.mkdir(parents=True, exist_ok=True)
+                (wants / f"{name}.service").symlink_to(f"/lib/systemd/system/{name}.service")
             load = "masked" if enabled.startswith("masked") else "loaded"
             text += f"Result=success\nId={name}.service\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from brokennodes import WHOLE, drop_in, file
+from brokennodes import WHOLE, at_boot, drop_in, file
 from nodetrees import Tree, World
 
 from gpustate.cli.explain import verdict
@@ -74,6 +74,10 @@ WARNED = (
         (lambda w: w.unit("gpustate-mig", "active/exited/disabled"),),
         "gpustate-mig is not enabled: the next boot divides no GPU",
     ),
+    (
+        (at_boot("gpustate-mig", "active/exited/enabled", on_disk=False),),
+        "gpustate-mig is not enabled",
+    ),
     ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
     (
         (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
@@ -97,6 +101,7 @@ TWINS = (
     (drop_in(PERSISTENCED), lambda w: w.unit(PERSISTENCED, "active/running/enabled")),
     (persistence(on=True), stopped("inactive/dead/masked")),
     (lambda w: w.unit("gpustate-mig", "active/exited/enabled"),),
+    (at_boot("gpustate-mig", "active/exited/disabled", on_disk=True),),
     (persistence(on=False), stopped("inactive/dead/disabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),

@@ -107,6 +107,18 @@ def test_a_runtime_that_starts_again_and_again_or_hangs_in_its_start_is_named(
     assert found.broken is None or words in found.broken.evidence
 
 
+@pytest.mark.parametrize(
+    ("remembered", "on_disk", "cause"),
+    [("disabled", True, "exporter-stopped"), ("enabled", False, "")],
+)
+def test_what_starts_at_boot_is_read_from_the_disk_and_not_from_what_systemd_remembers(
+    remembered: str, on_disk: bool, cause: str, tmp_path: Path
+) -> None:
+    state = f"inactive/dead/{remembered}"
+    change = brokennodes.at_boot("nvidia-dcgm-exporter", state, on_disk=on_disk)
+    assert diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node").name == cause
+
+
 @pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": null}'])
 def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
     text: str, tmp_path: Path

@@ -302,6 +302,35 @@ def test_a_service_that_starts_again_and_again_has_failed(
     assert not done.stderr
 
 
+@pytest.mark.parametrize(
+    ("remembered", "linked", "row"),
+    [
+        ("disabled", True, "enabled=enabled"),
+        ("enabled", False, "enabled=disabled"),
+        ("enabled", True, "enabled=enabled"),
+        ("masked", True, "enabled=masked"),
+        ("static", False, "enabled=static"),
+    ],
+)
+def test_whether_a_service_starts_at_boot_is_read_from_the_disk(
+    remembered: str, linked: bool, row: str, tmp_path: Path
+) -> None:
+    links = tmp_path / "multi-user.target.wants"
+    links.mkdir()
+    if linked:
+        (links / "docker.service").symlink_to("/lib/systemd/system/docker.service")
+    text = unit_command("docker.service").replace("/run/systemd/system", str(tmp_path))
+    done = subprocess.run(
+        ["sh", "-eu"],
+        input=text.replace("/etc/systemd/system", str(tmp_path)),
+        env={"U_docker_service": f"UnitFileState={remembered}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert row in done.stdout.splitlines()
+
+
 def test_passwords_are_shown_in_no_plan() -> None:
     secret = '{"proxies": {"https-proxy": "http://u:pw@proxy"}}'
     plan = plan_of(Node({PATH: secret}))
