@@ -37,13 +37,20 @@ def _toolkit_broken(view: View) -> str:
 
 def _no_file(view: View) -> bool:
     """containerd does without its file, and runs with what it has built in; its dump does not."""
-    return "config.toml: no such file" in view.broken
+    return not _other_file(view) and "config.toml: no such file" in view.broken
+
+
+def _other_file(view: View) -> str:
+    """The file that containerd's service names in the place of its default; empty where it names none."""
+    return view.seen.containerd.config if view.seen.containerd is not None else ""
 
 
 def _config(view: View) -> str:
     if "config dump ended" not in view.broken or _no_file(view):
         return ""
-    return view.broken + damaged.named_in(view, view.broken, "/etc/containerd/config.toml")
+    return view.broken + damaged.named_in(
+        view, view.broken, _other_file(view) or "/etc/containerd/config.toml"
+    )
 
 
 def _down(view: View) -> str:
@@ -62,7 +69,7 @@ def _stopped(view: View) -> str:
 
 
 def _imports(view: View) -> str:
-    if "no runtime handler" not in view.broken:
+    if "no runtime handler" not in view.broken or _other_file(view):
         return ""
     files = [name for name in view.clues.all("handler_file") if name.startswith(_DROP_INS)]
     imported = any(_DROP_INS.rstrip("/") in line for line in view.clues.all("imports"))

@@ -251,7 +251,7 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
             return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
         return Check("runtime", NOT_APPLICABLE, "no containerd here")
     if found.dump_status != 0:
-        evidence = f"containerd config dump ended with {found.dump_status}: {found.dump_error}"
+        evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     handlers = {name: (binary, there) for name, binary, there in found.handlers}
     other = _served_elsewhere(seen, wanted)
@@ -260,7 +260,7 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
     if wanted.handler not in handlers:
-        evidence = f"containerd has no runtime handler {wanted.handler} (containerd config dump)"
+        evidence = f"containerd has no runtime handler {wanted.handler} ({found.dump})"
         return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)
     binary, there = handlers[wanted.handler]
     if not there:

@@ -128,6 +128,12 @@ class Containerd:
     dump_status: int
     dump_error: str
     handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
+    config: str = ""  # the file its service names; empty: containerd's own default
+
+    @property
+    def dump(self) -> str:
+        """The command that shows what it makes of its files."""
+        return f"containerd {f'--config {self.config} ' if self.config else ''}config dump"
 
 
 @dataclass(frozen=True)

@@ -133,10 +133,21 @@ version runtime_binary nvidia-container-runtime
 for n in crio dockerd k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
 command -v kubelet >/dev/null && echo kubelet=1
 if p=$(command -v containerd); then
-  a=0
-  if [ -d /run/systemd/system ]; then systemctl is-active --quiet containerd && a=1
+  a=0; x=; f=
+  if [ -d /run/systemd/system ]; then
+    while IFS= read -r l; do
+      case $l in ActiveState=active|ActiveState=reloading) a=1 ;; ExecStart=*) x=${l#*argv\[\]=}; x=${x%% ; *} ;; esac
+    done <<END
+$(systemctl show -p ActiveState,ExecStart containerd)
+END
+    set -f; set -- $x; set +f
+    while [ $# -gt 1 ]; do
+      shift; case $1 in -c|--config) f=${2-} ;; -c=*|--config=*) f=${1#*=} ;; esac
+    done
+    # Of another program -c may mean anything.
+    case $f in /etc/containerd/config.toml) f= ;; /*) printf 'containerd_config=%s\n' "$f" ;; *) f= ;; esac
   elif [ -S /run/containerd/containerd.sock ]; then a=1; fi
-  o=$(timeout -k 2 ${limit:-15} containerd config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
+  o=$(timeout -k 2 ${limit:-15} containerd ${f:+--config "$f"} config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
   printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
   [ $r != 0 ] || printf '%s\n' "$o" | awk '
     /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
@@ -276,7 +287,8 @@ def _containerd(lines: _Lines) -> chain.Containerd | None:
     handlers = tuple(
         (name, binary, there == "1") for name, binary, there in lines.all("handler", 3)
     )
-    return chain.Containerd(path, active == "1", _number(status), error, handlers)
+    config = lines.one("containerd_config")
+    return chain.Containerd(path, active == "1", _number(status), error, handlers, config)
 
 
 def parse(

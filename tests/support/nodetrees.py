@@ -78,6 +78,7 @@ case $last in @TREE@/dev/*) cat @TREE@/answers/devices ;; *) exec @STAT@ "$@" ;;
 """
 _SYSTEMCTL = """for last; do :; done
 case "$*" in
+  "show -p ActiveState,ExecStart containerd") cat @TREE@/answers/containerd_unit ;;
   is-active*) grep -qsx "$last" @TREE@/answers/active ;;
   *UnitsLoadTimestampMonotonic*) cat @TREE@/answers/units_loaded ;;
   *DeviceAllow*) cat @TREE@/answers/scope ;;
@@ -175,6 +176,7 @@ class World:
         default_factory=lambda: {"kubelet.sock": 1000, "nvidia-gpu.sock": 1010}
     )
     node: dict[str, Any] | None = field(default_factory=lambda: kube_node())
+    containerd_command: str = "/usr/bin/containerd"  # of its service
     runtime: str = "/usr/bin/nvidia-container-runtime"
     handler: bool = True
     cdi: dict[str, list[str]] = field(
@@ -495,6 +497,10 @@ class Tree(Node):
         )
         self.put("answers/units", text)
         self.put("answers/active", active)
+        state = world.units.get("containerd", "inactive").partition("/")[0]
+        words = _ROOTED.sub(f"{self.top}/", world.containerd_command)
+        command = f"{{ path=/usr/bin/containerd ; argv[]={words} ; ignore_errors=no }}"
+        self.put("answers/containerd_unit", f"ExecStart={command}\nActiveState={state}\n")
         self.put("answers/units_loaded", f"{world.units_loaded_us}\n")
         scope, since = world.exposed or ("", 0)
         self.put(

@@ -119,6 +119,33 @@ def test_what_starts_at_boot_is_read_from_the_disk_and_not_from_what_systemd_rem
     assert diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node").name == cause
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("/usr/bin/containerd", ""),
+        ("/usr/bin/containerd --config /etc/containerd/config.toml", ""),
+        ("/usr/local/bin/wrapped -c count", ""),
+        ("/usr/bin/containerd -l debug --config /x/other.toml", "--config /x/other.toml config"),
+        ("/usr/bin/containerd --config=/x/other.toml", "no runtime handler nvidia"),
+        ("/usr/bin/containerd -c /x/other.toml", "no runtime handler nvidia"),
+    ],
+)
+def test_containerd_is_judged_by_the_file_that_its_service_names(
+    command: str, words: str, tmp_path: Path
+) -> None:
+    tree = Tree(World(containerd_command=command), tmp_path / "node")
+    tree.program(
+        "containerd",
+        'case "$*" in "--config /x/other.toml config dump") echo "version = 3" ;;\n'
+        '"config dump") cat @TREE@/answers/containerd.out ;; *) exit 1 ;; esac\n',
+    )
+    # The folder that the default imports is there, and not what is amiss.
+    tree.put(brokennodes.DROP_IN, brokennodes.DROP_IN_TEXT)
+    found = walk.diagnose(tree.view())
+    assert found.name == ("containerd-handler-missing" if words else "")
+    assert found.broken is None or words in found.broken.evidence
+
+
 @pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": null}'])
 def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
     text: str, tmp_path: Path
