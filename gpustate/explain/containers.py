@@ -15,6 +15,7 @@ from collections import Counter
 
 from gpustate.explain import damaged, services
 from gpustate.explain.causes import Cause, View, some
+from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
 from gpustate.text.numbers import whole
 
@@ -29,6 +30,11 @@ def _toolkit_missing(view: View) -> str:
 def _toolkit_unusable(view: View) -> str:
     odd = [what for name, what in view.seen.odd if name.startswith("nvidia-")]
     return view.broken if view.broken in odd else ""
+
+
+def _no_low_level(view: View) -> str:
+    """The toolkit is whole; what it hands a container on to is not there."""
+    return view.broken if chain.NO_LOW_LEVEL in view.broken else ""
 
 
 def _toolkit_broken(view: View) -> str:
@@ -194,6 +200,7 @@ CAUSES = (
     Cause("toolkit-missing", "toolkit", _toolkit_missing, remedies.NO_TOOLKIT, state="container-toolkit"),
     Cause("toolkit-not-usable", "toolkit", _toolkit_unusable,
           "have its packages put it right: gpustate apply with the state container-toolkit", state="container-toolkit"),
+    Cause("low-level-runtime-missing", "toolkit", _no_low_level, remedies.NO_LOW_LEVEL),
     Cause("toolkit-broken", "toolkit", _toolkit_broken, remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),

@@ -7,7 +7,8 @@ This module also runs on the nodes themselves: standard library only, Python 3.9
 
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator: the order driver, toolkit, cuda;
-    cuda.h, CUresult: the meaning of the error numbers.
+    cuda.h, CUresult: the meaning of the error numbers;
+    NVIDIA/nvidia-container-toolkit, internal/oci: "no runtime binary found from candidate list".
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LINKS = (
     *("health", "cuda"),
 )
 
+#: How nvidia-container-runtime says that none of those it may call is there.
+NO_LOW_LEVEL = "no runtime binary found"
 #: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
 NVIDIA_MAJOR = 195
 
@@ -236,6 +239,9 @@ def _toolkit(seen: Seen, wanted: Wanted) -> Check:
             return Check("toolkit", FAILED, _absent(seen, name), remedies.NO_TOOLKIT)
         if program.status != 0:
             found = f"{program.path} --version ended with {program.status}: {program.first_line}"
+            if NO_LOW_LEVEL in program.first_line:
+                found = f"there is no runc or crun where the toolkit looks: {found}"
+                return Check("toolkit", FAILED, found, remedies.NO_LOW_LEVEL)
             return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)
     return _ok("toolkit", seen.ctk.first_line if seen.ctk is not None else "")
 
@@ -402,6 +408,7 @@ def first_broken(checks: tuple[Check, ...]) -> Check | None:
 __all__ = [
     "FAILED",
     "LINKS",
+    "NO_LOW_LEVEL",
     "NOT_APPLICABLE",
     "OK",
     "Check",

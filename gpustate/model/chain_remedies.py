@@ -31,6 +31,10 @@ NO_TOOLKIT = "install it: gpustate apply with the state container-toolkit"
 TOOLKIT_BROKEN = (
     "put the toolkit's packages at one version: gpustate apply with the state container-toolkit"
 )
+NO_LOW_LEVEL = (
+    "install runc (containerd.io has one of its own), or name one that is there in nvidia-container-runtime.runtimes "
+    "of /etc/nvidia-container-runtime/config.toml"
+)
 NO_CONTAINERD = "install containerd, or prove without it (containers: none)"
 TOOLKIT_CONFIG = "mend that line, or copy back what is kept of the file; then gpustate apply with the state container-toolkit"
 CONTAINERD_CONFIG = (

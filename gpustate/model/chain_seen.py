@@ -125,7 +125,11 @@ unusable() { # program
 }
 version() { # key program
   p=$(command -v "$2") || { unusable "$2"; return 0; }
-  o=$(timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
+  # Where Kubernetes brings a runc of its own, its containerd finds it, and so has this one to.
+  o=$(PATH=$PATH:/var/lib/rancher/k3s/data/current/bin:/var/lib/rancher/rke2/bin:/var/lib/k0s/bin:/snap/microk8s/current/bin
+    timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
+  # One that says its version first and then fails says why at the end.
+  case $r:${o%%"$nl"*} in 0:*) ;; *" version "*) o=${o##*"$nl"} ;; esac
   printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
 }
 version ctk nvidia-ctk

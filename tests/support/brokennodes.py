@@ -583,6 +583,7 @@ def served(name: str) -> Change:
     return file(f"var/lib/gpustate/{name}.served", "")
 
 
+VERSION = "NVIDIA Container Runtime version 1.18.2\ncommit: x\nspec: 1.2.1\n"
 CRIO = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
 
 CONTAINERS = (
@@ -597,6 +598,9 @@ CONTAINERS = (
     Scenario("toolkit-not-usable", (16,), lambda w: w.modes.__setitem__("bin/nvidia-container-runtime", 0o644),
              ("/bin/nvidia-container-runtime is a regular file of mode 644",),
              lambda w: w.modes.__setitem__("bin/nvidia-container-runtime", 0o755)),
+    Scenario("low-level-runtime-missing", (3,), programs(nvidia__container__runtime=f"!{VERSION}time= level=error msg=\"failed to create NVIDIA "
+             "Container Runtime: error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [runc crun]\"\n"),
+             ("no runc or crun where the toolkit looks", "candidate list: [runc crun]"), programs(nvidia__container__runtime=VERSION)),
     Scenario("toolkit-broken", (16,), programs(nvidia__ctk="!error while loading shared libraries: libnvidia-container.so.1\n"),
              ("ended with 1", "libnvidia-container")),
     Scenario("containerd-configuration-broken", (3,), programs(containerd="!containerd: toml: line 7: expected ]\n"), ("toml: line 7",)),

@@ -28,7 +28,12 @@ def low_level_runtime() -> str:
         found = shutil.which(str(name))
         if found:
             return found
-    print("nvidia-container-runtime: no low-level runtime found", file=sys.stderr)
+    # As the real one words it.
+    print(
+        "failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: "
+        f"no runtime binary found from candidate list: [{' '.join(json.loads(written))}]",
+        file=sys.stderr,
+    )
     sys.exit(1)
 
 
@@ -115,7 +120,7 @@ def inject(bundle: str) -> None:
 def main() -> int:
     arguments = sys.argv[1:]
     if arguments[:1] == ["--version"]:
-        print("NVIDIA Container Runtime version @VERSION@\ncommit: simulated")
+        print("NVIDIA Container Runtime version @VERSION@\ncommit: simulated", flush=True)
     bundle = bundle_of(arguments)
     if bundle is not None:
         try:
