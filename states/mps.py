@@ -31,7 +31,7 @@ from gpustate.model.asks import ShippedFile
 from gpustate.model.file_asks import ODD, FileStat, refuse_odd
 from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
 from gpustate.ops.daemon_seen import HALTED, halted
-from gpustate.text import dpkg, keyed, mps
+from gpustate.text import dpkg, keyed, mps, systemd
 from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.text.numbers import whole
 from gpustate.text.rpm import is_rpm
@@ -77,7 +77,7 @@ class Observed:
     systemd: bool = True
     image: bool = False
     manager: str = "apt"
-    site: str = ""  # what drop-ins of others say of the unit
+    site: Mapping[str, str] = field(default_factory=dict[str, str])  # drop-ins of others
     folder: str = (
         OPEN  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
@@ -162,7 +162,7 @@ class MpsRunning(State[Observed]):
             folder=_otherwise(pipes),
             strange=_first(keys, "strange"),
             halted=_first(keys, "halted"),
-            site="".join(node.drop_ins(UNIT).values()),
+            site=node.drop_ins(UNIT),
         )
         if not nvml.driver_loaded or seen == self.desired(seen):
             return seen
@@ -201,7 +201,7 @@ class MpsRunning(State[Observed]):
         return next(fits, seen.package)
 
     def _proof(self, seen: Observed) -> str:
-        made_for = f"{self._unit(seen)}{seen.site}{seen.nvml.driver_version}{_PROGRAM.digest}"
+        made_for = f"{self._unit(seen)}{''.join(seen.site.values())}{seen.nvml.driver_version}{_PROGRAM.digest}"
         return hashlib.sha256(made_for.encode()).hexdigest()[:16]
 
     def desired(self, seen: Observed) -> Observed:
@@ -256,6 +256,14 @@ class MpsRunning(State[Observed]):
                 f"another MPS control daemon runs (pid {pid}{folder and f', pipe folder {folder}'}); stop it: "
                 f"echo quit | {where}nvidia-cuda-mps-control"
             )
+        path, folder = systemd.last_variable(seen.site, mps.PIPES)
+        if path and folder != self.pipe_folder:
+            return (
+                f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in {self.pipe_folder}: take that line "
+                "out, then systemctl daemon-reload, or name that folder with pipe_folder"
+            )
+        if nothing := systemd.runs_nothing(seen.site, UNIT):
+            return nothing
         # What lies beside the pipes of the daemon that is set up is nobody's business.
         if seen.strange and mps.pipe_folder_of(seen.unit_text or "") != self.pipe_folder:
             return (

@@ -182,6 +182,9 @@ END
   # One that has just been started has nothing to tell yet.
   case $? in 124) printf 'silent=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; 3) [ "$3" -lt 60 ] || printf 'empty=%s|%s:%s\n' "$1" "$h" "${a##*:}" ;; esac
 }
+pipes() { # file: the folders that it names for MPS's pipes
+  sed -n "s/^[[:space:]]*Environment[[:space:]]*=.*CUDA_MPS_PIPE_DIRECTORY=\([^ \"']*\).*/\1/p" "$1" | while read -r d; do printf 'mps_pipes=%s|%s\n' "$1" "$d"; done
+}
 if [ -d /run/systemd/system ]; then
   s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,NRestarts,InactiveExitTimestampMonotonic,DropInPaths -- @UNITS@)
   # What systemd remembers of a unit that was enabled without a reload is what it was before.
@@ -210,9 +213,10 @@ if [ -d /run/systemd/system ]; then
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT
     try docker info --format '{{range $k, $v := .Runtimes}}docker_runtime={{$k}}{{"\n"}}{{end}}')
-  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } (!/ActiveState=active/ || /Id=nvidia-dcgm.service/) && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
+  printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } (!/ActiveState=active/ || /Id=(nvidia-dcgm|gpustate-mps).service/) && /Id=(nvidia-|dcgm-|nvlsm|gpustate-|docker|crio|containerd)/ { u = d = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^DropInPaths=/) d = substr($i, 13) }
     n = split(d, f, " "); for (i = 1; i <= n; i++) print u, f[i] }' | while read -r u f; do
+    case $u in gpustate-mps.service) pipes "$f"; pipes /etc/systemd/system/gpustate-mps.service ;; esac
     case ${f##*/} in gpustate*.conf) ;; *) l=$(grep -m 1 -E '^Exec[A-Za-z]*=.' "$f") && printf 'drop_in=%s|%s|%s\n' "${u%.service}" "$f" "$l" ;; esac
   done
   t=$(try systemctl show -p UnitsLoadTimestampMonotonic --value); printf 'units_loaded_us=%s\n' "$t"

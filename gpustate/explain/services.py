@@ -112,6 +112,16 @@ def _sharing(view: View) -> str:
     return f"{found}; processes share no GPU by MPS" if found else ""
 
 
+def _moved(view: View) -> str:
+    """A drop-in has the daemon make its pipes elsewhere than its unit says."""
+    rows = dict(view.clues.fields("mps_pipes", 2))
+    folder = rows.pop(f"/etc/systemd/system/{_MPS}.service", "")
+    path, other = next(reversed(rows.items()), ("", folder))
+    if other == folder:
+        return ""
+    return f"{path} has {_MPS} make its pipes in {other}, and jobs look for them in {folder}: none gets a GPU"
+
+
 def _other_daemon(view: View) -> str:
     unit = view.clues.unit(_MPS)
     rows = [row for row in view.clues.all("process") if "nvidia-cuda-mps-control" in row]
@@ -233,6 +243,7 @@ CAUSES = (
     _masked("nvidia-dcgm", "metrics", _exporter_misses_it, "then gpustate apply with the state dcgm, which starts it", explains=False),
     Cause("mps-other-daemon", "cuda", _other_daemon,
           "stop the other: echo quit | CUDA_MPS_PIPE_DIRECTORY=ITS_FOLDER nvidia-cuda-mps-control; then gpustate apply with the state mps", explains=False),
+    Cause("mps-pipes-moved", "cuda", _moved, f"{DROP_IN}; or name that folder with pipe_folder of the state mps", explains=False),
     Cause("mps-down", "cuda", _sharing,
           f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
     Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),

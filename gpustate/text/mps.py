@@ -13,6 +13,8 @@ from dataclasses import dataclass
 #: What runs for each user that has clients.
 SERVER = "nvidia-cuda-mps-server"
 UNIT = "gpustate-mps.service"
+#: The variable by which the daemon and its clients find one another.
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def unit_text(service: Service) -> str:
         "",
         "[Service]",
         "Type=forking",
-        f"Environment=CUDA_MPS_PIPE_DIRECTORY={service.pipe_folder}",
+        f"Environment={PIPES}={service.pipe_folder}",
         f"Environment=CUDA_MPS_LOG_DIRECTORY={service.log_folder}",
     ]
     if service.only:
@@ -100,7 +102,7 @@ def unit_text(service: Service) -> str:
 
 def pipe_folder_of(unit_text: str) -> str:
     """The pipe folder that a unit of :func:`unit_text` names; empty without one."""
-    return unit_text.partition("Environment=CUDA_MPS_PIPE_DIRECTORY=")[2].partition("\n")[0]
+    return unit_text.partition(f"Environment={PIPES}=")[2].partition("\n")[0]
 
 
 def parse_modes(text: str) -> dict[str, str]:

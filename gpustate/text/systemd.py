@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gpustate.text.modprobe import is_nothing
 from gpustate.text.numbers import whole
 
 #: Where files of units and their drop-ins are, the first before the others: systemd.unit(5).
@@ -31,6 +32,7 @@ SHOW_KEYS = (
     "Result",
 )
 _COMMAND = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
+_VARIABLE = r"^[ \t]*Environment[ \t]*=(?:.*[ \t\"'])?{}=([^ \t\"'\n]*)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +135,30 @@ def last_word(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
             found = ("", "")
         elif commands := _COMMAND.findall(drop_ins[path]):
             found = (path, commands[-1])
+    return found
+
+
+def runs_nothing(drop_ins: Mapping[str, str], unit: str) -> str:
+    """That a drop-in has a unit run nothing (``/bin/false``), and the next move; empty where none does.
+
+    Args:
+        drop_ins: path to text, of others.
+        unit: its name.
+    """
+    path, command = last_word(drop_ins)
+    if not is_nothing(command.lstrip("-@:+!")):
+        return ""
+    return (
+        f"{path} has {unit} run {command}, so that nothing runs: mend that drop-in or remove it, then "
+        "systemctl daemon-reload"
+    )
+
+
+def last_variable(drop_ins: Mapping[str, str], name: str) -> tuple[str, str]:
+    """The drop-in that says what a variable of a service's environment is, and its value; empty where none does."""
+    found = ("", "")
+    pattern = re.compile(_VARIABLE.format(re.escape(name)), re.MULTILINE)
+    for path in sorted(drop_ins, key=posixpath.basename):
+        if values := pattern.findall(drop_ins[path]):
+            found = (path, values[-1])
     return found

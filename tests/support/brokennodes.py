@@ -141,6 +141,16 @@ def drop_in(name: str, command: str = "/bin/false", file_name: str = "x") -> Cha
     return file(place, f"[Service]\nExecStart=\nExecStart={command}\n")
 
 
+def mps_pipes(variables: str) -> Change:
+    """An MPS daemon that runs with a drop-in of its environment."""
+    place = "etc/systemd/system/gpustate-mps.service"
+    return both(
+        lambda world: world.unit("gpustate-mps", RUNS),
+        file(place, "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps\n"),
+        file(f"{place}.d/x.conf", f"[Service]\nEnvironment={variables}\n"),
+    )
+
+
 def exporter(
     name: str,
     fields: str = "DCGM_FI_DEV_GPU_UTIL, gauge, x\n",
@@ -805,6 +815,9 @@ CLUSTER = (
     Scenario("mps-halted", (33,), process("gpustate-mps", "T"), ("gpustate-mps is active", "stopped by a signal"), process("gpustate-mps", "S")),
     Scenario("mps-drop-in", (33,), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", "failed/failed/enabled")),
              ("gpustate-mps.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", RUNS))),
+    Scenario("mps-pipes-moved", (33,), mps_pipes("'CUDA_MPS_PIPE_DIRECTORY=/run/other'"),
+             ("gpustate-mps.service.d/x.conf has gpustate-mps make its pipes in /run/other", "look for them in /tmp/nvidia-mps"),
+             mps_pipes("CUDA_MPS_LOG_DIRECTORY=/x CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps")),
     Scenario("mps-down", (33,), masked("gpustate-mps"), ("gpustate-mps is masked", "by MPS"),
              lambda w: w.unit("gpustate-mps", RUNS)),
     Scenario("dcgm-drop-in", (32,), both(drop_in("nvidia-dcgm"), drop_in("nvidia-dcgm", "/usr/bin/nv-hostengine -n", "gpustate"),

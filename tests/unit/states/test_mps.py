@@ -284,11 +284,36 @@ def test_it_keeps_the_contract() -> None:
     check_contract(MpsRunning(clients=8, gpus=(UUIDS[0],), exclusive=False), node(World()))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Environment=CUDA_MPS_PIPE_DIRECTORY=/run/other", "PIPE_DIRECTORY=/run/other, and jobs"),
+        ('Environment="A=b" "CUDA_MPS_PIPE_DIRECTORY=/run/other"', "x.conf has gpustate-mps"),
+        ("ExecStart=\nExecStart=-/bin/false", "x.conf has gpustate-mps.service run -/bin/false"),
+        ("Environment=CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", ""),
+        ("Environment=MY_CUDA_MPS_PIPE_DIRECTORY=/run/other", ""),
+        ("# Environment=CUDA_MPS_PIPE_DIRECTORY=/run/other", ""),
+    ],
+)
+def test_a_drop_in_that_takes_the_daemon_from_its_clients_is_refused(text: str, words: str) -> None:
+    fake, state = node(World()), MpsRunning()
+    fake.files[f"{UNIT_PATH}.d/x.conf"] = f"[Service]\n{text}\n"
+    said = state.refuse(state.probe(fake)) or ""
+    assert (words in said) if words else not said
+
+
+def test_a_pipe_folder_that_a_policy_names_may_be_a_drop_ins() -> None:
+    fake, state = node(World()), MpsRunning(pipe_folder="/run/other")
+    text = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/run/other\n"
+    fake.files[f"{UNIT_PATH}.d/x.conf"] = text
+    assert state.refuse(state.probe(fake)) is None
+
+
 def test_a_drop_in_of_somebody_else_has_it_proven_again() -> None:
     fake = node(World())
     _, last = run(fake)
     assert not last
-    text = "[Service]\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n"
+    text = "[Service]\nEnvironment=CUDA_MPS_LOG_DIRECTORY=/elsewhere\n"
     fake.files[f"{UNIT_PATH}.d/x.conf"] = text
     first, last = run(fake)
     assert first.fields == {"proven"}
