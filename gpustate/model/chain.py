@@ -408,8 +408,8 @@ def first_broken(checks: tuple[Check, ...]) -> Check | None:
 __all__ = [
     "FAILED",
     "LINKS",
-    "NO_LOW_LEVEL",
     "NOT_APPLICABLE",
+    "NO_LOW_LEVEL",
     "OK",
     "Check",
     "CudaResult",
