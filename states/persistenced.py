@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model.gpu_facts import GpuFacts
+from gpustate.text import systemd
 
 UNIT = "nvidia-persistenced.service"
 UNIT_PATH = f"/lib/systemd/system/{UNIT}"
@@ -48,6 +49,7 @@ class Observed:
     has_gpus: bool  # here and now; an image has none
     systemd: bool  # it runs, or will in what boots the image
     undone: str = ""  # a drop-in of somebody else that is read after ours and has it start with no persistence mode
+    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
 
 
 class PersistenceMode(State[Observed]):
@@ -79,7 +81,7 @@ class PersistenceMode(State[Observed]):
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
         before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
-        after = {path: text for path, text in foreign.items() if path not in before}
+        path, command = systemd.last_word({p: foreign[p] for p in foreign if p not in before})
         return Observed(
             drop_in_text=drop_in,
             active=unit is not None and unit.active,
@@ -93,7 +95,8 @@ class PersistenceMode(State[Observed]):
             else None,
             has_gpus=bool(facts.gpus) and not facts.image,
             systemd=facts.systemd or facts.image,
-            undone=_undone(after),
+            undone=path if _OFF in command.split() else "",
+            idle=systemd.runs_nothing(foreign, UNIT),
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -125,6 +128,8 @@ class PersistenceMode(State[Observed]):
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
                 "policy, or install the package of the driver's version"
             )
+        if seen.idle and not self.absent:
+            return seen.idle
         if seen.undone and not self.absent:
             return (
                 f"{seen.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
@@ -179,15 +184,6 @@ off() {{ {_QUERY} | grep -q 'Disabled$'; }}
 persistent() {{ systemctl is-active --quiet {UNIT} && ! off; }}
 wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({_QUERY} | tr '\n' ';')"
 effect started"""
-
-
-def _undone(drop_ins: Mapping[str, str]) -> str:
-    """Path of the last of these that gives the command line, where that has no persistence mode."""
-    found = ""
-    for path, text in drop_ins.items():
-        if commands := _COMMAND.findall(text):
-            found = path if _OFF in commands[-1].split() else ""
-    return found
 
 
 def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:

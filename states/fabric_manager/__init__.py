@@ -34,7 +34,7 @@ from gpustate.ops import keys
 from gpustate.ops.library import original_path
 from gpustate.states.fabric_manager import scripts
 from gpustate.states.fabric_manager.scripts import UNIT
-from gpustate.text import fabric, fabric_config
+from gpustate.text import fabric, fabric_config, systemd
 from gpustate.text.fabric import COMPLETE, Topology, loaded_version
 
 CONFIG_PATH = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
@@ -77,6 +77,7 @@ class Observed:
     image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
     manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their package brought them
+    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
 
 
 class FabricManagerRunning(State[Observed]):
@@ -125,6 +126,7 @@ class FabricManagerRunning(State[Observed]):
         )
         candidates = node.candidates(*_NAMES)
         unit, damaged = node.units(UNIT).get(UNIT), node.ask(_FILES)
+        idle = systemd.runs_nothing(node.drop_ins(UNIT), UNIT)
         needed = fabric.FABRIC_MANAGER in sight.topology.packages
         if facts.image:
             driver = node.shell(scripts.INSTALLED).stdout.strip() or None
@@ -156,6 +158,7 @@ class FabricManagerRunning(State[Observed]):
             image=facts.image,
             manager=facts.package_manager,
             damaged=damaged,
+            idle=idle,
         )
 
     def _fitting(self, seen: Observed) -> tuple[str, str] | None:
@@ -212,6 +215,8 @@ class FabricManagerRunning(State[Observed]):
                 "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; "
                 "put the state nvlsm into the policy"
             )
+        if seen.idle:
+            return seen.idle
         if self._fitting(seen) is not None:
             return None
         if seen.image:

@@ -70,6 +70,25 @@ def test_it_is_installed_in_the_drivers_version_held_and_started() -> None:
     assert not second
 
 
+@pytest.mark.parametrize(
+    ("name", "command", "refused"),
+    [
+        ("x.conf", "/bin/false", True),
+        ("x.conf", "/usr/bin/nv-fabricmanager -c /etc/own.cfg", False),
+        ("x.conf", "/usr/local/bin/wrapped", False),
+    ],
+)
+def test_a_drop_in_that_runs_nothing_is_named_before_anything_is_done(
+    name: str, command: str, refused: bool
+) -> None:
+    path = f"/etc/systemd/system/{UNIT}.d/{name}"
+    for switch in (True, False):
+        one, state = node(switch=switch), FabricManagerRunning()
+        one.files[path] = f"[Service]\nExecStart=\nExecStart={command}\n"
+        said = state.refuse(state.probe(one)) or ""
+        assert (f"{path} has {UNIT} run" in said) == (refused and switch)
+
+
 def test_nothing_is_done_without_nvswitches() -> None:
     one = node(switch=False)
     (plan,) = converge(FabricManagerRunning(), one, rounds=0)

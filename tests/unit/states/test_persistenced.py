@@ -149,5 +149,10 @@ def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
     state = PersistenceMode()
     fake, path = sited("zz-site.conf", "--no-persistence-mode")
     assert f"{path} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
+    for name in ("10-site.conf", "zz-site.conf"):
+        fake, path = sited(name, "")
+        fake.files[path] = "[Service]\nExecStart=\nExecStart=-/bin/true\n"
+        said = f"{path} has nvidia-persistenced.service run -/bin/true, so that nothing runs"
+        assert said in (state.refuse(state.probe(fake)) or "")
     harmless, _ = sited("zz-site.conf", "--verbose")
     assert state.refuse(state.probe(harmless)) is None
