@@ -141,7 +141,6 @@ class MpsRunning(State[Observed]):
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
         threads = _threads(_first(keys, "threads"))
-        foreign = _first(keys, "daemon") or ("which?" if threads and not active else "")
         seen = Observed(
             unit_text=unit_text,
             active=active,
@@ -154,7 +153,7 @@ class MpsRunning(State[Observed]):
             offered=tuple(one.version for one in offered),
             clients=len(clients),
             nvml=nvml,
-            foreign=foreign or None,
+            foreign=_first(keys, "daemon") or None,
             kubelet=kubelet is not None and kubelet.active,
             systemd=facts.systemd or facts.image,
             image=facts.image,
@@ -425,6 +424,7 @@ done
   case $n in nvidia-cuda-mps) q=${{f%/comm}}; a=$(tr '\\0' ' ' <"$q/cmdline"); case $a in *mps-control*)
     m=${{q#/proc/}}; own=; while read -r g; do case $g in */{UNIT}*) own=1 ;; esac; done <"$q/cgroup"
     if [ -z "$own" ]; then
+      [ -d "$q" ] || continue # it ended while it was looked at
       printf 'daemon=%s|%s\\n' "$m" "$(tr '\\0' '\\n' <"$q/environ" | sed -n 's/^CUDA_MPS_PIPE_DIRECTORY=//p')"
       continue
     fi

@@ -243,7 +243,6 @@ def test_it_is_refused_beside_a_division_of_the_gpus_before_that_begins(
             {},
             "echo quit | CUDA_MPS_PIPE_DIRECTORY=/srv/m nvidia-cuda-mps-control",
         ),
-        (NVML, {}, World(threads="100.0"), {}, "another MPS control daemon runs"),
         (NVML, {"gpus": [UUIDS[0][:-1] + "9"]}, World(), {}, "there is no GPU GPU-"),
         (replace(NVML, gpus=()), {}, World(), {}, "there is no GPU"),
         (NvmlFacts(error=9), {}, World(), {}, "driver not loaded"),
@@ -300,6 +299,11 @@ def test_a_drop_in_that_takes_the_daemon_from_its_clients_is_refused(text: str, 
     fake.files[f"{UNIT_PATH}.d/x.conf"] = f"[Service]\n{text}\n"
     said = state.refuse(state.probe(fake)) or ""
     assert (words in said) if words else not said
+
+
+def test_a_daemon_that_answers_and_has_ended_since_is_nobody_elses() -> None:
+    state = MpsRunning()
+    assert state.refuse(state.probe(node(World(threads="100.0")))) is None
 
 
 def test_a_pipe_folder_that_a_policy_names_may_be_a_drop_ins() -> None:
