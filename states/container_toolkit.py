@@ -55,6 +55,13 @@ _FILES = PackageFiles(
         *("/usr/lib/*-linux-gnu/libnvidia-container.so.*", "/usr/lib64/libnvidia-container.so.*"),
     ),
 )
+_NAMED = "nvidia-container-runtime.runtimes"
+#: sh: a container runtime that is here without what the toolkit calls by default. Kubernetes in one piece brings one of its own, and no containerd on PATH.
+LOW_LEVEL = """for r in containerd dockerd crio; do
+  command -v $r >/dev/null || continue
+  for n in runc crun docker-runc; do command -v $n >/dev/null && exit 0; done
+  echo "$r"; exit 0
+done"""
 #: Programs of it that other files name: handlers of runtimes, and the unit that writes the CDI specification.
 _PROGRAMS = ("nvidia-container-runtime", "nvidia-ctk")
 #: Where such files lie, and the state that writes them.
@@ -94,6 +101,9 @@ class Observed:
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     manager: str = "apt"
     referring: tuple[str, ...] = ()  # files that gpustate wrote and that name its programs
+    without_runc: str = (
+        ""  # a container runtime that is here, while nothing is that the toolkit could call
+    )
 
 
 class ContainerToolkit(State[Observed]):
@@ -162,11 +172,14 @@ class ContainerToolkit(State[Observed]):
         damaged = node.ask(_FILES)
         kept = bool(node.stats(_KEPT))
         referring = node.ask(AskReferring(_PROGRAMS)) if self.absent else ()
+        lacking = "" if self.absent else node.shell(LOW_LEVEL).stdout.strip()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)
         error = ""
         try:
-            toolkit_config.read_keys(text or "")
+            named = toolkit_config.read_keys(text or "").get(_NAMED)
+            if isinstance(named, list) and not set(named) <= {"runc", "crun", "docker-runc"}:
+                lacking = ""  # a site's own, wherever that is
         except ProbeError as problem:
             error = str(problem)
         return Observed(
@@ -179,6 +192,7 @@ class ContainerToolkit(State[Observed]):
             config_error=error,
             damaged=damaged,
             manager=facts.package_manager,
+            without_runc=lacking,
             referring=tuple(path for path in referring if path != CONFIG_PATH),
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
@@ -244,7 +258,7 @@ class ContainerToolkit(State[Observed]):
         }
 
     def plan(self, seen: Observed) -> Plan:
-        return diff(
+        found = diff(
             seen,
             self.desired(seen),
             why={
@@ -259,6 +273,14 @@ class ContainerToolkit(State[Observed]):
                 f"{name} is no longer needed beside the toolkit" for name in seen.old_packages
             ),
         )
+        return replace(found, warnings=tuple(self._warnings(seen)))
+
+    def _warnings(self, seen: Observed) -> Iterator[str]:
+        if seen.without_runc:
+            yield (
+                f"{seen.without_runc} is here, and neither runc nor crun is: nvidia-container-runtime has nothing to call, "
+                "and every container that asks for a GPU fails; install runc"
+            )
 
     def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:

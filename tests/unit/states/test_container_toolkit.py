@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from pydantic import ValidationError
 
 from gpustate import Disruption, ops
 from gpustate.model import asks, file_asks, programs
-from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
+from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkit
 from gpustate.testing import FakeNode, converge
 from gpustate.text.toolkit_config import CONFIG_PATH
 
@@ -35,6 +37,7 @@ class Node(FakeNode):
             packages={name: version for name, version in packages.items() if version},
             candidates={name: [(version, ORIGIN) for version in offered] for name in PACKAGES},
             files={} if config is None else {CONFIG_PATH: config},
+            shell={"docker-runc": (0, "")},
             runs={"note that there is no": lambda node: node.originals.update({CONFIG_PATH: None})},
         )
 
@@ -59,6 +62,43 @@ def test_a_fresh_node_gets_the_newest_version_that_all_four_have() -> None:
     assert node.installed == dict.fromkeys(PACKAGES, "1.17.8-1")
     assert node.held == set(PACKAGES)
     assert len([step for step in node.done if isinstance(step, ops.AptInstall)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "warned"),
+    [
+        ("containerd\n", "", True),
+        ("", "", False),
+        ("containerd\n", '[nvidia-container-runtime]\nruntimes = ["runc", "crun"]\n', True),
+        ("containerd\n", '[nvidia-container-runtime]\nruntimes = ["/opt/runc"]\n', False),
+    ],
+)
+def test_a_node_without_runc_is_warned_of(said: str, more: str, warned: bool) -> None:
+    node = Node(installed="1.17.8-1", config=SHIPPED + more)
+    node.held = set(PACKAGES)
+    node.shells["docker-runc"] = (0, said)
+    state = ContainerToolkit()
+    plan = state.plan(state.probe(node))
+    assert not plan
+    assert any("containerd is here, and neither runc" in one for one in plan.warnings) == warned
+
+
+def test_what_the_toolkit_may_call_is_looked_for(tmp_path: Path) -> None:
+    def said(*programs: str) -> str:
+        for name in programs:
+            (tmp_path / name).symlink_to("/bin/true")
+        done = subprocess.run(
+            ["/bin/sh", "-eu", "-c", LOW_LEVEL],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert said() == ""
+    assert said("crio") == "crio"
+    assert said("crun") == ""
 
 
 def test_without_a_version_an_installed_set_stays_as_it_is() -> None:

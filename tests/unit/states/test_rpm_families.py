@@ -142,7 +142,10 @@ def test_other_repositories_of_the_driver_are_refused_for_the_driver_alone(
 def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: str) -> None:
     offers = {name: [("1.18.0-1", "x"), ("1.17.8-1", "x")] for name in PACKAGES}
     node = FakeNode(
-        facts=facts("rocky", "9.6", manager), candidates=offers, runs={"note": lambda _: None}
+        facts=facts("rocky", "9.6", manager),
+        candidates=offers,
+        runs={"note": lambda _: None},
+        shell={"docker-runc": (0, "")},
     )
     *_, last = converge(ContainerToolkit(version="1.17.8"), node)
     assert not last
