@@ -28,7 +28,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import fabric as asking
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
-from gpustate.text import fabric, fabric_config, imex
+from gpustate.text import fabric, fabric_config, imex, systemd
 from gpustate.text.fabric import COMPLETE, Topology
 
 UNIT = "nvidia-imex.service"
@@ -87,6 +87,7 @@ class Observed:
     status: str = ""  # what the daemon says of itself; empty where it cannot be asked
     kept: bool = False  # its files as they were before gpustate are kept for giving them back
     channels: int = 0  # device nodes that CUDA programs open
+    idle: str = ""  # why the service runs nothing: a drop-in of somebody else
     image: bool = False
     manager: str = "apt"
 
@@ -152,6 +153,7 @@ class ImexRunning(State[Observed]):
         packages = node.packages("nvidia-imex*", "libcuda1", "libnvidia-compute*")
         candidates = node.candidates(*_NAMES)
         unit = node.units(UNIT).get(UNIT)
+        idle = systemd.runs_nothing(node.drop_ins(UNIT), UNIT)
         needed = fabric.IMEX in sight.topology.packages
         if facts.image:
             driver = said.library or None
@@ -180,6 +182,7 @@ class ImexRunning(State[Observed]):
             status=said.status if unit and unit.active else "",
             kept=bool(stats),
             channels=said.channels,
+            idle=idle,
             image=facts.image,
             manager=facts.package_manager,
         )
@@ -241,7 +244,7 @@ class ImexRunning(State[Observed]):
         if self.absent or not seen.needed:
             return None
         if self._host and not seen.image:
-            return self._refuse_version(seen) or self._refuse_domain(seen)
+            return self._refuse_version(seen) or self._refuse_domain(seen) or seen.idle or None
         return self._refuse_version(seen)
 
     def _refuse_version(self, seen: Observed) -> str | None:

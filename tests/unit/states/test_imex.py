@@ -123,6 +123,16 @@ def test_what_cannot_work_is_refused_with_the_next_move(
     assert told in (state.refuse(state.probe(rack(**more))) or "")
 
 
+@pytest.mark.parametrize("managed_by", ["host", "compute-domains"])
+def test_a_drop_in_that_runs_nothing_is_named_where_the_service_is_to_run(managed_by: str) -> None:
+    nodes = NODES if managed_by == "host" else ()
+    state, one = ImexRunning.model_validate({"nodes": nodes, "managed_by": managed_by}), rack()
+    path = f"/etc/systemd/system/{UNIT}.d/x.conf"
+    one.files[path] = "[Service]\nExecStart=\nExecStart=/bin/false\n"
+    refused = state.refuse(state.probe(one)) or ""
+    assert (f"{path} has {UNIT} run /bin/false" in refused) == (managed_by == "host")
+
+
 def test_another_list_costs_a_drain_and_the_same_list_with_comments_nothing() -> None:
     state, one = ImexRunning(nodes=NODES), rack()
     list(converge(state, one))
