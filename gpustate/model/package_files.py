@@ -22,6 +22,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gpustate.model.asks import Answer, Ask, SharedAsk
@@ -35,14 +36,14 @@ checked() {
     [ -f "$m" ] || continue
     p=${m##*/}; p=${p%.md5sums}; pf_lost=
     while read -r s f; do
-      f=/$f; case $f in @FILES@) ;; *) continue ;; esac
+      f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
       case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
-      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; else
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; elif [ -z "$pf_only" ]; then
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
       fi
       [ -z "$h" ] || as_wanted "$f" || echo "$p: $f $h"
-      case $f in *.so.*) ;; *) continue ;; esac
+      case $pf_only$f in /*.so.*) ;; *) continue ;; esac
       l=${f##*/}; l=${l%%.so.*}.so.1; d=${f%/*}
       case $d in */*-linux-gnu/*) d=${d%%-linux-gnu/*}-linux-gnu; [ -e "$d/$l" ] ;; *) [ "$d/$l" -ef "$f" ] || [ ! -e "$f" ] ;; esac ||
         as_wanted "$d/$l" || echo "$p: $d/$l is no link to ${f##*/}"
@@ -51,7 +52,7 @@ checked() {
   command -v rpm >/dev/null && for p in @NAMES@; do
     rpm -q "$p" >/dev/null 2>&1 || continue
     rpm -V --nodeps --noscripts --nomtime --nouser --nogroup "$p" | while read -r h f g; do
-      f=${g:-$f}; case $f in @FILES@) ;; *) continue ;; esac
+      f=${g:-$f}; case $f in @FILES@) ;; @THERE@) [ "$h" = missing ] || continue ;; *) continue ;; esac
       case $h in missing) h='is missing' ;; *) h='is not as the package brought it' ;; esac
       echo "$p: $f $h"
     done
@@ -81,12 +82,14 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
         name: of the ask, in the answer to several.
         packages: shell patterns of package names; those of them without a pattern are asked of rpm, too.
         files: shell patterns of paths that decide; a library has the soname ``.so.1``.
+        there: shell patterns of paths of which only that they are there is looked at.
         others: asks that leave with this one.
     """
 
     name: str
     packages: tuple[str, ...]
     files: tuple[str, ...]
+    there: tuple[str, ...] = ()
     others: tuple[PackageFiles, ...] = ()
 
     def script(self) -> str:
@@ -94,7 +97,9 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
         every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in asks)
         return _filled(
             f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
-            FOUND=" ".join(dict.fromkeys(path for one in asks for path in one.files)),
+            FOUND=" ".join(
+                dict.fromkeys(path for one in asks for path in (*one.files, *one.there))
+            ),
             KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
         )
 
@@ -106,7 +111,14 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
             _CHECK,
             INFO=" ".join(info),
             FILES="|".join(self.files),
+            THERE="|".join(self.there) or "''",
             NAMES=shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
+        )
+
+    def watches(self, package: str, path: str) -> bool:
+        """A file of a package is one of these; the node need not have it."""
+        return any(fnmatchcase(package, name) for name in self.packages) and any(
+            fnmatchcase(path, pattern) for pattern in (*self.files, *self.there)
         )
 
     def joined(self, others: Sequence[Ask[Any]]) -> PackageFiles:

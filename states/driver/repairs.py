@@ -9,37 +9,8 @@ import shlex
 
 from gpustate import ops
 from gpustate.model import device_nodes
-from gpustate.model.package_files import PackageFiles, absent_of, packages_of, unit_paths
-
-_LIBRARIES = tuple(
-    f"/usr/{folder}/{name}.so.*"
-    for folder in ("lib/*-linux-gnu", "lib/*-linux-gnu/nvidia/current", "lib64")
-    for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
-)
-#: Names of NVIDIA's repositories for RHEL and for SUSE.
-_RPMS = (
-    *("nvidia-driver-cuda", "nvidia-driver-cuda-libs", "libnvidia-ml"),
-    *(f"nvidia-compute{part}-G{g}" for part in ("", "-utils") for g in ("06", "07")),
-)
-#: Packages with the source of modules that are built on the node.
-_SOURCES = ("nvidia-*dkms*", "nvidia-kernel-source-[0-9]*")
-#: The files of the driver without which no program reaches a GPU, and those without which no module is built.
-FILES = PackageFiles(
-    "driver-files",
-    (
-        *("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "libnvidia-compute"),
-        *("libnvidia-compute-[0-9]*", "nvidia-smi", "nvidia-modprobe", "nvidia-persistenced"),
-        *("nvidia-utils-[0-9]*", "nvidia-compute-utils-[0-9]*"),
-        *_SOURCES,
-        *_RPMS,
-    ),
-    (
-        "/usr/src/nvidia*/*",
-        *_LIBRARIES,
-        *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
-        *unit_paths("nvidia-persistenced"),
-    ),
-)
+from gpustate.model.driver_files import FILES
+from gpustate.model.package_files import absent_of, packages_of
 
 
 def explain(library: str | None, damaged: tuple[str, ...]) -> bool:

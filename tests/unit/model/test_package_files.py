@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.model import driver_files
 from gpustate.model.asks import Answer
 from gpustate.model.package_files import PackageFiles, links_of, packages_of, sources_of
 
@@ -158,3 +159,36 @@ def test_of_sources_one_that_is_missing_is_told_and_what_somebody_changed_is_the
     for name in names[:2]:
         (root.top / "usr/src/x-580.1" / name).unlink()
     assert root.look(other, mine) == ("x-source: /usr/src/x-580.1/dkms.conf is missing",)
+
+
+def test_of_some_files_only_that_they_are_there_is_looked_at(root: Root) -> None:
+    mine = PackageFiles(
+        "t-files", ("libx1",), ("/usr/bin/z",), there=("/usr/lib/*-linux-gnu/other.so.*",)
+    )
+    (root.top / f"{FOLDER}/other.so.2").write_text("of another kind")
+    assert root.look(mine) == ()
+    (root.top / f"{FOLDER}/other.so.2").unlink()
+    assert root.look(mine) == (f"libx1:amd64: /{FOLDER}/other.so.2 is missing",)
+    assert mine.watches("libx1", f"/{FOLDER}/other.so.3")
+    assert not mine.watches("libx1", f"/{FOLDER}/libx.so.1")
+    assert not mine.watches("y", f"/{FOLDER}/other.so.3")
+
+
+@pytest.mark.parametrize(
+    ("package", "path", "watched"),
+    [
+        ("firmware-nvidia-gsp", "/lib/firmware/nvidia/580.65.06/gsp_ga10x.bin", True),
+        ("nvidia-firmware-580-580.65.06", "/usr/lib/firmware/nvidia/580.65.06/gsp_tu10x.bin", True),
+        ("nvidia-kmod-common", "/usr/lib/firmware/nvidia/580.65.06/gsp_tu10x.bin", True),
+        ("firmware-misc-nonfree", "/lib/firmware/nvidia/ga102/gsp/booter_load.bin", False),
+        ("libnvidia-nvvm4", "/usr/lib/x86_64-linux-gnu/libnvidia-nvvm.so.580.65.06", True),
+        ("libegl-nvidia0", "/usr/lib/x86_64-linux-gnu/libEGL_nvidia.so.580.65.06", True),
+        ("libnvidia-container1", "/usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.17.8", False),
+        ("nvidia-cuda-mps", "/usr/bin/nvidia-cuda-mps-server", True),
+        ("nvidia-imex", "/usr/bin/nvidia-imex", False),
+    ],
+)
+def test_the_drivers_files_are_told_from_those_of_others(
+    package: str, path: str, *, watched: bool
+) -> None:
+    assert driver_files.FILES.watches(package, path) == watched
