@@ -12,11 +12,13 @@ Sources:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from gpustate.explain import damaged, services
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
+from gpustate.model import file_owners
 from gpustate.text.numbers import whole
 
 _DROP_INS = "/etc/containerd/conf.d/"
@@ -160,6 +162,30 @@ def _missing_files(view: View) -> str:
     return found
 
 
+def _lost(view: View) -> tuple[str, dict[str, str]]:
+    """The specification that names what does not exist, and which of that packages bring: path to package."""
+    spec = next((one for one in view.seen.cdi if one.missing), None)
+    if spec is None or not _stale(view):
+        return "", {}
+    owners = file_owners.parse(view.clues.all("owned"))
+    return spec.path, {path: owners[path] for path in spec.missing if path in owners}
+
+
+def _package_files(state: str) -> Callable[[View], str]:
+    """Files of packages that one state puts back; with an empty name, of those that none does."""
+
+    def look(view: View) -> str:
+        spec, lost = _lost(view)
+        told = [
+            f"{path} ({package})"
+            for path, package in lost.items()
+            if file_owners.state_of(package, path) == state
+        ]
+        return f"{spec} names files of packages that are missing: {some(told)}" if told else ""
+
+    return look
+
+
 def _lacking(view: View) -> str:
     return view.broken if "no device for" in view.broken else ""
 
@@ -226,6 +252,12 @@ CAUSES = (
     Cause("every-gpu-in-quarantine", "cdi", lambda v: v.broken if "every GPU is in quarantine" in v.broken else "",
           remedies.ALL_HELD),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
+    Cause("driver-files-missing", "cdi", _package_files("driver"),
+          "put them back: gpustate apply with the state driver", state="driver"),
+    Cause("toolkit-files-missing", "cdi", _package_files("container-toolkit"),
+          "put them back: gpustate apply with the state container-toolkit", state="container-toolkit"),
+    Cause("package-files-missing", "cdi", _package_files(""),
+          "install the package again: apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE"),
     Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.DROP_IN),
     Cause("persistenced-stopped", "cdi", _persistenced,
           "systemctl unmask nvidia-persistenced where it is masked, then gpustate apply with the state persistenced",

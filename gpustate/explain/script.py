@@ -17,7 +17,7 @@ Sources:
 
 from __future__ import annotations
 
-from gpustate.model import library_beside, listeners
+from gpustate.model import file_owners, library_beside, listeners
 from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
@@ -258,6 +258,11 @@ for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
   tr -d '",' <"$f" | awk -v f="$f" '{ sub(/^[ \t-]*/, "") }
     /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
 done
+m=$(for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -f "$f" ] && grep -q 'nvidia\.com/gpu' "$f" || continue
+  sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' "$f"
+done | sort -u | while read -r p; do [ -e "$p" ] || echo "$p"; done)
+[ -z "$m" ] || owners $m | sed 's/^/owned=/'
 f=/etc/nvidia-container-runtime/config.toml
 if [ -f "$f" ]; then
   [ "$(wc -c <"$f")" -gt 65536 ] || { echo toolkit_config=; sed 's/^/toolkit_config=/' "$f"; echo; }
@@ -322,6 +327,7 @@ echo complete=1
 
 SCRIPT = (
     GPU_SCOPES
+    + file_owners.SCRIPT
     + _START
     + _KERNEL.replace("@LOG@", dkms.INTERESTING_ERE).replace(
         "@MODPROBE@", modprobe.lines(_MODPROBE)

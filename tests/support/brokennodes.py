@@ -546,6 +546,19 @@ WHOLE = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- 
 SOCKET = f"{WHOLE}containerEdits:\n  mounts:\n  - hostPath: /run/nvidia-persistenced/socket\n    containerPath: /run/nvidia-persistenced/socket\n"
 
 
+def names(
+    path: str, package: str = "", place: str = "var/run/cdi/nvidia.yaml", note: str = ""
+) -> Change:
+    """A specification names what does not exist, and a package brings it."""
+    text = f"{note}{WHOLE}containerEdits:\n  hooks:\n  - path: /usr/bin/nvidia-cdi-hook\n  mounts:\n  - hostPath: {path}\n    containerPath: /x\n"
+    there = "usr/bin/nvidia-cdi-hook"
+    return both(
+        specification(text.replace("/usr/bin/nvidia-cdi-hook", f"@TREE@/{there}"), place),
+        file(there),
+        lambda w: w.owners.update({path: package} if package else {}),
+    )
+
+
 def kept(path: str, text: str | None = "version = 3\n") -> Change:
     """gpustate has written a file, which was so before, or was not there."""
 
@@ -665,6 +678,12 @@ CONTAINERS = (
     Scenario("every-gpu-in-quarantine", (35,), both(held(*UUIDS), lambda w: w.cdi.clear()), ("every GPU is in quarantine", "GPU-aaaaaaaa"),
              both(held(UUIDS[1]), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=1\n"))),
     Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
+    Scenario("driver-files-missing", (35,), names("/usr/bin/nvidia-cuda-mps-server", "nvidia-cuda-mps"),
+             ("names files of packages that are missing: /usr/bin/nvidia-cuda-mps-server (nvidia-cuda-mps)",)),
+    Scenario("toolkit-files-missing", (35,), names("/usr/bin/nvidia-ctk-hook", "nvidia-container-toolkit-base:amd64"),
+             ("/usr/bin/nvidia-ctk-hook (nvidia-container-toolkit-base)",)),
+    Scenario("package-files-missing", (35,), names("/usr/bin/nvidia-imex-no", "nvidia-imex"),
+             ("/usr/bin/nvidia-imex-no (nvidia-imex)",)),
     Scenario("persistenced-drop-in", (35,), both(specification(SOCKET), drop_in("nvidia-persistenced"),
              lambda w: w.unit("nvidia-persistenced", "failed/failed/enabled")), ("nvidia-persistenced.service.d/x.conf has ExecStart=/bin/false",),
              both(specification(WHOLE), drop_in("nvidia-persistenced"), lambda w: w.unit("nvidia-persistenced", "failed/failed/enabled"))),

@@ -145,6 +145,7 @@ class World:
         )
     )
     owned_files: tuple[str, ...] = ()  # base names that belong to a package
+    owners: dict[str, str] = field(default_factory=dict)  # path to the package that brings it
     modules: set[str] = field(default_factory=lambda: {"nvidia", "nvidia_uvm"})
     units: dict[str, str] = field(
         default_factory=lambda: {
@@ -168,7 +169,7 @@ class World:
     wanted: chain.Wanted | None = None  # what the kept proof was asked for
     specs: dict[str, str] = field(
         default_factory=dict
-    )  # whole CDI specifications; @DEV@ is the first GPU's node
+    )  # whole CDI specifications; @DEV@ is the first GPU's node, @TREE@ the root
     registered: dict[str, list[str]] | None = field(
         default_factory=lambda: {"nvidia.com/gpu": list(UUIDS)}
     )
@@ -457,10 +458,12 @@ class Tree(Node):
         )
         self.put("answers/packages", rows)
         self.put("answers/installed", more)
+        rows = "".join(f"{package}: {path}\n" for path, package in world.owners.items())
+        self.put("answers/owners", rows)
         self.put("answers/owned", "".join(f"{name}\n" for name in world.owned_files))
         self.program(
             "dpkg-query",
-            'case "$*" in -S*) grep -qsx -- "${2#??}" @TREE@/answers/owned ;; *installed=*) cat @TREE@/answers/installed ;; *) cat @TREE@/answers/packages ;; esac\n',
+            'case "$*" in -S*) cat @TREE@/answers/owners; grep -qsx -- "${2#??}" @TREE@/answers/owned ;; *installed=*) cat @TREE@/answers/installed ;; *) cat @TREE@/answers/packages ;; esac\n',
         )
         lines = ""
         for path, (major, minor) in world.devices.items():
@@ -546,7 +549,10 @@ class Tree(Node):
             spec = f"---\ncdiVersion: 0.5.0\ncontainerEdits:\n  deviceNodes:\n  - path: /dev/nvidiactl\ndevices:\n{devices}kind: nvidia.com/gpu\n"
             self.put(path, _ROOTED.sub(f"{self.top}/", spec))
         for path, text in world.specs.items():
-            self.put(path, text.replace("@DEV@", f"{self.top}/dev/nvidia0"))
+            self.put(
+                path,
+                text.replace("@DEV@", f"{self.top}/dev/nvidia0").replace("@TREE@", str(self.top)),
+            )
 
     def _cluster(self) -> None:
         world = self.world
