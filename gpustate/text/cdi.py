@@ -74,6 +74,7 @@ class World:
     mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     missing: frozenset[str] = frozenset()  # paths named in specifications that do not exist
+    there: tuple[str, ...] = ()  # files of the loaded driver that nvidia-ctk lists
 
 
 def parse(text: str, *, place: str = "the CDI specification") -> Spec:
@@ -148,6 +149,12 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
         yield f"it names files of driver {version}, and {world.driver_version} is loaded"
     if not any(_LIBRARY.search(path) for path in spec.host_paths):
         yield "it names no driver library"
+    # Where a distribution links them, nvidia-ctk may list either end.
+    named = {path.rpartition("/")[2] for path in spec.host_paths}
+    lacking = [path for path in world.there if path.rpartition("/")[2] not in named]
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        yield f"{lacking[0]}{more} of the driver is not in it"
 
 
 def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:

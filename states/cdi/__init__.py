@@ -23,11 +23,12 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.model import file_owners
 from gpustate.model.file_asks import refuse_odd
 from gpustate.model.quarantine import AskQuarantine
 from gpustate.states.cdi import leave_out, observed
@@ -119,6 +120,7 @@ class CdiSpecification(State[Observed]):
                 for gpu in world.gpus
                 if gpu.uuid and f"/dev/nvidia{gpu.minor}" not in world.nodes
             ),
+            lost=observed.lost(specs.get(SPEC_PATH, ""), keys),
             image=not facts.systemd,
         )
 
@@ -164,6 +166,8 @@ class CdiSpecification(State[Observed]):
                 f"{', '.join(seen.foreign)} defines GPUs of the same names and was not written by nvidia-ctk "
                 "alone: remove it, or rename its devices"
             )
+        if seen.lost:
+            return _first_put_back(seen.lost)
         if seen.held and not seen.python:
             return (
                 f"{', '.join(seen.held)} is in quarantine, and what leaves it out of the specification runs in "
@@ -235,6 +239,19 @@ class CdiSpecification(State[Observed]):
                 if unit not in seen.refresh:
                     # Starting the service would write the specification a second time.
                     yield ops.EnableUnit(unit, now=unit.endswith(".path") and not seen.image)
+
+
+def _first_put_back(lost: Mapping[str, str]) -> str:
+    path, package = next(iter(lost.items()))
+    state = file_owners.state_of(package, path)
+    by_hand = (
+        f"install {package} again (apt-get install --reinstall {package}, dnf reinstall {package})"
+    )
+    return (
+        f"{path}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''} of the package {package} is missing, and a "
+        "specification written now would leave it out: "
+        f"{f'apply the state {state} with this one, which puts it back, or ' if state else ''}{by_hand}"
+    )
 
 
 # A file in the folder itself would be read by runtimes before it is complete, and twice.

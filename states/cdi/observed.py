@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass, field
 
 from gpustate import ProbeError
+from gpustate.model import file_owners
 from gpustate.model.file_asks import ODD
-from gpustate.text import cdi
+from gpustate.text import cdi, driverset
+from gpustate.text.drivernames import TOOLKIT_NAMES
 from gpustate.text.numbers import hexadecimal, whole
 from gpustate.text.quarantine import Quarantine
 
@@ -17,9 +19,17 @@ TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
 OUR_UNIT = "gpustate-cdi-refresh.service"
 OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
 
+# What nvidia-ctk lists of a driver since its first specification; later releases list more.
+_LISTED = (
+    "/usr/bin/nvidia-smi /usr/bin/nvidia-debugdump /usr/bin/nvidia-persistenced "
+    "/usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server "
+    "/usr/lib/*-linux-gnu/lib[cn]*.so.$v /usr/lib/*-linux-gnu/nvidia/current/lib[cn]*.so.$v "
+    "/usr/lib64/lib[cn]*.so.$v /lib/firmware/nvidia/$v/gsp*.bin"
+)
+
 # The specification, what it names and does not exist, and what is there instead. One stat and one
-# grep, whatever the number of GPUs; the rest are builtins.
-SCRIPT = rf"""{ODD}
+# grep, whatever the number of GPUs; the rest are builtins. Only of missing files the package is asked for.
+SCRIPT = rf"""{ODD}{file_owners.SCRIPT}
 for u in {" ".join(TOOLKIT_UNITS)} {OUR_UNIT}; do
   for d in /etc/systemd/system /usr/lib/systemd/system /lib/systemd/system; do
     [ ! -e "$d/$u" ] || {{ echo "unit=$u"; break; }}
@@ -52,7 +62,14 @@ set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cd
   [ -f "$f" ] && set -- "$@" "$f"; done
 [ $# = 0 ] && exit 0
 l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
-grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "missing=$p"; done
+m=$(grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "$p"; done)
+[ -z "$m" ] || {{ printf '%s\n' "$m" | sed 's/^/missing=/'; owners $m | sed 's/^/owned=/'; }}
+v=; x=; [ -r "$PROC/driver/nvidia/version" ] && read -r x <"$PROC/driver/nvidia/version"
+for w in $x; do case $w in [0-9]*.[0-9]*) v=$w; break ;; esac; done
+[ -z "$v" ] || for p in {_LISTED}; do
+  [ -f "$p" ] || continue
+  case $p in /usr/bin/*) [ -x "$p" ] ;; *) [ ! -L "$p" ] ;; esac && echo "there=$p"
+done
 for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
 """
 
@@ -80,6 +97,8 @@ class Observed:
     ctk: bool = False
     #: Device nodes missing of GPUs that were open since the driver was loaded.
     nodeless: tuple[str, ...] = ()
+    #: Files of packages that ours names and that are missing: path to package.
+    lost: dict[str, str] = field(default_factory=dict[str, str])
     image: bool = False  # a root to be baked: only the next boot counts
 
 
@@ -129,7 +148,25 @@ def world(version: str, keys: dict[str, list[str]], held: Quarantine) -> cdi.Wor
         mig_caps={gpu: frozenset(minors) for gpu, minors in caps.items()},
         nodes={path: (a, b) for path, a, b in nodes if a is not None and b is not None},
         missing=frozenset(keys.get("missing", [])),
+        there=tuple(keys.get("there", [])),
     )
+
+
+def lost(spec: str, keys: dict[str, list[str]]) -> dict[str, str]:
+    """Files of the driver's and the toolkit's packages that a specification names and that are missing, and whose."""
+    owners = file_owners.parse(keys.get("owned", []))
+    found = {path: owners[path] for path in keys.get("missing", []) if path in owners}
+    if not found:
+        return {}
+    try:
+        named = cdi.parse(spec).host_paths
+    except ProbeError:
+        return {}
+    return {
+        path: package
+        for path, package in found.items()
+        if path in named and (package in TOOLKIT_NAMES or driverset.may_be_member(package))
+    }
 
 
 def judged(

@@ -49,6 +49,7 @@ class Node(FakeNode):
         systemd: bool = True,
         ctk: bool = True,
         odd: str = "",
+        rows: tuple[str, ...] = (),
         env: str | None = None,
     ) -> None:
         files = {} if env is None else {ENV_PATH: env}
@@ -62,7 +63,7 @@ class Node(FakeNode):
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)})
             },
         )
-        self.version, self.ctk, self.odd = version, ctk, odd
+        self.version, self.ctk, self.odd, self.rows = version, ctk, odd, rows
         self.toolkit_units = dict(toolkit_units or {})
 
     def _unit(self, name: str) -> systemd.Unit:
@@ -73,7 +74,7 @@ class Node(FakeNode):
         units = dict(self.toolkit_units)
         if OUR_UNIT_PATH in self.files:
             units[OUR_UNIT] = "disabled"
-        rows = [f"unit={unit}" for unit in units]
+        rows = [f"unit={unit}" for unit in units] + list(self.rows)
         rows += ["ctk=1"] if self.ctk else []
         rows += [f"odd={self.odd}"] if self.odd else []
         rows += ["gpu=0 GPU-a", "node=/dev/nvidia0 c3 0"] if self.version else []
@@ -190,6 +191,48 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
 def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
     state = CdiSpecification()
     assert said in (state.refuse(state.probe(node)) or "")
+
+
+@pytest.mark.parametrize(
+    ("owner", "said"),
+    [
+        ("libcuda1:amd64: /usr/lib/{0}", "apply the state driver with this one"),
+        ("libcuda1:i386, libcuda1:amd64: /lib/{0}", "of the package libcuda1 is missing"),
+        ("libnvidia-container1: /usr/lib/{0}", "apply the state container-toolkit with this one"),
+        ("nvidia-imex: /usr/lib/{0}", "written now would leave it out: install nvidia-imex again"),
+        ("bash: /usr/lib/{0}", ""),
+        ("diversion by a from: /usr/lib/{0}", ""),
+    ],
+)
+def test_while_files_of_packages_are_missing_no_specification_is_written_without_them(
+    owner: str, said: str
+) -> None:
+    name = f"x86_64-linux-gnu/libcuda.so.{VERSION}"
+    text = spec().replace("/usr/lib/libcuda", "/usr/lib/x86_64-linux-gnu/libcuda")
+    rows = (f"missing=/usr/lib/{name}", f"owned={owner.format(name)}")
+    state, node = CdiSpecification(), new_toolkit(specs={SPEC_PATH: text}, rows=rows)
+    assert said in (state.refuse(state.probe(node)) or "")
+    assert bool(said) == bool(state.refuse(state.probe(node)))
+    assert state.plan(state.probe(node)).fields >= {"stale"}
+    gone = CdiSpecification(ensure="absent")
+    assert gone.refuse(gone.probe(node)) is None
+    other = new_toolkit(specs={SPEC_PATH: spec(), "/etc/cdi/other.yaml": text}, rows=rows)
+    assert not state.probe(other).lost, "another specification names it"
+    torn = new_toolkit(specs={SPEC_PATH: "{"}, rows=rows)
+    assert state.refuse(state.probe(torn)) is None
+
+
+def test_a_specification_without_a_file_that_came_back_is_written_again() -> None:
+    rows = (
+        f"there=/usr/lib64/libcuda.so.{VERSION}",
+        "there=/usr/bin/nvidia-smi",
+        "there=/x/gsp.bin",
+    )
+    node = new_toolkit(specs={SPEC_PATH: spec()}, rows=rows)
+    seen = CdiSpecification().probe(node)
+    assert seen.stale == ("/usr/bin/nvidia-smi and 1 more of the driver is not in it",)
+    node.rows = rows[:1]
+    assert CdiSpecification().probe(node).stale == ()
 
 
 @pytest.mark.parametrize(
