@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gpustate.errors import ProbeError
 from gpustate.explain import damaged, services
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
 from gpustate.model import file_owners
+from gpustate.text import cdi
 from gpustate.text.numbers import whole
 
 _DROP_INS = "/etc/containerd/conf.d/"
+_OURS = "/var/run/cdi/nvidia.yaml"
 _RUNTIMES = ("docker", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 
 
@@ -186,6 +189,18 @@ def _package_files(state: str) -> Callable[[View], str]:
     return look
 
 
+def _foreign(view: View) -> str:
+    """Nobody but its writer changes such a file: the state cdi refuses a node that has one."""
+    path, _ = _lost(view)
+    if not path or path == _OURS:
+        return ""
+    try:
+        generated = cdi.parse(damaged.cdi_texts(view).get(path, "")).generated
+    except ProbeError:
+        return ""
+    return "" if generated else f"{_stale(view)}; nvidia-ctk alone did not write it"
+
+
 def _lacking(view: View) -> str:
     return view.broken if "no device for" in view.broken else ""
 
@@ -252,6 +267,7 @@ CAUSES = (
     Cause("every-gpu-in-quarantine", "cdi", lambda v: v.broken if "every GPU is in quarantine" in v.broken else "",
           remedies.ALL_HELD),
     Cause("cdi-missing", "cdi", _no_spec, remedies.CDI, state="cdi"),
+    Cause("cdi-foreign", "cdi", _foreign, "remove that file, or mend what it names and rename its devices"),
     Cause("driver-files-missing", "cdi", _package_files("driver"),
           "put them back: gpustate apply with the state driver", state="driver"),
     Cause("toolkit-files-missing", "cdi", _package_files("container-toolkit"),

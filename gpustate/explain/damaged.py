@@ -60,12 +60,19 @@ def _toolkit(view: View) -> str:
     return ""
 
 
+def cdi_texts(view: View) -> dict[str, str]:
+    """CDI specifications by path; those that are too long are left out."""
+    lines = view.clues.fields("cdi_text", 2)
+    return {
+        path: "".join(f"{line}\n" for of, line in lines if of == number)
+        for number, path in view.clues.fields("cdi_file", 2)
+    }
+
+
 def broken_specifications(view: View) -> dict[str, str]:
     """Path to what is wrong with it, of CDI specifications that nobody can read."""
     found: dict[str, str] = {}
-    lines = view.clues.fields("cdi_text", 2)
-    for number, path in view.clues.fields("cdi_file", 2):
-        text = "".join(f"{line}\n" for of, line in lines if of == number)
+    for path, text in cdi_texts(view).items():
         try:
             cdi.parse(text, place=path)
         except ProbeError as error:
