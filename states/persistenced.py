@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ UNIT_PATH = f"/lib/systemd/system/{UNIT}"
 _RPM_UNIT_PATH = f"/usr{UNIT_PATH}"
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 WANTS_PATH = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
+PROGRAM_PATH = "/usr/bin/nvidia-persistenced"
 _OFF = "--no-persistence-mode"
 _COMMAND = re.compile(r"^ExecStart\s*=\s*(\S.*)$", re.MULTILINE)
 _QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
@@ -50,6 +51,7 @@ class Observed:
     systemd: bool  # it runs, or will in what boots the image
     undone: str = ""  # a drop-in of somebody else that is read after ours and has it start with no persistence mode
     idle: str = ""  # why the service runs nothing: a drop-in of somebody else
+    lacks_program: bool = False  # which the unit of the package runs
 
 
 class PersistenceMode(State[Observed]):
@@ -76,6 +78,7 @@ class PersistenceMode(State[Observed]):
         unit_text, rpm_unit_text = node.read_text(UNIT_PATH), node.read_text(_RPM_UNIT_PATH)
         drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
+        program = node.stats(PROGRAM_PATH)
         gpus = () if facts.image else node.ask(GpuFacts()).gpus
         unit = units.get(UNIT)
         own = posixpath.basename(DROP_IN_PATH)
@@ -97,6 +100,7 @@ class PersistenceMode(State[Observed]):
             systemd=facts.systemd or facts.image,
             undone=path if _OFF in command.split() else "",
             idle=systemd.runs_nothing(foreign, UNIT),
+            lacks_program=not program and _program(text, foreign) == PROGRAM_PATH,
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -130,6 +134,11 @@ class PersistenceMode(State[Observed]):
             )
         if seen.idle and not self.absent:
             return seen.idle
+        if seen.lacks_program and not self.absent:
+            return (
+                f"{PROGRAM_PATH} is missing, which {UNIT} runs; apply the state driver, which puts back what its "
+                "packages have lost, or install the package again"
+            )
         if seen.undone and not self.absent:
             return (
                 f"{seen.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
@@ -184,6 +193,12 @@ off() {{ {_QUERY} | grep -q 'Disabled$'; }}
 persistent() {{ systemctl is-active --quiet {UNIT} && ! off; }}
 wait_for 60 persistent || fail "{UNIT} runs, or not, and a GPU is not in persistence mode: $({_QUERY} | tr '\n' ';')"
 effect started"""
+
+
+def _program(unit_text: str | None, drop_ins: Mapping[str, str]) -> str:
+    """What the unit runs; empty when nothing says so."""
+    commands = _COMMAND.findall("\n".join((unit_text or "", *drop_ins.values())))
+    return commands[-1].split()[0].lstrip("-@:+!") if commands else ""
 
 
 def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:

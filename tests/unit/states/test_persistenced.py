@@ -8,6 +8,7 @@ from gpustate import NodeFacts, PciGpu
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
     DROP_IN_PATH,
+    PROGRAM_PATH,
     UNIT,
     UNIT_PATH,
     WANTS_PATH,
@@ -48,7 +49,7 @@ def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
 
     return FakeNode(
         facts=NodeFacts(systemd=True, pci=gpus),
-        files={UNIT_PATH: unit} if unit else {},
+        files={UNIT_PATH: unit, PROGRAM_PATH: ""} if unit else {},
         units={UNIT: "inactive"} if unit else {},
         answers={"GpuFacts": modes},
         runs={
@@ -82,7 +83,7 @@ def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
     list(converge(PersistenceMode(), fake))
     *_, last = converge(PersistenceMode(ensure="absent"), fake)
     assert not last
-    assert fake.files == {UNIT_PATH: unit}
+    assert fake.files == {UNIT_PATH: unit, PROGRAM_PATH: ""}
     assert fake.unit_states[UNIT] == "inactive"
 
 
@@ -156,3 +157,14 @@ def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
         assert said in (state.refuse(state.probe(fake)) or "")
     harmless, _ = sited("zz-site.conf", "--verbose")
     assert state.refuse(state.probe(harmless)) is None
+
+
+def test_a_unit_whose_program_is_missing_is_refused_and_the_driver_named() -> None:
+    fake = node(NVIDIA)
+    del fake.files[PROGRAM_PATH]
+    state = PersistenceMode()
+    assert "apply the state driver" in str(state.refuse(state.probe(fake)))
+    gone = PersistenceMode(ensure="absent")
+    assert gone.refuse(gone.probe(fake)) is None
+    fake.files[UNIT_PATH] = NVIDIA.replace("/usr/bin/", "/opt/bin/")
+    assert state.refuse(state.probe(fake)) is None, "it runs another"

@@ -16,7 +16,7 @@ from gpustate.states.gds import GpuDirectStorage
 from gpustate.states.mps import MpsRunning
 from gpustate.states.ofed import OfedRuns
 from gpustate.states.peermem import GpuDirectRdma
-from gpustate.states.persistenced import UNIT, PersistenceMode
+from gpustate.states.persistenced import PROGRAM_PATH, UNIT, PersistenceMode
 from gpustate.testing import FakeNode
 
 KERNEL = "5.14.0-503.el9.x86_64"
@@ -135,7 +135,9 @@ def test_a_unit_below_usr_lib_alone_is_seen_as_on_sles_15() -> None:
     text = "[Service]\nExecStart=/usr/bin/nvidia-persistenced\n\n[Install]\nWantedBy=multi-user.target\n"
     path = f"/usr/lib/systemd/system/{UNIT}"
     nothing = {"GpuFacts": NvmlFacts(error=9)}
-    fake = node("zypper", files={path: text}, units={UNIT: "inactive"}, answers=nothing)
+    fake = node(
+        "zypper", files={path: text, PROGRAM_PATH: ""}, units={UNIT: "inactive"}, answers=nothing
+    )
     seen = PersistenceMode().probe(fake)
     assert seen.unit_text == text
     assert PersistenceMode().refuse(seen) is None
