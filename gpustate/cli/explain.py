@@ -56,13 +56,16 @@ def verdict(found: Diagnosis) -> tuple[str, str]:
     return "no broken link found; CUDA is not proven", "yellow"
 
 
-def _page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
+def diagnosis_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     """The chain up to its break, and what is known of it."""
     checks_page(page, row["checks"])
+    if found.broken is not None:
+        _cause_page(page, found, row)
     for warning in found.warnings:
         page.add("  ", ("!", "yellow"), f" {warning}")
-    if found.broken is None:
-        return
+
+
+def _cause_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
     if row["repaired_by"]:
         page.add(indent, f"repaired by apply: the state {row['repaired_by']}")
@@ -128,7 +131,7 @@ def explain(node: str, output: str, **options: Any) -> None:
         page.add((one.name, "bold"), "  ", verdict(found))
         if unfinished:
             page.add("  ", (unfinished, "yellow"))
-        _page(page, found, row)
+        diagnosis_page(page, found, row)
         if view.cut_short:
             page.add(
                 "  ",

@@ -10,8 +10,12 @@ import pytest
 from brokennodes import WHOLE, at_boot, drop_in, file
 from nodetrees import Tree, World
 
-from gpustate.cli.explain import verdict
+from gpustate.cli.explain import diagnosis_page, verdict
 from gpustate.explain import walk
+from gpustate.explain.causes import Cause
+from gpustate.model import chain
+from gpustate.model.encode import plain
+from gpustate.plan.render import Page
 
 Change = Callable[[World], object]
 PARAMS = "proc/driver/nvidia/params"
@@ -216,3 +220,14 @@ def test_modules_that_no_boot_loads_are_told_while_they_are_loaded(
     assert found.broken is None
     assert [one.partition(" loading ")[2].partition(",")[0] for one in found.warnings] == modules
     assert all(one.startswith("/etc/modprobe.d/zz-acme.conf:") for one in found.warnings)
+
+
+def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
+    check = chain.Check("cdi", chain.FAILED, "a file is missing", "put it back")
+    cause = Cause("x", "cdi", lambda _: "", "put it back", state="driver")
+    found = walk.Diagnosis((check,), ("health",), cause, ("nvidia-persistenced failed",))
+    row = {"checks": plain(found.checks), "repaired_by": "driver", "seen_before": []}
+    page = Page()
+    diagnosis_page(page, found, row)
+    told = [line.split()[0] for line in page.plain().splitlines()]
+    assert told == ["x", "next:", "repaired", "-", "!"]
