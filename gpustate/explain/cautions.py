@@ -24,7 +24,7 @@ def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
         *(*_devices(view), *_specifications(view), *_left_out(view), *kept_away.warnings(view)),
-        *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view)),
+        *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view), *_kernels(view)),
     )
 
 
@@ -113,3 +113,12 @@ def _results(view: View) -> Iterator[str]:
     found = damaged.no_results(view)
     if found and not view.clues.has("results_wanted"):  # with a validator of ours it is a cause
         yield f"{found}, and the GPU Operator's pods wait for them: move it away"
+
+
+def _kernels(view: View) -> Iterator[str]:
+    """Where the running kernel has a module, every other that can boot should."""
+    for kernel in view.clues.all("bare_kernel") if view.seen.on_disk else ():
+        yield (
+            f"kernel {kernel} can boot and has no nvidia module: gpustate apply with the state driver builds one where "
+            "headers are to be had; otherwise remove that kernel"
+        )

@@ -76,6 +76,10 @@ for d in /lib/modules/*; do
     [ -e "$f" ] && { printf 'module_for=%s\n' "${d##*/}"; break; }
   done
 done
+for f in /boot/vmlinuz-*; do
+  d=${f##*/vmlinuz-}; [ -d "/lib/modules/$d" ] && [ "$d" != "$k" ] || continue
+  grep -qsE '/nvidia(-(current|tesla|legacy)[^/:]*)?\.ko' "/lib/modules/$d/modules.dep" || printf 'bare_kernel=%s\n' "$d"
+done
 [ -d "/lib/modules/$k/build" ] && echo headers=1
 for c in gcc cc gcc-9 gcc-10 gcc-11 gcc-12 gcc-13 gcc-14 gcc-15; do have $c && printf 'compiler=%s\n' $c; done
 have dkms && try dkms status | head -n 60 | sed 's/^/dkms=/'

@@ -222,6 +222,29 @@ def test_modules_that_no_boot_loads_are_told_while_they_are_loaded(
     assert all(one.startswith("/etc/modprobe.d/zz-acme.conf:") for one in found.warnings)
 
 
+@pytest.mark.parametrize(
+    ("dependencies", "words"),
+    [
+        (None, "kernel 6.1.0-99 can boot and has no nvidia module"),
+        ("kernel/x.ko:\nextra/nvidia-fs.ko:\n", "kernel 6.1.0-99 can boot"),
+        ("updates/dkms/nvidia.ko.xz:\n", ""),
+        ("updates/dkms/nvidia-current.ko:\n", ""),
+    ],
+)
+def test_a_kernel_that_would_boot_without_the_module_is_told(
+    dependencies: str | None, words: str, tmp_path: Path
+) -> None:
+    world = World()
+    world.files |= {f"boot/vmlinuz-{name}": "" for name in ("6.1.0-99", world.kernel, "0-rescue")}
+    world.folders.add("lib/modules/6.1.0-99/kernel")
+    if dependencies is not None:
+        world.files["lib/modules/6.1.0-99/modules.dep"] = dependencies
+    found = walk.diagnose(Tree(world, tmp_path / "node").view())
+    assert found.broken is None
+    assert len(found.warnings) == bool(words)
+    assert words in "".join(found.warnings)
+
+
 def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
     check = chain.Check("cdi", chain.FAILED, "a file is missing", "put it back")
     cause = Cause("x", "cdi", lambda _: "", "put it back", state="driver")
