@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpustate.errors import ProbeError
 from gpustate.explain import damaged, kept_away, services
-from gpustate.explain.causes import View
+from gpustate.explain.causes import View, some
+from gpustate.text import cdi
 
+_SPEC = "/var/run/cdi/nvidia.yaml"
 _DEFAULT_MODE = 0o666
 _FOR_USERS = 0o006
 
@@ -24,6 +27,7 @@ def of(view: View) -> tuple[str, ...]:
     """Every warning, one line each, with what helps."""
     return (
         *(*_devices(view), *_specifications(view), *_left_out(view), *kept_away.warnings(view)),
+        *_incomplete(view),
         *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view), *_kernels(view)),
     )
 
@@ -70,6 +74,18 @@ def _specifications(view: View) -> Iterator[str]:
 def _left_out(view: View) -> Iterator[str]:
     for why in damaged.broken_specifications(view).values():
         yield f"{why}; runtimes leave it out: remove it"
+
+
+def _incomplete(view: View) -> Iterator[str]:
+    """The file that the state cdi keeps; of another one it is its writer's business."""
+    text = damaged.cdi_texts(view).get(_SPEC, "")
+    try:
+        spec = cdi.parse(text)
+    except ProbeError:
+        return
+    lacking = cdi.lacking_files(spec, view.clues.all("there"))
+    if lacking and spec.generated:
+        yield f"{_SPEC} lacks {some(lacking)}, so that no container has it: gpustate apply with the state cdi"
 
 
 def _persistence(view: View) -> Iterator[str]:

@@ -17,7 +17,7 @@ Sources:
 
 from __future__ import annotations
 
-from gpustate.model import file_owners, library_beside, listeners
+from gpustate.model import cdi_listed, file_owners, library_beside, listeners
 from gpustate.model.kernels import NAMES, WHOLE
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.text import dkms, modprobe
@@ -344,5 +344,6 @@ SCRIPT = (
     .replace("@LISTENER@", listeners.script())
     .replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS
+    + cdi_listed.SCRIPT
     + _CLUSTER
 )

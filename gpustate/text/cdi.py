@@ -17,7 +17,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,6 +119,15 @@ def judge(spec: Spec, world: World) -> tuple[str, ...]:
     )
 
 
+def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
+    """Files that are there and that a specification does not name.
+
+    Where a distribution links them, nvidia-ctk may list either end, so names without folders are compared.
+    """
+    named = {path.rpartition("/")[2] for path in spec.host_paths}
+    return [path for path in there if path.rpartition("/")[2] not in named]
+
+
 def expected_names(world: World) -> frozenset[str]:
     """Names that a specification of this node would give to whole GPUs."""
     indices = {str(index) for index in range(len(world.gpus))}
@@ -149,9 +158,7 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
         yield f"it names files of driver {version}, and {world.driver_version} is loaded"
     if not any(_LIBRARY.search(path) for path in spec.host_paths):
         yield "it names no driver library"
-    # Where a distribution links them, nvidia-ctk may list either end.
-    named = {path.rpartition("/")[2] for path in spec.host_paths}
-    lacking = [path for path in world.there if path.rpartition("/")[2] not in named]
+    lacking = lacking_files(spec, world.there)
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         yield f"{lacking[0]}{more} of the driver is not in it"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpustate import ProbeError
-from gpustate.model import file_owners
+from gpustate.model import cdi_listed, file_owners
 from gpustate.model.file_asks import ODD
 from gpustate.text import cdi, driverset
 from gpustate.text.drivernames import TOOLKIT_NAMES
@@ -18,14 +18,6 @@ ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
 OUR_UNIT = "gpustate-cdi-refresh.service"
 OUR_UNIT_PATH = f"/etc/systemd/system/{OUR_UNIT}"
-
-# What nvidia-ctk lists of a driver since its first specification; later releases list more.
-_LISTED = (
-    "/usr/bin/nvidia-smi /usr/bin/nvidia-debugdump /usr/bin/nvidia-persistenced "
-    "/usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server "
-    "/usr/lib/*-linux-gnu/lib[cn]*.so.$v /usr/lib/*-linux-gnu/nvidia/current/lib[cn]*.so.$v "
-    "/usr/lib64/lib[cn]*.so.$v /lib/firmware/nvidia/$v/gsp*.bin"
-)
 
 # The specification, what it names and does not exist, and what is there instead. One stat and one
 # grep, whatever the number of GPUs; the rest are builtins. Only of missing files the package is asked for.
@@ -64,13 +56,7 @@ set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cd
 l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
 m=$(grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "$p"; done)
 [ -z "$m" ] || {{ printf '%s\n' "$m" | sed 's/^/missing=/'; owners $m | sed 's/^/owned=/'; }}
-v=; x=; [ -r "$PROC/driver/nvidia/version" ] && read -r x <"$PROC/driver/nvidia/version"
-for w in $x; do case $w in [0-9]*.[0-9]*) v=$w; break ;; esac; done
-[ -z "$v" ] || for p in {_LISTED}; do
-  [ -f "$p" ] || continue
-  case $p in /usr/bin/*) [ -x "$p" ] ;; *) [ ! -L "$p" ] ;; esac && echo "there=$p"
-done
-for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
+{cdi_listed.SCRIPT}for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
 """
 
 

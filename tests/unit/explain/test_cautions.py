@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from brokennodes import WHOLE, at_boot, drop_in, file
-from nodetrees import Tree, World
+from nodetrees import LIBRARIES, Tree, World
 
 from gpustate.cli.explain import diagnosis_page, verdict
 from gpustate.explain import walk
@@ -254,3 +254,38 @@ def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
     diagnosis_page(page, found, row)
     told = [line.split()[0] for line in page.plain().splitlines()]
     assert told == ["x", "next:", "repaired", "-", "!"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "named", "words"),
+    [
+        (
+            "nvidia-cdi-hook",
+            "libnvidia-ml.so.580.65.06",
+            "libcuda.so.580.65.06, so that no container",
+        ),
+        ("nvidia-cdi-hook", "libcuda.so.580.65.06", ""),
+        ("my-own-hook", "libnvidia-ml.so.580.65.06", ""),
+    ],
+)
+def test_a_specification_that_lacks_a_file_of_the_driver_is_told(
+    hook: str, named: str, words: str, tmp_path: Path
+) -> None:
+    world = World()
+    world.cdi.clear()
+    world.files |= {f"usr/bin/{hook}": "", "lib/firmware/nvidia/580.65.06/gsp_x.bin": ""}
+    mounts = "".join(
+        f"  - hostPath: @TREE@/{path}\n"
+        for path in (
+            f"{LIBRARIES}/libnvidia-ml.so.580.65.06",
+            f"{LIBRARIES}/{named}",
+            "lib/firmware/nvidia/580.65.06/gsp_x.bin",
+        )
+    )
+    world.specs[SPEC] = (
+        f"{WHOLE}containerEdits:\n  hooks:\n  - path: @TREE@/usr/bin/{hook}\n  mounts:\n{mounts}"
+    )
+    found = walk.diagnose(Tree(world, tmp_path / "node").view())
+    assert found.broken is None
+    assert len(found.warnings) == bool(words)
+    assert words in "".join(found.warnings)
