@@ -43,12 +43,12 @@ FILES = PackageFiles(
     (
         "/usr/src/nvidia*/*",
         *_LIBRARIES,
-        *_FIRMWARE,
         *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
         *unit_paths("nvidia-persistenced"),
     ),
     there=(
         *_MORE_LIBRARIES,
+        *_FIRMWARE,
         *("/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-cuda-mps-*"),
     ),
 )
