@@ -95,7 +95,9 @@ def plan_edit(
     """
     ground = _ground(files, handler, release(containerd_version))
     now = effective(dump_text)
-    need = wanted(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
+    files_say = merge(ground.loaded, deep=ground.deep)
+    traps.refuse_default_without_table(files_say, now, handler, ground.root)
+    need = wanted(files_say, now, handler, ground.release)
     notes = [*ground.notes, *need.notes]
     new: dict[str, str | None] = dict(ground.texts)
     where = ""
