@@ -197,6 +197,7 @@ class RestartUnit(Step):
                 f"systemctl reset-failed {unit} 2>/dev/null || :",
                 f"systemctl {self.verb} {unit} && wait_for {self.wait_s} healthy "
                 f"&& echo {_q(f'rolled back; {self.unit} runs as before')} "
+                f"|| {{ systemctl is-active --quiet {unit} && echo {_q(f'rolled back, and {self.unit} runs and still is not healthy')}; }} "
                 f"|| echo {_q(f'rolled back, and {self.unit} still does not run')}",
             ]
         return "\n".join([*lines, "exit 1"])

@@ -5,7 +5,8 @@ ended, and often in several lines, of which the last is the one that gives up. O
 says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal.
 
 Surprising: containerd's unit has modprobe load overlay and goes on without it; where it is built in or in
-use already, that complains at every start.
+use already, that complains at every start. A plugin it does without has an error at level=info, so a line of a
+lower level than warning tells only where there is no other.
 
 Sources:
     systemd 252 and 257: the sentences of its own about a unit (Starting, Started, Main process exited,
@@ -15,9 +16,10 @@ Sources:
 from __future__ import annotations
 
 #: Reads ``journalctl -o cat`` of one unit; prints the line of its last start, or systemd's where there is none.
-TELLING = r"""awk '/^Start(ing|ed) / { b = e = ""; next }
+TELLING = r"""awk '/^Start(ing|ed) / { b = i = e = ""; next }
       tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result|^modprobe: FATAL: Module overlay/ { next }
-      /process exited, code=/ { e = $0; next } { b = $0 } END { print b == "" ? e : b }'"""
+      /process exited, code=/ { e = $0; next }
+      /level"?[=:]"?(info|debug|trace)/ { i = $0; next } { b = $0 } END { print b != "" ? b : i != "" ? i : e }'"""
 
 #: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.
 SAYS = r"""

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from gpustate import ops
-from gpustate.text.unit_says import SAYS
+from gpustate.text.unit_says import SAYS, TELLING
 
 
 def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:
@@ -51,3 +51,33 @@ def test_what_a_unit_writes_to_a_file_since_its_start_is_what_it_says(tmp_path: 
         script = f"{stand_ins}{SAYS}unit_says x.service"
         done = subprocess.run(["sh", "-eu"], input=script, text=True, capture_output=True)
         assert (done.returncode, done.stdout) == (0, told)
+
+
+def test_a_warning_tells_more_than_what_is_said_for_information() -> None:
+    skipped = 'level=info msg="skip loading plugin" error="no btrfs"'
+    warning = 'level=warning msg="failed to load plugin io.containerd.grpc.v1.cri"'
+    gone = "x.service: Main process exited, code=exited, status=1/FAILURE"
+    for lines, told in (
+        ((warning, skipped, gone), warning),
+        (('{"level":"info","msg":"error"}', "error: gave up", skipped), "error: gave up"),
+        ((skipped, gone), skipped),
+        ((skipped, "Started x.service", gone), gone),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", TELLING], input="\n".join(lines), text=True, capture_output=True
+        )
+        assert done.stdout == f"{told}\n"
+
+
+def test_a_service_that_is_active_again_is_not_said_to_be_down(tmp_path: Path) -> None:
+    stand_ins = f"R={tmp_path}\n" + "".join(
+        f"{name}() {{ return 1; }}\n" for name in ("wait_for", "roll_back", "timeout")
+    )
+    for active, told in (("true", "runs and still is not healthy"), ("false", "does not run")):
+        script = ops.RestartUnit("x.service", roll_back=("/etc/x",)).script()
+        systemctl = f"systemctl() {{ [ $1 != is-active ] || {active}; }}\n"
+        done = subprocess.run(
+            ["sh"], input=stand_ins + systemctl + script, text=True, capture_output=True
+        )
+        assert done.returncode == 1
+        assert told in done.stdout.splitlines()[-1]
