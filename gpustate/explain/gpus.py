@@ -228,7 +228,8 @@ def _subnet_manager(view: View) -> str:
     return f"nvlsm failed{_tell(unit)}" if unit.failed else ""
 
 
-def _rack(view: View) -> bool:
+def on_rack(view: View) -> bool:
+    """The node is a compute tray of a rack, whose switches are not its own."""
     return any(
         gpu.name.startswith(("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300"))
         for gpu in view.seen.nvml.gpus
@@ -237,7 +238,7 @@ def _rack(view: View) -> bool:
 
 def _manager_on_rack(view: View) -> str:
     unit = view.clues.unit(_FM)
-    if not _rack(view) or not (unit.failed or unit.active == "active"):
+    if not on_rack(view) or not (unit.failed or unit.active == "active"):
         return ""
     return f"{_FM} is {unit.active} here, and the switches of this rack have their own manager"
 
@@ -399,8 +400,8 @@ CAUSES = (
           "start it: gpustate apply with the state fabric-manager", ("NVIDIA/gpu-operator#356",), "fabric-manager",
           explains=False),
     Cause("imex-failed", "fabric", _imex,
-          "write every node of the domain into /etc/nvidia-imex/nodes_config.cfg, the same on each, and start nvidia-imex",
-          ("NVIDIA/k8s-dra-driver-gpu#892",), explains=False),
+          "gpustate apply with the state imex, or write every node of the domain into /etc/nvidia-imex/nodes_config.cfg, the same on each, and start nvidia-imex",
+          ("NVIDIA/k8s-dra-driver-gpu#892",), "imex", explains=False),
     Cause("fabric-not-complete", "fabric", _not_complete,
           "restart nvidia-fabricmanager once no job runs, and read /var/log/fabricmanager.log for the link it waits for"),
     Cause("uvm-not-loaded", "device-nodes", _uvm, "modprobe nvidia-uvm: gpustate apply with the state driver", state="driver"),

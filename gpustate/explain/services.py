@@ -144,6 +144,11 @@ def _stopped(name: str) -> Callable[[View], str]:
     return look
 
 
+def _imex_stopped(view: View) -> str:
+    """Elsewhere it has nothing to serve, and an RPM enables it all the same."""
+    return _stopped("nvidia-imex")(view) if gpus.on_rack(view) else ""
+
+
 def _halted(*names: str) -> Callable[[View], str]:
     def look(view: View) -> str:
         for name, pid in view.clues.fields("halted", 2):
@@ -247,6 +252,7 @@ CAUSES = (
     Cause("mps-down", "cuda", _sharing,
           f"systemctl unmask {_MPS} where it is masked, mend what it names, then gpustate apply with the state mps", state="mps", explains=False),
     Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),
+    Cause("imex-stopped", "fabric", _imex_stopped, _start("nvidia-imex", "imex"), state="imex", explains=False),
     Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, DROP_IN, explains=False),
     Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, DROP_IN, explains=False),
     Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, DROP_IN, explains=False),

@@ -2,7 +2,7 @@
 
 A service that cannot start says so in its own words before systemd tells in general ones that it has
 ended, and often in several lines, of which the last is the one that gives up. One whose unit sends what it
-says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal.
+says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal; so do Fabric Manager and IMEX, which have a log of their own.
 
 Surprising: containerd's unit has modprobe load overlay and goes on without it; where it is built in or in
 use already, that complains at every start. A plugin it does without has an error at level=info, so a line of a
@@ -11,6 +11,7 @@ lower level than warning tells only where there is no other.
 Sources:
     systemd 252 and 257: the sentences of its own about a unit (Starting, Started, Main process exited,
     Failed with result). systemd.exec(5): StandardOutput=append:PATH.
+    NVIDIA IMEX guide and Fabric Manager user guide: LOG_FILE_NAME of the file that option -c names.
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ TELLING = r"""awk '/^Start(ing|ed) / { b = i = e = ""; next }
 SAYS = r"""
 unit_says() {
   timeout -k 1 "${patience:-20}" journalctl -u "$1" -n 40 -o cat --no-pager 2>/dev/null
-  uf=$(timeout -k 1 "${patience:-20}" systemctl cat "$1" 2>/dev/null | sed -n 's/^Standard\(Error\|Output\)=\(append\|file\|truncate\)://p' | tail -n 1)
+  uc=$(timeout -k 1 "${patience:-20}" systemctl cat "$1" 2>/dev/null)
+  uf=$(printf '%s\n' "$uc" | sed -n 's/^Standard\(Error\|Output\)=\(append\|file\|truncate\)://p' | tail -n 1)
+  [ -n "$uf" ] || {
+    uc=$(printf '%s\n' "$uc" | sed -n 's/^ExecStart=.* -c \(\/[^ ]*\).*/\1/p' | tail -n 1)
+    [ ! -f "$uc" ] || uf=$(sed -n 's/^LOG_FILE_NAME=//p' "$uc" | tail -n 1)
+  }
   [ -f "$uf" ] || return 0
   ut=$(timeout -k 1 "${patience:-20}" systemctl show -p ExecMainStartTimestamp --value "$1" 2>/dev/null)
+  # One that forks and has never come up has no main process yet.
+  [ -n "$ut" ] || ut=$(timeout -k 1 "${patience:-20}" systemctl show -p InactiveExitTimestamp --value "$1" 2>/dev/null)
   [ -z "$ut" ] || [ -z "$(find "$uf" -newermt "$ut" 2>/dev/null)" ] || tail -n 40 -- "$uf"
 }
 """

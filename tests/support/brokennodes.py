@@ -447,6 +447,8 @@ GPUS = (
     Scenario("imex-failed", (13,), both(rack, lambda w: w.unit("nvidia-imex", "failed/failed/enabled", "error: nodes_config.cfg is empty"),
              file("etc/nvidia-imex/nodes_config.cfg")), ("names no node",),
              both(rack, lambda w: w.unit("nvidia-imex", "inactive/dead/disabled"))),
+    Scenario("imex-stopped", (13,), both(rack, lambda w: w.unit("nvidia-imex", "inactive/dead/enabled")),
+             ("nvidia-imex is enabled and does not run",), lambda w: w.unit("nvidia-imex", "inactive/dead/enabled")),
     Scenario("nvlink5-modules-missing", (12,), both(World.nvlink5, World.fabric_down, lambda w: w.modules.discard("ib_umad")),
              ("mlx5_4", "ib_umad is not loaded"), World.nvlink5),
     Scenario("nvlink-subnet-manager-missing", (12,), both(World.nvlink5, World.fabric_down, without("nvlsm")),

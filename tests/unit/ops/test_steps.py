@@ -53,6 +53,21 @@ def test_what_a_unit_writes_to_a_file_since_its_start_is_what_it_says(tmp_path: 
         assert (done.returncode, done.stdout) == (0, told)
 
 
+def test_the_own_log_of_a_daemon_tells_more_than_systemd(tmp_path: Path) -> None:
+    log, config = tmp_path / "imex.log", tmp_path / "config.cfg"
+    log.write_text("[INFO] nodes: 10.0.0.1\n[ERROR] no address of this node is listed\n")
+    config.write_text(f"LOG_LEVEL=4\nLOG_FILE_NAME={log}\n")
+    stand_ins = (
+        'timeout() { shift 3; "$@"; }\n'
+        "journalctl() { echo 'x.service: Control process exited, code=exited, status=1'; }\n"
+        f"systemctl() {{ case \"$*\" in cat*) echo 'ExecStart=/usr/bin/nvidia-imex -c {config}' ;;\n"
+        "  *InactiveExit*) echo '2001-01-01 00:00:00' ;; esac; }\n"
+    )
+    script = f"{stand_ins}{SAYS}unit_says x.service | {TELLING}"
+    done = subprocess.run(["sh", "-eu"], input=script, text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, "[ERROR] no address of this node is listed\n")
+
+
 def test_a_warning_tells_more_than_what_is_said_for_information() -> None:
     skipped = 'level=info msg="skip loading plugin" error="no btrfs"'
     warning = 'level=warning msg="failed to load plugin io.containerd.grpc.v1.cri"'
