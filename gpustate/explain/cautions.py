@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpustate.errors import ProbeError
-from gpustate.explain import damaged, kept_away, services
+from gpustate.explain import damaged, gpus, kept_away, services
 from gpustate.explain.causes import View, some
 from gpustate.text import cdi
 
@@ -106,13 +106,16 @@ def _persistence(view: View) -> Iterator[str]:
 
 
 def _layout(view: View) -> Iterator[str]:
-    """The unit is gpustate's own, so somebody has asked for it."""
+    """The unit and the layout are gpustate's own, so somebody has asked for them."""
     unit = view.clues.unit("gpustate-mig")
     if unit.failure:
         found = services.drop_in(view, unit.name) or unit.failure
         yield f"{found}; this boot has not divided the GPUs: mend that, then gpustate apply with the state mig"
     elif unit.exists and unit.enabled == "disabled":
         yield f"{unit.name} is not enabled: the next boot divides no GPU; gpustate apply with the state mig"
+    # At boot it is still at work.
+    if unit.active != "activating" and (lost := gpus.lost_devices(view)):
+        yield f"{lost}: gpustate apply with the state mig makes them again"
 
 
 def _metrics(view: View) -> Iterator[str]:

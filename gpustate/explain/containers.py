@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from gpustate.errors import ProbeError
-from gpustate.explain import damaged, services
+from gpustate.explain import damaged, gpus, services
 from gpustate.explain.causes import Cause, View, some
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
@@ -209,6 +209,11 @@ def _gone(view: View) -> str:
     return view.broken if "MIG devices that are gone" in view.broken else ""
 
 
+def _lost(view: View) -> str:
+    lost = gpus.lost_devices(view) if _gone(view) else ""
+    return f"{_gone(view)}; {lost}" if lost else ""
+
+
 def _twice(view: View) -> str:
     folders: dict[str, Counter[str]] = {}
     for spec in view.seen.cdi:
@@ -281,6 +286,8 @@ CAUSES = (
     Cause("cdi-names-missing-files", "cdi", _missing_files, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
+    Cause("mig-devices-lost", "cdi", _lost,
+          "make them again: gpustate apply with the state mig, and with the state cdi after it", state="mig"),
     Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),
     Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
     Cause("cdi-device-named-twice", "cdi", _twice, "remove the file that is not kept up to date, then apply the state cdi",

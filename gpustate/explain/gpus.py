@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
+from gpustate.mig import saved
 from gpustate.model import chain
 from gpustate.model import chain_remedies as remedies
 from gpustate.model.chain_data import PASSTHROUGH
@@ -101,6 +102,17 @@ def _empty(view: View) -> str:
     if not empty or len(empty) < len(gpus):  # some may be kept for devices made on demand
         return ""
     return f"{_named(empty)}: MIG mode is on, and there is no MIG device to use"
+
+
+def lost_devices(view: View) -> str:
+    """GPUs with fewer MIG devices than the layout that the state mig has written; empty where there are none."""
+    wanted = saved.device_counts("\n".join(view.clues.all("mig_layout")))
+    found: list[str] = []
+    for gpu in view.seen.nvml.gpus:
+        count = wanted.get(gpu.pci.upper().zfill(16), 0)
+        if gpu.error is None and not view.seen.held(gpu) and len(gpu.mig_devices) < count:
+            found.append(f"GPU {gpu.index} has {len(gpu.mig_devices)} of {count}")
+    return f"{some(found)} MIG devices that the state mig has made" if found else ""
 
 
 # --- fabric --------------------------------------------------------------------------------------

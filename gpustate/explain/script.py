@@ -141,6 +141,7 @@ if [ -n "$l" ]; then case "$l " in *" $m "*) ;; *)
     p=${p%/fd}; c=; read -r c <"$p/comm"; printf 'holder=%s|%s\n' "${p##*/}" "$c"
   done ;;
 esac; fi
+[ ! -f "$G/mig/layout" ] || sed 's/^/mig_layout=/' "$G/mig/layout"
 if have dpkg-query; then
   try dpkg-query -W -f 'installed=${Package}|${Version}|${db:Status-Abbrev}\n' 'nvidia-fabricmanager*' nvlsm 'nvidia-imex*' \
     'linux-modules-nvidia-*' 'nvidia-driver*' 'nvidia-kernel-*' 'nvidia-open*' 'cuda-drivers*' 'libcuda1'

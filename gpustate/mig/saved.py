@@ -107,3 +107,13 @@ def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
         if bus in numbers
     ]
     return Config(name, tuple(entries), name)
+
+
+def device_counts(text: str) -> dict[str, int]:
+    """How many MIG devices a file gives each GPU, by bus id; a file that is not whole says nothing."""
+    counts: dict[str, int] = {}
+    for line in text.splitlines() if is_whole(text) else ():
+        if match := _INSTANCE.fullmatch(line):
+            made = sum(device != "-" for device in match[5].split(","))
+            counts[match[1]] = counts.get(match[1], 0) + made
+    return counts

@@ -395,6 +395,16 @@ def mig(world: World, pending: bool | None = None, devices: bool = True) -> None
     world.registered, world.no_kubernetes = None, True
 
 
+def divided(world: World) -> None:
+    """The state mig has given each GPU two devices, the second with one GPU instance for both."""
+    first, second = (f"0000{address.upper()}" for address in ADDRESSES)
+    world.files["var/lib/gpustate/mig/layout"] = (
+        f"# Written by gpustate\ngpu {first} on\ninstance {first} 9 0 3g.40gb 3g.40gb\n"
+        f"instance {first} 9 4 3g.40gb 3g.40gb\ngpu {second} on\n"
+        f"instance {second} 9 0 3g.40gb 2c.3g.40gb,1c.3g.40gb\n"
+    )
+
+
 def without(package: str, unit: str | None = None) -> Change:
     """A package is not installed, nor its unit."""
 
@@ -700,6 +710,8 @@ CONTAINERS = (
     Scenario("cdi-lacks-devices", (35, 9), lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0", "all"]), ("no device for 1",)),
     Scenario("cdi-names-gone-devices", (35,), both(mig, lambda w: w.cdi.__setitem__("var/run/cdi/nvidia.yaml", ["0:0", "0:1", "0:2", "1:0", "1:1", "all"])),
              ("names MIG devices that are gone: 0:2",), mig),
+    Scenario("mig-devices-lost", (35,), both(mig, divided, lambda w: w.one_gpu(1, mig_devices=(MigDevice("MIG-x"),))),
+             ("gone: 1:1; GPU 1 has 1 of 2 MIG devices",), both(mig, divided)),
     Scenario("cdi-device-numbers", (35,), numbered(9), ("195:9", "195:0"), numbered(0)),
     Scenario("cdi-device-named-twice", (35,), lambda w: w.cdi.__setitem__("var/run/cdi/old.yaml", ["0"]), ("both name nvidia.com/gpu=0",),
              lambda w: w.cdi.__setitem__("etc/cdi/nvidia.yaml", ["0", "1", "all"])),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from brokennodes import WHOLE, at_boot, drop_in, file
+from brokennodes import WHOLE, at_boot, divided, drop_in, file, mig
 from nodetrees import LIBRARIES, Tree, World
 
 from gpustate.cli.explain import diagnosis_page, verdict
@@ -82,6 +82,15 @@ WARNED = (
         (at_boot("gpustate-mig", "active/exited/enabled", on_disk=False),),
         "gpustate-mig is not enabled",
     ),
+    (
+        (
+            mig,
+            divided,
+            lambda w: w.one_gpu(1, mig_devices=()),
+            lambda w: w.cdi.__setitem__(SPEC, ["0:0", "0:1", "all"]),
+        ),
+        "GPU 1 has 0 of 2 MIG devices that the state mig has made: gpustate apply with the state mig",
+    ),
     ((mode("dev/nvidia0", 0),), "/dev/nvidia0 has mode 0000, not 0666"),
     (
         (mode("dev/nvidia0", 0o600), mode("dev/nvidia1", 0o600)),
@@ -106,6 +115,12 @@ TWINS = (
     (persistence(on=True), stopped("inactive/dead/masked")),
     (lambda w: w.unit("gpustate-mig", "active/exited/enabled"),),
     (at_boot("gpustate-mig", "active/exited/disabled", on_disk=True),),
+    (mig, divided),
+    (
+        mig,
+        lambda w: w.one_gpu(1, mig_devices=()),
+        lambda w: w.cdi.__setitem__(SPEC, ["0:0", "0:1", "all"]),
+    ),
     (persistence(on=False), stopped("inactive/dead/disabled")),
     (mode("dev/nvidia0", 0o660), params(0o660)),
     (mode("dev/nvidia0", 0o660), params(0o666, modify=0)),
