@@ -2,11 +2,13 @@
 
 A service that cannot start says so in its own words before systemd tells in general ones that it has
 ended, and often in several lines, of which the last is the one that gives up. One whose unit sends what it
-says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal; so do Fabric Manager and IMEX, which have a log of their own.
+says to a file, such as NVIDIA's dcgm-exporter, leaves only systemd's words in the journal; so do Fabric Manager
+and IMEX, which have a log of their own.
 
 Surprising: containerd's unit has modprobe load overlay and goes on without it; where it is built in or in
 use already, that complains at every start. A plugin it does without has an error at level=info, so a line of a
-lower level than warning tells only where there is no other.
+lower level than warning tells only where there is no other. Of a service that says when it is ready, Started
+comes after its words; of others it is the first line of a start.
 
 Sources:
     systemd 252 and 257: the sentences of its own about a unit (Starting, Started, Main process exited,
@@ -17,7 +19,7 @@ Sources:
 from __future__ import annotations
 
 #: Reads ``journalctl -o cat`` of one unit; prints the line of its last start, or systemd's where there is none.
-TELLING = r"""awk '/^Start(ing|ed) / { b = i = e = ""; next }
+TELLING = r"""awk '/^Starting / { b = i = e = ""; s = 1; next } /^Started / { if (!s) b = i = e = ""; s = 0; next }
       tolower($0) !~ /error|fail|fatal|unable to|cannot|mismatch|in use|invalid/ || /^Failed to start|Failed with result|^modprobe: FATAL: Module overlay/ { next }
       /process exited, code=/ { e = $0; next }
       /level"?[=:]"?(info|debug|trace)/ { i = $0; next } { b = $0 } END { print b != "" ? b : i != "" ? i : e }'"""
@@ -25,7 +27,7 @@ TELLING = r"""awk '/^Start(ing|ed) / { b = i = e = ""; next }
 #: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.
 SAYS = r"""
 unit_says() {
-  timeout -k 1 "${patience:-20}" journalctl -u "$1" -n 40 -o cat --no-pager 2>/dev/null
+  timeout -k 1 "${patience:-20}" journalctl -u "$1" -n 80 -o cat --no-pager 2>/dev/null
   uc=$(timeout -k 1 "${patience:-20}" systemctl cat "$1" 2>/dev/null)
   uf=$(printf '%s\n' "$uc" | sed -n 's/^Standard\(Error\|Output\)=\(append\|file\|truncate\)://p' | tail -n 1)
   [ -n "$uf" ] || {

@@ -77,6 +77,8 @@ def test_a_warning_tells_more_than_what_is_said_for_information() -> None:
         (('{"level":"info","msg":"error"}', "error: gave up", skipped), "error: gave up"),
         ((skipped, gone), skipped),
         ((skipped, "Started x.service", gone), gone),
+        (("Starting x.service...", warning, skipped, "Started x.service"), warning),
+        (("Starting x", "error: an older one", "Started x", "Started x", gone), gone),
     ):
         done = subprocess.run(
             ["sh", "-c", TELLING], input="\n".join(lines), text=True, capture_output=True
