@@ -31,6 +31,10 @@ LEAVE_BUNDLE = (
     "grep -qs gpustate-bundle /etc/apt/sources.list.d/gpustate-*.sources /etc/yum.repos.d/gpustate-*.repo "
     f"/etc/zypp/repos.d/gpustate-*.repo || rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect left"
 )
+#: sh: what came of a bundle goes while nothing reads it: its configuration is written when all has come.
+FORGET_UPLOAD = (
+    f"[ -e {APT_CONF} ] || [ -e {RPM_REPOS} ] || rm -rf {BUNDLE_FOLDER}; effect forgotten"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.model.file_asks import FileStat, apart
-from gpustate.ops.upload import LEAVE_BUNDLE
+from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
 from gpustate.states.repository import rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
@@ -56,6 +56,7 @@ class RepositoryState(RepositoryParameters):
         "lists_read",
         "foreign",
         "conflicts",
+        "half_bundle",
     )
 
     @abstractmethod
@@ -95,6 +96,7 @@ class RepositoryState(RepositoryParameters):
         pin, ours = node.own_text(self.pin_path), node.own_text(self.sources_path)
         repos = {m: node.own_text(rpm.sources_path(m, self.name)) for m in ("dnf", "zypper")}
         stamp = node.own_text(self.stamp_path, private=True)
+        half = {*node.stats(BUNDLE_FOLDER, APT_CONF, RPM_REPOS)} == {BUNDLE_FOLDER}
         lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
         age_s = 0
         if self.refresh_days is not None:
@@ -107,7 +109,9 @@ class RepositoryState(RepositoryParameters):
             ours = repos[facts.package_manager]
             read = stamp if fresh else None
             seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
-            return replace(seen, imported=imported, key_access=rpm_key_access)
+            return replace(
+                seen, imported=imported, key_access=rpm_key_access, half_bundle=half
+            )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         others = [s for s in sources if s.file != self.sources_path]
@@ -133,6 +137,7 @@ class RepositoryState(RepositoryParameters):
             unread=unread(others, [one.removeprefix("empty:") for one in lists]),
             apt=facts.package_manager == "apt",
             where=where,
+            half_bundle=half,
         )
 
     def _rpm_observed(
@@ -241,6 +246,8 @@ class RepositoryState(RepositoryParameters):
 
     def desired(self, seen: Observed) -> Observed:
         where = seen.where
+        if self.absent or not rpm.is_bundled(where.uri):
+            seen = replace(seen, half_bundle=False)
         if self.absent:
             return replace(
                 seen,
@@ -315,6 +322,7 @@ class RepositoryState(RepositoryParameters):
                 "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as a user of its own",
                 "folder_access": "apt reads the key as a user of its own",
+                "half_bundle": "a bundle whose transfer was not finished, and that nothing reads",
             },
         )
         notes = [f"pinned away: {place}" for place in seen.foreign] if self.exclusive else []
@@ -339,7 +347,7 @@ class RepositoryState(RepositoryParameters):
             yield _for_all(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
-        yield from _leave_bundle(seen, wanted.sources_text)
+        yield from _leave_bundle(seen, wanted.sources_text, plan)
         if "lists_read" in plan.fields:
             yield from rpm.key_steps(self.name, seen.where.uri, wanted.fingerprints)
             moved = dict.fromkeys(
@@ -374,7 +382,7 @@ class RepositoryState(RepositoryParameters):
                 yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
         if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
             yield ops.RemoveFile(self.key_path)
-        yield from _leave_bundle(seen, wanted.sources_text)
+        yield from _leave_bundle(seen, wanted.sources_text, plan)
         if "lists_read" in plan.fields:
             # A node with a bundle has no way out: nobody else is asked.
             for file in () if rpm.is_bundled(seen.where.uri) else seen.unread:
@@ -406,7 +414,7 @@ class RepositoryState(RepositoryParameters):
                 yield ops.RemoveOwn(path)
         if is_rpm(seen.manager):
             yield from rpm.forget(seen.manager, self.name, self.stamp_path)
-            yield from _leave_bundle(seen, None)
+            yield from _leave_bundle(seen, None, plan)
             return
         base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
         lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
@@ -416,7 +424,7 @@ class RepositoryState(RepositoryParameters):
             f"forget the package lists of {self.name}",
             timeout=30,
         )
-        yield from _leave_bundle(seen, None)
+        yield from _leave_bundle(seen, None, plan)
 
 
 def _closed(folders: dict[str, FileStat]) -> str:
@@ -433,8 +441,10 @@ def _for_all(path: str) -> Step:
     return ops.Run(f"chown 0:0 {path}; chmod 0644 {path}", f"have {path} read by all", timeout=30)
 
 
-def _leave_bundle(seen: Observed, wanted: str | None) -> Iterator[Step]:
-    """The bundle goes with the last repository that was in it."""
+def _leave_bundle(seen: Observed, wanted: str | None, plan: Plan) -> Iterator[Step]:
+    """The bundle goes with the last repository that was in it, and one that has not come whole at once."""
+    if "half_bundle" in plan.fields:
+        yield ops.Run(FORGET_UPLOAD, "remove what came of a bundle")
     if rpm.is_bundled(seen.sources_text) and not rpm.is_bundled(wanted):
         yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
 

@@ -12,6 +12,7 @@ import pytest
 from gpustate import NodeFacts, PolicyError, ops
 from gpustate.model.file_asks import FileStat, FileStats
 from gpustate.model.policy import build, parameters
+from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 from gpustate.states.repository.base import KEY_FOLDERS
 from gpustate.testing import FakeNode, check_contract, converge
@@ -303,6 +304,32 @@ def test_a_key_that_apt_cannot_read_is_given_back_to_root_for_all_to_read(
     assert only.script() == f"chown 0:0 {state.key_path}; chmod 0644 {state.key_path}"
     fake.answers[ask] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_what_came_of_a_bundle_goes_once_none_is_wanted(absent: bool) -> None:
+    ensure: dict[str, Any] = {"ensure": "absent"} if absent else {}
+    state, fake = DriverRepository(**MIRROR, **ensure), node()
+    list(converge(state, fake))
+    folder = FileStat("dir", 0o755, 0, 0, 0)
+    ask = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
+    fake.answers[ask] = {BUNDLE_FOLDER: folder}
+    seen = state.probe(fake)
+    plan = state.plan(seen)
+    assert plan.fields == {"half_bundle"}
+    step = next(step for step in state.apply(seen, plan) if "came of a bundle" in step.label)
+    # Another state may have finished it by then.
+    assert step.script().startswith(f"[ -e {APT_CONF} ] || [ -e {RPM_REPOS} ] || rm -rf")
+    fake.answers[ask] = {BUNDLE_FOLDER: folder, APT_CONF: folder}
+    assert not state.plan(state.probe(fake))
+
+
+def test_what_came_of_a_bundle_stays_for_the_next_attempt() -> None:
+    state = DriverRepository(origin="mirror", url=f"file:{BUNDLE_FOLDER}/aa/driver", key=KEY)
+    fake = node()
+    ask = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
+    fake.answers[ask] = {BUNDLE_FOLDER: FileStat("dir", 0o755, 0, 0, 0)}
+    assert "half_bundle" not in state.plan(state.probe(fake)).fields
 
 
 def test_a_key_s_folder_that_apt_s_own_user_cannot_enter_is_opened_before_lists_are_read() -> None:
