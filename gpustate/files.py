@@ -32,11 +32,13 @@ class TextFiles:
         kind: what such a file is, for messages: ``policy``.
         error: raised for everything wrong with one.
         limit_mib: more than any real one; less than what would hurt the machine gpustate runs on.
+        keep_mark: a byte order mark in front stays in the text, for files that somebody else reads.
     """
 
     kind: str
     error: type[UsageError]
     limit_mib: int
+    keep_mark: bool = False
 
     def head(self, path: str, size: int = 4096) -> str:
         """Return how a regular file begins, as far as it is text; never more than ``size`` bytes."""
@@ -68,7 +70,7 @@ class TextFiles:
                 f"is a binary file (a zero byte at offset {nul}), wanted text", place=path
             )
         try:
-            return data.decode("utf-8-sig")
+            return data.decode("utf-8" if self.keep_mark else "utf-8-sig")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise self.error(

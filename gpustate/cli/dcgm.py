@@ -125,7 +125,8 @@ def _wanted(file: str | None) -> tuple[tuple[Counter, ...], tuple[UsageError, ..
 
     if file is None:
         return shipped.counters(), ()
-    return dcgm.look(TextFiles("counters file", UsageError, 1).text(file), file)
+    text = TextFiles("counters file", UsageError, 1, keep_mark=True).text(file)
+    return dcgm.look(text, file)
 
 
 def _look(

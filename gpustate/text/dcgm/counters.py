@@ -1,8 +1,9 @@
 """Reader and writer of dcgm-exporter's counters file: ``FIELD, type, help`` a line.
 
 The file is CSV as Go reads it: ``#`` makes a comment only in the first column, a text with a comma
-must be in double quotes. The exporter does not start when a line has not three columns, or names a
-field or type that it does not know; so these are errors here, with the line.
+must be in double quotes, and a byte order mark is part of the first column. The exporter does not start
+when a line has not three columns, or names a field or type that it does not know; so these are errors here,
+with the line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gpustate.errors import UsageError
 from gpustate.text.dcgm import fields
 from gpustate.text.words import named, shown
 
+_MARK = "\ufeff"
 TYPES = ("gauge", "counter", "histogram", "summary", "label")
 #: A quoted column with doubled quotes inside, or a bare one without any.
 _COLUMN = re.compile(r'[ \t]*+(?:"((?:[^"]|"")*+)"[ \t]*+|([^",]*+))(,|$)')
@@ -54,7 +56,15 @@ def look(text: str, place: str) -> tuple[tuple[Counter, ...], tuple[UsageError, 
     """Read a counters file as far as it can be, with everything that is wrong in it, line by line."""
     found: dict[str, Counter] = {}
     wrong: list[UsageError] = []
-    for number, whole in enumerate(text.split("\n"), 1):
+    if text.startswith(_MARK):
+        wrong.append(
+            UsageError(
+                "begins with a byte order mark, which is no part of a field, and the exporter would not start",
+                place=f"{place}:1",
+                fix="save the file as UTF-8 without one",
+            )
+        )
+    for number, whole in enumerate(text.removeprefix(_MARK).split("\n"), 1):
         line = whole.removesuffix("\r")
         if not line.strip() or line.startswith("#"):
             continue
