@@ -21,7 +21,9 @@ import base64
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
@@ -54,7 +56,7 @@ class GpuLabels(State[Observed]):
     Args:
         mig_strategy: ``none``, ``single`` or ``mixed``; empty takes it from the device plugin's
             configuration, ``none`` where that does not say.
-        config_path: the device plugin's configuration on the node, for sharing and MIG strategy.
+        config_path: absolute path of the device plugin's configuration on the node, for sharing and MIG strategy.
         timestamp: also write ``nvidia.com/gfd.timestamp``, the time at which labels last changed.
 
     Disruption:
@@ -70,7 +72,7 @@ class GpuLabels(State[Observed]):
     stable: ClassVar[tuple[str, ...] | None] = ("text", "wanted")
 
     mig_strategy: Literal["", "none", "single", "mixed"] = ""
-    config_path: str = CONFIG_PATH
+    config_path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = CONFIG_PATH
     timestamp: bool = False
 
     def probe(self, node: Node) -> Observed:

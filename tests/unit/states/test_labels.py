@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpustate import NodeFacts, PciGpu
+from gpustate import NodeFacts, PciGpu, PolicyError
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.model.asks import Answer
 from gpustate.model.file_asks import FileStat
 from gpustate.model.gpu_facts import Gpu, NvmlFacts
 from gpustate.model.gpu_labels import AskMachine, Machine
+from gpustate.model.policy import build
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
 from gpustate.testing import FakeNode, check_contract, converge
 from gpustate.text.quarantine import Entry, Quarantine
@@ -90,6 +91,11 @@ def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_
     fake.node_facts = replace(fake.node_facts, pci=(PCI, replace(other, driver="vfio-pci")))
     assert state.refuse(state.probe(fake)) is None
     assert fake.files[PATH] == before
+
+
+def test_a_configuration_s_path_that_is_relative_is_an_error() -> None:
+    with pytest.raises(PolicyError, match="config_path"):
+        build(GpuLabels, {"config_path": "rel"})
 
 
 def test_a_label_that_somebody_changed_is_drift() -> None:
