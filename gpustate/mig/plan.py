@@ -72,7 +72,7 @@ class NodePlan:
     Args:
         config: name of the configuration.
         gpus: all of them.
-        notes: what the configuration says of GPUs that are not there.
+        notes: what the configuration says of GPUs that are not there, or says twice.
     """
 
     config: str
@@ -95,7 +95,7 @@ def plan(config: Config, layout: Layout) -> NodePlan:
         RefusedError: a GPU cannot be what is wanted of it; with the reason, and nothing is planned.
     """
     gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
-    return NodePlan(config.name, gpus, tuple(_absent(config, layout)))
+    return NodePlan(config.name, gpus, (*_absent(config, layout), *_overruled(config, layout)))
 
 
 def _absent(config: Config, layout: Layout) -> Iterator[str]:
@@ -108,6 +108,22 @@ def _absent(config: Config, layout: Layout) -> Iterator[str]:
         if missing and (not entry.filters or any(kinds)):
             place = f"{entry.place}: " if entry.place else ""
             yield f"{place}no GPU {', '.join(map(str, missing))} of devices is here: {known}"
+
+
+def _overruled(config: Config, layout: Layout) -> Iterator[str]:
+    """GPUs of which a later entry says something else than one before it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for gpu in layout.gpus:
+        who = (gpu.index, gpu.device_id, gpu.subsystem_id)
+        said = [entry for entry in config.entries if entry.matches(*who)]
+        for one in said[:-1]:
+            if (one.enabled, one.devices) != (said[-1].enabled, said[-1].devices):
+                found.setdefault((one.place, said[-1].place), []).append(str(gpu.index))
+    for (first, last), numbers in found.items():
+        yield (
+            f"{last or config.name}: says something else of GPU {', '.join(numbers)} than "
+            f"{first or 'an entry before it'}; the last one counts"
+        )
 
 
 def _gpu(config: Config, gpu: GpuLayout) -> GpuPlan:

@@ -174,6 +174,19 @@ def test_a_number_that_no_gpu_has_is_noted() -> None:
     assert "notes" not in document.as_data(one(H100, {}))
 
 
+def test_of_two_entries_for_one_gpu_the_last_counts_and_that_is_noted() -> None:
+    gpus = tuple(GpuLayout(index=i, device_id=H100, enabled=False) for i in range(3))
+    on, off = (
+        Entry(on, {}, (0, 1), place=f"mig.yaml:{line}") for on, line in ((True, 4), (False, 7))
+    )
+    rest = Entry(True, {}, (2,), place="mig.yaml:9")
+    made = plan(Config("asked", (on, off, rest, rest)), Layout(gpus=gpus))
+    assert [gpu.wanted and gpu.wanted.enabled for gpu in made.gpus] == [False, False, True]
+    assert made.notes == (
+        "mig.yaml:7: says something else of GPU 0, 1 than mig.yaml:4; the last one counts",
+    )
+
+
 def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they_are() -> None:
     assert "says nothing of it" in one(H100, {}, indices=(5,)).gpus[0].notes[0]
     assert "cannot do MIG" in one(T4, {"1g.5gb": 1}, now=None).gpus[0].notes[0]
