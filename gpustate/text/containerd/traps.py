@@ -91,7 +91,8 @@ def refuse_default_without_table(
         return
     name = default_runtime(files_say)
     known = {handler.name, *now.runtimes, *(lookup(files_say, RUNTIMES) or ())}
-    if name in known or lookup(files_say, _OWN_TABLE):
+    # A template has a placeholder there, which is filled in later.
+    if name in known or "$" in name or lookup(files_say, _OWN_TABLE):
         return
     raise RefusedError(
         f"default_runtime_name {name} has no table in containerd.runtimes: the CRI plugin does not load"
