@@ -109,9 +109,7 @@ class RepositoryState(RepositoryParameters):
             ours = repos[facts.package_manager]
             read = stamp if fresh else None
             seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
-            return replace(
-                seen, imported=imported, key_access=rpm_key_access, half_bundle=half
-            )
+            return replace(seen, imported=imported, key_access=rpm_key_access, half_bundle=half)
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         others = [s for s in sources if s.file != self.sources_path]

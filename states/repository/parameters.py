@@ -33,7 +33,7 @@ class Observed:
     key_access: str = ""  # owner and mode of the key file, where they are not as written
     folder_access: str = ""  # modes of the folders above it, where they keep apt's own user out
     imported: bool = False  # the key is in rpm's database because of this state
-    half_bundle: bool = False  # files of a bundle that has not come whole, so that nothing reads them
+    half_bundle: bool = False  # what came of a bundle is there, and nothing reads it
 
 
 #: What is one word in apt's files.
