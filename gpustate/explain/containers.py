@@ -17,9 +17,8 @@ from collections.abc import Callable
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, services
 from gpustate.explain.causes import Cause, View, some
-from gpustate.model import chain
+from gpustate.model import chain, file_owners
 from gpustate.model import chain_remedies as remedies
-from gpustate.model import file_owners
 from gpustate.text import cdi
 from gpustate.text.numbers import whole
 
@@ -209,7 +208,7 @@ def _gone(view: View) -> str:
     return view.broken if "MIG devices that are gone" in view.broken else ""
 
 
-def _lost(view: View) -> str:
+def _undivided(view: View) -> str:
     lost = gpus.lost_devices(view) if _gone(view) else ""
     return f"{_gone(view)}; {lost}" if lost else ""
 
@@ -286,7 +285,7 @@ CAUSES = (
     Cause("cdi-names-missing-files", "cdi", _missing_files, remedies.CDI_STALE,
           ("NVIDIA/nvidia-container-toolkit#1828", "NVIDIA/NemoClaw#4733"), "cdi"),
     Cause("cdi-lacks-devices", "cdi", _lacking, remedies.CDI_STALE, ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
-    Cause("mig-devices-lost", "cdi", _lost,
+    Cause("mig-devices-lost", "cdi", _undivided,
           "make them again: gpustate apply with the state mig, and with the state cdi after it", state="mig"),
     Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),
     Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
