@@ -87,6 +87,7 @@ keep() ( # path: remember its bytes before they change, and the folders that are
     [ -e "$s/$k.path" ] && continue
     [ ! -e "$s/$k.new" ] && [ ! -e "$s/$k" ] || rm -f "$s/$k.new" "$s/$k"
     if [ -e "$1" ]; then cp -a "$1" "$s/$k.new" && { [ -L "$s/$k.new" ] || sync "$s/$k.new"; } && mv -fT "$s/$k.new" "$s/$k" || return 1; fi
+    [ "$s" = "$R/pre" ] || : >"$R/pre/$k.first"
     printf '%s' "$1" >"$s/$k.path.new" && sync "$s/$k.path.new" && mv -fT "$s/$k.path.new" "$s/$k.path" && sync "$s" || return 1
   done
 )
@@ -163,6 +164,8 @@ roll_back() { # path...: as they were before this run
   for p in "$@"; do
     hash_of "$p"; k=$R/pre/$H; [ -e "$k.path" ] || continue
     if [ -e "$k" ]; then copy_back "$k" "$p"; else rm -f "$p"; sync "$(dirname "$p")" 2>/dev/null || :; left_folders "$p"; fi
+    # What this run alone has changed is as if nobody had.
+    [ ! -e "$k.first" ] || rm -f "$G/originals/$H" "$G/originals/$H.path" "$k.first"
   done
   effect rolled-back
 }

@@ -353,3 +353,20 @@ def test_a_file_that_is_wholly_ours_leaves_nothing_behind(place: Place, tmp_path
     assert not path.parent.exists()
     assert not list((place.state / "originals").iterdir())
     assert statuses(place.run(one(ops.RemoveOwn(str(path))))) == [0]
+
+
+def test_what_is_rolled_back_leaves_nothing_kept_but_of_an_earlier_run(
+    place: Place, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old, new):
+        path.write_text("theirs")
+    place.run(one(ops.PutText(str(old), "ours")))
+    back = ops.Run(f"roll_back {old} {new}", "roll back", 30)
+    journal = place.run(one(*(ops.PutText(str(path), "other") for path in (old, new)), back))
+    assert statuses(journal) == [0, 0, 0]
+    assert (old.read_text(), new.read_text()) == ("ours", "theirs")
+    kept = [one.read_text() for one in (place.state / "originals").glob("*.path")]
+    assert kept == [str(old)]
+    place.run(one(ops.PutText(str(new), "third")), one(ops.RestoreOriginal(str(new))))
+    assert new.read_text() == "theirs"
