@@ -210,8 +210,8 @@ def _edited(text: str, statement: Statement, before: list[Comment], names: set[s
     if isinstance(value, dict) and before:
         old = "".join(c.text.removeprefix(KEPT) + "\n" for c in reversed(before))
         was = _nested(old, statement)
-        # containerd 1.x: its built-in runc is written down where others are named, and it is not.
-        added = names if "'runc'" in str(_without(was, names)) else {*names, "runc"}
+        # containerd 1.x: its built-in runc is written down beside the first runtime that is named.
+        added = names if "runtimes" in str(_without(was, names)) else {*names, "runc"}
         return bool(_without(value, added) != _without(was, added))
     return False
 

@@ -95,9 +95,7 @@ def plan_edit(
     """
     ground = _ground(files, handler, release(containerd_version))
     now = effective(dump_text)
-    files_say = merge(ground.loaded, deep=ground.deep)
-    traps.refuse_default_without_table(files_say, now, handler, ground.root)
-    need = wanted(files_say, now, handler, ground.release)
+    need = wanted(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
     notes = [*ground.notes, *need.notes]
     new: dict[str, str | None] = dict(ground.texts)
     where = ""

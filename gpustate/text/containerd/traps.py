@@ -7,8 +7,6 @@ Sources:
     ``snapshotter`` of a version 2 file when that names no runtimes.
     containerd 1.7, ``ValidateV2``: refuses to start with a version above 2; 1.6 does not look at it.
     containerd 2.3, ``LoadConfig``: "drop-in config version 3 higher than root config version 2".
-    containerd, pkg/cri/config, ``ValidatePluginConfig``: "no corresponding runtime configured in
-    `containerd.runtimes`"; ``default_runtime`` of 1.x brings a table of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from typing import Any
 from gpustate.errors import RefusedError
 from gpustate.text.containerd.effective import Effective
 from gpustate.text.containerd.model import Document, Handler
-from gpustate.text.containerd.wanted import DEFAULT, RUNTIMES, default_runtime, lookup, merge
+from gpustate.text.containerd.wanted import DEFAULT, RUNTIMES, lookup, merge
 
-_OWN_TABLE = ("containerd", "default_runtime", "runtime_type")
 _IMAGES = ("plugins", "io.containerd.cri.v1.images")
 _SLEEPING = ("snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers")
 
@@ -78,28 +75,6 @@ def refuse_awakened(
                     place=path,
                     fix=f"take {key} out, or write the file as version 3",
                 )
-
-
-def refuse_default_without_table(
-    files_say: Mapping[str, Any], now: Effective, handler: Handler, root: Document
-) -> None:
-    """Raise where the CRI plugin does not load, with or without the handler: its default runtime has no table.
-
-    containerd 1.x has no built-in ``runc`` any more once a file names a runtime; its dump shows that.
-    """
-    if handler.default or "cri" in " ".join(now.data.get("disabled_plugins", ())):
-        return
-    name = default_runtime(files_say)
-    known = {handler.name, *now.runtimes, *(lookup(files_say, RUNTIMES) or ())}
-    # A template has a placeholder there, which is filled in later.
-    if name in known or "$" in name or lookup(files_say, _OWN_TABLE):
-        return
-    raise RefusedError(
-        f"default_runtime_name {name} has no table in containerd.runtimes: the CRI plugin does not load"
-        " with this file",
-        place=root.path,
-        fix="add it, or name another default_runtime_name",
-    )
 
 
 def refuse_dangling_default(left: Sequence[Document], handler: Handler) -> None:

@@ -65,11 +65,6 @@ def lookup(table: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value
 
 
-def default_runtime(files_say: Mapping[str, Any]) -> str:
-    """Return the runtime of containers that name none: ``runc`` where the files do not say."""
-    return str(lookup(files_say, DEFAULT) or "runc")
-
-
 def wanted(
     files_say: Mapping[str, Any], now: Effective, handler: Handler, release: tuple[int, int]
 ) -> Wanted:
@@ -89,14 +84,11 @@ def wanted(
     replaces = isinstance(there, Mapping) and not equal_in_effect(there, table)
     if not isinstance(there, Mapping) or replaces:
         settings.append(Setting((*RUNTIMES, handler.name), table))
-        if release < (2, 0):
-            # Where a runtime was named since, the default one may stand in our lines alone.
-            named = lookup(files_say, RUNTIMES)
-            left = {default_runtime(files_say)} - {*named} if named else {*now.runtimes}
+        if release < (2, 0) and not lookup(files_say, RUNTIMES):
             settings += [
                 Setting((*RUNTIMES, name), _slim_with_type(built_in))
                 for name, built_in in now.runtimes.items()
-                if name in left - {handler.name}
+                if name != handler.name
             ]
     default = lookup(files_say, DEFAULT)
     if handler.default and default != handler.name:
