@@ -18,7 +18,6 @@ from gpustate.explain import damaged, gpus, kept_away, services
 from gpustate.explain.causes import View, some
 from gpustate.text import cdi
 
-_SPEC = "/var/run/cdi/nvidia.yaml"
 _DEFAULT_MODE = 0o666
 _FOR_USERS = 0o006
 
@@ -78,14 +77,14 @@ def _left_out(view: View) -> Iterator[str]:
 
 def _incomplete(view: View) -> Iterator[str]:
     """The file that the state cdi keeps; of another one it is its writer's business."""
-    text = damaged.cdi_texts(view).get(_SPEC, "")
+    text = damaged.cdi_texts(view).get(cdi.SPEC_PATH, "")
     try:
         spec = cdi.parse(text)
     except ProbeError:
         return
     lacking = cdi.lacking_files(spec, view.clues.all("there"))
     if lacking and spec.generated:
-        yield f"{_SPEC} lacks {some(lacking)}, so that no container has it: gpustate apply with the state cdi"
+        yield f"{cdi.SPEC_PATH} lacks {some(lacking)}, so that no container has it: gpustate apply with the state cdi"
 
 
 def _persistence(view: View) -> Iterator[str]:

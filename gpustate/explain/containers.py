@@ -23,7 +23,6 @@ from gpustate.text import cdi
 from gpustate.text.numbers import whole
 
 _DROP_INS = "/etc/containerd/conf.d/"
-_OURS = "/var/run/cdi/nvidia.yaml"
 _RUNTIMES = ("docker", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 
 
@@ -191,7 +190,7 @@ def _package_files(state: str) -> Callable[[View], str]:
 def _foreign(view: View) -> str:
     """Nobody but its writer changes such a file: the state cdi refuses a node that has one."""
     path, _ = _lost(view)
-    if not path or path == _OURS:
+    if not path or path == cdi.SPEC_PATH:
         return ""
     try:
         generated = cdi.parse(damaged.cdi_texts(view).get(path, "")).generated

@@ -157,6 +157,14 @@ def no_file(path: str, what: str, belongs: str = "file") -> RefusedError:
     )
 
 
+def behind_link(path: str, target: str) -> RefusedError:
+    """A symbolic link is where a file belongs: nothing is written through it."""
+    return RefusedError(
+        f"{path} is a symbolic link to {target}: managed by something else",
+        fix="replace it by a plain file or leave it to its owner",
+    )
+
+
 def _mark(pattern: str) -> str:
     return hashlib.sha256(pattern.encode()).hexdigest()[:8]
 
@@ -293,6 +301,7 @@ __all__ = [
     "FileText",
     "FileTexts",
     "apart",
+    "behind_link",
     "no_file",
     "noted",
     "refuse_odd",

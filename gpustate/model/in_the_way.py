@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.file_asks import behind_link
 from gpustate.model.step import Step
 
 
@@ -46,10 +47,7 @@ def in_the_way(
     steps = tuple(steps)
     for path in dict.fromkeys(one for step in steps for one in step.writes):
         if path in links:
-            return (
-                f"{path} is a symbolic link to {links[path]}: managed by something else; "
-                "replace it by a plain file or leave it to its owner"
-            )
+            return str(behind_link(path, links[path]))
     left = masked.difference(one for step in steps for one in step.unmasks)
     found = list(dict.fromkeys(one for step in steps for one in step.starts if one in left))
     if not found:

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpustate.errors import ProbeError, RefusedError
+from gpustate.errors import ProbeError
 from gpustate.model.beforehand import ORIGINALS, shown
 from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.file_asks import ODD, refuse_odd
+from gpustate.model.file_asks import ODD, behind_link, refuse_odd
 from gpustate.ops.library import original_path
 from gpustate.text.containerd import Edit
 from gpustate.text.numbers import whole
@@ -128,10 +128,7 @@ def plain_files(edit: Edit, links: Mapping[str, str]) -> Edit:
     """
     for path in edit.files:
         if path in links:
-            raise RefusedError(
-                f"{path} is a symbolic link to {links[path]}: managed by something else",
-                fix="replace it by a plain file or leave it to its owner",
-            )
+            raise behind_link(path, links[path])
     return edit
 
 

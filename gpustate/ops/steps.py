@@ -100,18 +100,11 @@ class RemoveFile(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveOwn(Step):
+class RemoveOwn(RemoveFile):
     """Remove a file that is wholly gpustate's: whatever was there before is not given back, nor kept."""
 
-    path: str
-
-    @property
-    def label(self) -> str:
-        return f"remove {self.path}"
-
     def script(self) -> str:
-        path = _q(_checked_path(self.path))
-        return f"take_away {path}\nforget_original {path}"
+        return f"{RemoveFile.script(self)}\nforget_original {_q(self.path)}"
 
 
 @dataclass(frozen=True, slots=True)

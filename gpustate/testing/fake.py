@@ -123,9 +123,8 @@ class FakeNode(Node):
             case asks.Units(names=names):
                 return {name: self._unit(name) for name in names}
             case AskQuarantine() | AskReferring() | PackageFiles():
-                return (
-                    ask.stand_in()
-                )  # no GPU is out of use, no file damaged or naming another program
+                # No GPU is out of use, no file damaged or naming a program of another state.
+                return ask.stand_in()
             case asks.LoadedModules():
                 return frozenset(self.loaded)
             case asks.Shell(text=text):
@@ -167,7 +166,7 @@ class FakeNode(Node):
                 self.files[path] = text
                 if path.startswith(("/etc/systemd/system/", "/usr/lib/systemd/system/")):
                     self.unit_states.setdefault(path.rsplit("/", 1)[1], "inactive")
-            case ops.RemoveFile(path=path) | ops.RemoveOwn(path=path):
+            case ops.RemoveFile(path=path):
                 self.originals.setdefault(path, self.files.get(path))
                 if isinstance(step, ops.RemoveOwn):
                     del self.originals[path]

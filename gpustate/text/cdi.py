@@ -25,6 +25,8 @@ from gpustate.errors import ProbeError
 from gpustate.text import yaml_events
 
 KIND = "nvidia.com/gpu"
+#: The one that gpustate keeps.
+SPEC_PATH = "/var/run/cdi/nvidia.yaml"
 
 #: libyaml where it is there: ten times as fast, which a fleet notices.
 _RULES = yaml_events.Rules(ProbeError, depth=40, values=200_000)

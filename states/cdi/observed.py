@@ -13,7 +13,7 @@ from gpustate.text.drivernames import TOOLKIT_NAMES
 from gpustate.text.numbers import hexadecimal, whole
 from gpustate.text.quarantine import Quarantine
 
-SPEC_PATH = "/var/run/cdi/nvidia.yaml"
+SPEC_PATH = cdi.SPEC_PATH
 ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 TOOLKIT_UNITS = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
 OUR_UNIT = "gpustate-cdi-refresh.service"
