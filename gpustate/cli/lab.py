@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -45,13 +46,58 @@ def group() -> None:
     metavar="NAME[:ARG]@NODE",
     help="Break something from the first boot on; may be given again.",
 )
+@click.option(
+    "--kubernetes",
+    is_flag=False,
+    flag_value="1.36",
+    default="",
+    metavar="[VERSION]",
+    help="Join the nodes to a cluster: 1.36 (default), 1.35 or 1.34.",
+)
+@click.option(
+    "--virtual",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Add N kwok nodes with GPUs to the cluster.",
+)
+@click.option("--slurm", is_flag=True, help="Join the nodes to a Slurm cluster.")
+@click.option(
+    "--programs",
+    type=click.Path(exists=True, file_okay=False),
+    envvar="KUBEBUILDER_ASSETS",
+    metavar="DIR",
+    help="Take ready programs from DIR (also KUBEBUILDER_ASSETS); build the rest.",
+)
 @_NAME
-def up(nodes: int, image: str, gpus: str, faults: tuple[str, ...], name: str) -> None:
+def up(
+    nodes: int,
+    image: str,
+    gpus: str,
+    faults: tuple[str, ...],
+    kubernetes: str,
+    virtual: int,
+    slurm: bool,
+    programs: str | None,
+    name: str,
+) -> None:
     """Bring a lab up; one that is up already stays as it is."""
     from gpustate.lab import api
     from gpustate.lab.spec import LabSpec
 
-    spec = LabSpec.parse(nodes=nodes, image=image, gpus=gpus, faults=faults, name=name)
+    spec = LabSpec.parse(
+        nodes=nodes,
+        image=image,
+        gpus=gpus,
+        faults=faults,
+        name=name,
+        kubernetes=kubernetes,
+        virtual=virtual,
+        slurm=slurm,
+    )
+    if programs is not None:
+        os.environ["KUBEBUILDER_ASSETS"] = programs
     lab = api.up(spec, say=lambda line: click.echo(line, err=True))
     click.echo(lab.inventory)
 

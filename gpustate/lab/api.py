@@ -16,6 +16,7 @@ from gpustate.errors import LabError
 from gpustate.lab import (
     access,
     checks,
+    clusters,
     daemon,
     host,
     images,
@@ -70,8 +71,15 @@ def document(found: list[Lab]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "inventory": str(default[0].inventory) if len(default) == 1 else None,
-        "labs": [lab.to_json() for lab in found],
+        "labs": [_entry(lab) for lab in found],
     }
+
+
+def _entry(lab: Lab) -> dict[str, Any]:
+    entry = lab.to_json()
+    for cluster in clusters.of(lab):
+        entry |= cluster.describe()
+    return entry
 
 
 def find(name: str) -> Lab:
@@ -98,10 +106,11 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
     checks.require()
     with _lab_lock(spec.name):
         lab = _standing(spec, say)
-        if lab is not None and lab.running and _server_runs(lab):
+        if lab is not None and _runs(lab):
             say(f"lab {lab.name} is up already: {len(lab.nodes)} nodes, inventory {lab.inventory}")
             return lab
         prepared = images.prepare(spec.images, say)
+        clusters.prepare(spec, say)
         try:
             lab = lab or _found(spec, prepared)
             _raise(lab, prepared.repository, say)
@@ -234,6 +243,8 @@ def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
     _wait_ready(lab.nodes)
     for node in lab.nodes:
         say(f"{node.name}: {node.address}, {node.image}, GPUs {node.gpus} (simulated)")
+    for cluster in clusters.of(lab):
+        cluster.up(say)
 
 
 def _wait_ready(nodes: Sequence[Node]) -> None:
@@ -249,6 +260,11 @@ def _wait_ready(nodes: Sequence[Node]) -> None:
         raise LabError("; ".join(errors))
 
 
+def _runs(lab: Lab) -> bool:
+    """Whether nodes, repository server and clusters all run."""
+    return lab.running and _server_runs(lab) and all(one.running for one in clusters.of(lab))
+
+
 def _server_runs(lab: Lab) -> bool:
     return daemon.alive(process.read_state(lab.directory / "server.json").get("server"))
 
@@ -260,6 +276,8 @@ def _remove(name: str) -> list[str]:
     removed = []
     if record.exists():
         lab = load(record)
+        for cluster in clusters.of(lab):
+            removed += cluster.down()
         for node in lab.nodes:
             removed += _remove_node(lab, node)
         if process.end(process.read_state(lab.directory / "server.json").get("server")):

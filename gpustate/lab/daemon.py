@@ -1,4 +1,4 @@
-"""The two processes that outlive ``lab up``: a node's supervisor and the repository's HTTP server.
+"""The processes that outlive ``lab up``: node supervisors, the repository's HTTP server, other programs.
 
 Run as a file (``python -I -S daemon.py ...``), with the standard library only, so that one costs
 few milliseconds and little memory. Each writes who it is (pid, start time, boot of this machine)
@@ -112,9 +112,24 @@ def serve(directory: str, address: str, port: int, state_file: Path, cgroups: li
     return 0
 
 
+def execute(config_file: Path, state_file: Path) -> int:
+    """Become a program, in the lab's cgroups and as its user; its pid is known before it starts."""
+    config = json.loads(config_file.read_text())
+    join(config["cgroups"])
+    if config["user"] is not None:
+        uid, gid = config["user"]
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    write_state(state_file, {"program": identity(os.getpid())})
+    os.execve(config["argv"][0], config["argv"], config["environment"])
+
+
 def main(argv: list[str]) -> int:
     if argv[0] == "supervise":
         return supervise(Path(argv[1]))
+    if argv[0] == "execute":
+        return execute(Path(argv[1]), Path(argv[2]))
     return serve(argv[1], argv[2], int(argv[3]), Path(argv[4]), argv[5:])
 
 

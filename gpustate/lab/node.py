@@ -28,6 +28,8 @@ from gpustate.lab.paths import write_text
 from gpustate.lab.spec import NodeSpec
 
 READY_TIMEOUT_S = 90.0
+#: Folder of a node that is its ``/var/lib/containerd``.
+CONTAINERD = "containerd"
 #: systemd(1), signals: reboot.target.
 _REBOOT = signal.SIGRTMIN + 5
 _ENVIRONMENT = {
@@ -148,7 +150,7 @@ class Node:
         host.unmount_all(self.root)
         for name in ("filled", "faults.json"):
             (self.directory / name).unlink(missing_ok=True)
-        for folder in ("upper", "work"):
+        for folder in ("upper", "work", CONTAINERD):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
         self.boot(wait=wait)
 
@@ -165,6 +167,7 @@ class Node:
         host.mount_overlay(
             self.root, self.layers, self.directory / "upper", self.directory / "work"
         )
+        (self.directory / CONTAINERD).mkdir(exist_ok=True)
         network.attach(self.network, self.name, self.spec.number)
         if not filled.exists():
             setup.fill(self.root, self.directory, self.lab_directory, self.spec.name, self.sources)
@@ -280,6 +283,10 @@ class Node:
             # No bus to a systemd or machined of the controller is needed, or used where there is one.
             *("--register=no", "--keep-unit"),
             *("--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=read-only"),
+            # What containers inside need: runc makes session keys and BPF device filters.
+            *("--capability=CAP_NET_ADMIN", "--system-call-filter=add_key keyctl bpf"),
+            # Layers of images cannot be mounted on the node's own overlay.
+            f"--bind={self.directory / CONTAINERD}:/var/lib/containerd",
             "--boot",
         ]
 

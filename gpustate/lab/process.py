@@ -14,31 +14,53 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpustate.errors import LabError
 from gpustate.lab import daemon
+from gpustate.lab.command import search_path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "gpustate-lab"
 
 
 def cgroup_hierarchies(root: Path = CGROUP_ROOT) -> tuple[Path, ...]:
-    """The hierarchies systemd keeps processes in: one (v2), or ``systemd`` and ``unified`` (v1)."""
+    """Every hierarchy: one (v2), or systemd's two and one for each controller (v1)."""
     if (root / "cgroup.controllers").exists():
         return (root,)
-    return tuple(path for path in (root / "systemd", root / "unified") if path.is_dir())
+    mounted = sorted(path.parent.resolve() for path in root.glob("*/cgroup.procs"))
+    # ``cpu`` and ``cpuacct`` may be links to one hierarchy.
+    return tuple(dict.fromkeys(mounted))
 
 
 def make_cgroups(name: str) -> list[str]:
-    """Make the group ``name`` (``<lab>/<node>``) in every hierarchy."""
+    """Make the group ``name`` (``<lab>/<node>``) in every hierarchy.
+
+    A node's containers are below its own group for each controller, so they end and go with the node.
+    """
     made = []
     for hierarchy in cgroup_hierarchies():
-        path = hierarchy / CGROUP_PREFIX / name
-        path.mkdir(parents=True, exist_ok=True)
+        path = hierarchy
+        for part in (CGROUP_PREFIX, *name.split("/")):
+            path = path / part
+            path.mkdir(exist_ok=True)
+            _inherit_cpuset(path)
         made.append(str(path))
     return made
+
+
+def _inherit_cpuset(path: Path) -> None:
+    """A new group of the v1 controller ``cpuset`` has no processors, and no process may enter it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        file = path / name
+        if (
+            (path / "cgroup.clone_children").exists()
+            and file.exists()
+            and not file.read_text().strip()
+        ):
+            file.write_text((path.parent / name).read_text())
 
 
 def cgroup_pids(name: str) -> set[int]:
@@ -137,6 +159,51 @@ def start_daemon(
             said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
             raise LabError(f"{' '.join(arguments[:1])} did not start; it said: {said[0]}")
         time.sleep(0.01)
+
+
+def start_program(
+    directory: Path,
+    name: str,
+    argv: Sequence[str],
+    *,
+    cgroup: str,
+    user: tuple[int, int] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Start a program of the lab detached, unless it runs; its output goes to ``<name>.log``.
+
+    Args:
+        directory: where ``<name>.json`` (who it is), ``<name>.run.json`` and the log lie.
+        argv: the program by its whole path, and its arguments.
+        cgroup: the lab's own, so that ``down`` finds the program whatever happens.
+        user: user and group id; root when left out. The state file must be writable for it.
+        environment: all of it; PATH alone when left out.
+    """
+    if program_runs(directory, name):
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "argv": list(argv),
+        "cgroups": make_cgroups(cgroup),
+        "user": user,
+        "environment": {"PATH": search_path(), **(environment or {})},
+    }
+    config_file, state_file = directory / f"{name}.run.json", directory / f"{name}.json"
+    config_file.write_text(json.dumps(config))
+    if user is not None:
+        os.chown(directory, *user)
+    arguments = ["execute", str(config_file), str(state_file)]
+    start_daemon(arguments, state_file, directory / f"{name}.log")
+
+
+def program_runs(directory: Path, name: str) -> bool:
+    """Whether a program that :func:`start_program` started still runs."""
+    return daemon.alive(read_state(directory / f"{name}.json").get("program"))
+
+
+def end_program(directory: Path, name: str) -> bool:
+    """SIGKILL it; False when it was not running."""
+    return end(read_state(directory / f"{name}.json").get("program"))
 
 
 def kill_named(directory: Path) -> None:

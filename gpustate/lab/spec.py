@@ -18,6 +18,9 @@ FAULT = re.compile(r"(?P<name>[a-z][a-z0-9-]*)(:(?P<argument>[^@]+))?@(?P<node>[
 NO_GPUS = "none"
 #: One lab has one /24; the controller takes the first address of it.
 MAX_NODES = 200
+MAX_VIRTUAL = 5000
+#: The first is the default.
+KUBERNETES_VERSIONS = ("1.36", "1.35", "1.34")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class NodeSpec:
         image: which cached root it runs on.
         gpus: ``8xH100``, or ``none``.
         faults: ``name`` or ``name:argument``, switched on from the first boot.
+        kubernetes: a kubelet runs on it.
     """
 
     name: str
@@ -67,6 +71,7 @@ class NodeSpec:
     image: str
     gpus: str
     faults: tuple[str, ...] = ()
+    kubernetes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,9 @@ class LabSpec:
         images: dealt out in turn.
         gpus: per node ``<count>x<model>`` or ``none``, dealt out in turn.
         faults: what is broken on which node.
+        kubernetes: minor version of the cluster that the nodes join, ``1.36``; empty: no cluster.
+        virtual: how many nodes without a machine the cluster has beside them, 0 to 5000.
+        slurm: the nodes are those of a Slurm cluster.
     """
 
     name: str = "lab"
@@ -86,9 +94,21 @@ class LabSpec:
     images: tuple[str, ...] = ("debian12",)
     gpus: tuple[str, ...] = ("8xH100",)
     faults: tuple[Fault, ...] = ()
+    kubernetes: str = ""
+    virtual: int = 0
+    slurm: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.kubernetes and self.kubernetes not in KUBERNETES_VERSIONS:
+            raise LabError(
+                f"Kubernetes {self.kubernetes!r} is not supported",
+                fix=f"choose one of {', '.join(KUBERNETES_VERSIONS)}",
+            )
+        if not 0 <= self.virtual <= MAX_VIRTUAL:
+            raise LabError(f"{self.virtual} virtual nodes; choose 0 to {MAX_VIRTUAL}")
+        if self.virtual and not self.kubernetes:
+            raise LabError("virtual nodes need a cluster", fix="add --kubernetes")
         if not 1 <= self.nodes <= MAX_NODES:
             raise LabError(f"{self.nodes} nodes were asked for; a lab has 1 to {MAX_NODES}")
         if not self.images or not self.gpus:
@@ -114,6 +134,7 @@ class LabSpec:
                 image=self.images[index % len(self.images)],
                 gpus=self.gpus[index % len(self.gpus)],
                 faults=tuple(fault.text for fault in self.faults if fault.node == name),
+                kubernetes=bool(self.kubernetes),
             )
             for index, name in enumerate(self.node_names)
         )
@@ -127,6 +148,9 @@ class LabSpec:
         gpus: str = "8xH100",
         faults: Sequence[str] = (),
         name: str = "lab",
+        kubernetes: str = "",
+        virtual: int = 0,
+        slurm: bool = False,
     ) -> LabSpec:
         """Read the command line's text: lists are separated by commas."""
         return cls(
@@ -135,6 +159,9 @@ class LabSpec:
             images=_split(image),
             gpus=_split(gpus),
             faults=tuple(Fault.parse(text) for text in faults),
+            kubernetes=kubernetes,
+            virtual=virtual,
+            slurm=slurm,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -149,6 +176,10 @@ class LabSpec:
             images=tuple(data["images"]),
             gpus=tuple(data["gpus"]),
             faults=tuple(Fault(**fault) for fault in data["faults"]),
+            # Records of labs without a cluster may lack these.
+            kubernetes=data.get("kubernetes", ""),
+            virtual=data.get("virtual", 0),
+            slurm=data.get("slurm", False),
         )
 
 

@@ -43,6 +43,7 @@ def main() -> int:
     for directory in ("holders", "state"):
         (RUN / directory).mkdir(parents=True, exist_ok=True)
     (RUN / "holders").chmod(0o1777)
+    open_cgroups()
     cover(at("/sys/bus/pci"))
     cover(at("/proc/driver"))
     for device in [
@@ -104,6 +105,16 @@ def cover(place: Path) -> None:
         return
     command = ["mount", "-t", "tmpfs", "-o", "mode=755,size=4m", "gpustate-lab", str(place)]
     subprocess.run(command, check=True)
+
+
+def open_cgroups() -> None:
+    """Let container runtimes make groups in every controller: systemd-nspawn mounts them read-only (v1)."""
+    if PREFIX:
+        return
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        if kind == "cgroup" and "ro" in options.split(","):
+            subprocess.run(["mount", "-o", "remount,rw,bind", place], check=True)
 
 
 def mirror(real: Path, ours: Path, own: set[str]) -> None:

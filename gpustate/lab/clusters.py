@@ -1,0 +1,46 @@
+"""What stands over the nodes of a lab: a Kubernetes cluster, a Slurm cluster, or both.
+
+Each is a module that follows :class:`Cluster`; this one says which of them a lab has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gpustate.lab.record import Lab
+from gpustate.lab.spec import LabSpec
+
+Say = Callable[[str], None]
+
+
+class Cluster(Protocol):
+    """One scheduler with its control processes on the controller and its daemons on the nodes."""
+
+    def up(self, say: Say) -> None:
+        """Start what does not run and wait until every node has joined; may be called again."""
+
+    @property
+    def running(self) -> bool:
+        """Whether all of its processes on the controller run."""
+
+    def down(self) -> list[str]:
+        """End it, whatever state it is in; one line for each thing that was removed."""
+
+    def describe(self) -> dict[str, Any]:
+        """Its keys of a lab's entry in ``gpustate lab list -o json``."""
+
+
+def prepare(spec: LabSpec, say: Say) -> None:
+    """Build the programs that the clusters need, before anything of the lab is made.
+
+    Raises:
+        LabError: a program can neither be found nor built.
+    """
+    del spec, say
+
+
+def of(lab: Lab) -> tuple[Cluster, ...]:
+    """The clusters that the lab's specification asks for."""
+    clusters: list[Cluster] = []
+    return tuple(clusters)
