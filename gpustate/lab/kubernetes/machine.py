@@ -34,6 +34,8 @@ PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
 #: Where the device plugin's configuration is, and what gpustate reloads when it changed.
 PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
 PLUGIN_UNIT = "nvidia-device-plugin.service"
+#: In the node, where other exporters have the usual ports.
+NFD_WORKER_PORT = 18080
 NFD_NAMESPACE = "node-feature-discovery"
 #: Addresses of a /26 without the network's, the broadcast and the bridge's.
 MAX_PODS = 61
@@ -126,14 +128,15 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
 
     client = authority.issue(f"kubelet-{name}", f"system:node:{name}", groups=("system:nodes",))
     serving = authority.issue(f"kubelet-{name}-server", name, hosts=(name, address))
-    worker = authority.issue("nfd-worker", "nfd-worker")
     add("etc/kubernetes/pki/ca.crt", authority.certificate.read_text())
     add("var/lib/kubelet/pki/kubelet.crt", serving.certificate.read_text())
     add("var/lib/kubelet/pki/kubelet.key", serving.key.read_text(), 0o600)
     user = f"system:node:{name}"
     add("etc/kubernetes/kubelet.conf", layout.kubeconfig_text(user, client), 0o600)
-    text = layout.kubeconfig_text("nfd-worker", worker, NFD_NAMESPACE)
-    add("etc/kubernetes/nfd-worker.conf", text, 0o600)
+    for agent in ("nfd-worker", "gpu-feature-discovery"):
+        text = layout.kubeconfig_text(agent, authority.issue(agent, agent), NFD_NAMESPACE)
+        add(f"etc/kubernetes/{agent}.kubeconfig", text, 0o600)
+    add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
     add("var/lib/kubelet/config.yaml", yaml.safe_dump(kubelet_configuration(), sort_keys=False))
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
     # Containers get a copy; the lab has no name server.
@@ -252,15 +255,17 @@ def _units(address: str) -> dict[str, str]:
         ),
         "gpu-feature-discovery.service": unit(
             "gpustate lab: NVIDIA's GPU feature discovery",
-            f"{agent}/gpu-feature-discovery",
-            after="local-fs.target",
+            # As an object: two writers of labels in one folder of the node would take turns.
+            f"{agent}/gpu-feature-discovery --use-node-feature-api --node-name=%H "
+            f"--namespace={NFD_NAMESPACE} --kubeconfig=/etc/kubernetes/gpu-feature-discovery.kubeconfig",
+            after="kubelet.service",
             more=f"{always}Environment=CONTAINER_DRIVER_ROOT=/ GFD_SLEEP_INTERVAL=15s\n"
             f"EnvironmentFile=-{PLUGIN_SETTINGS}\n",
         ),
         "nfd-worker.service": unit(
             "gpustate lab: node feature discovery",
-            f"{PROGRAMS}/nfd-worker -kubeconfig=/etc/kubernetes/nfd-worker.conf -no-owner-refs "
-            '-port=18080 -options={"core":{"sleepInterval":"10s"}}',
+            f"{PROGRAMS}/nfd-worker -kubeconfig=/etc/kubernetes/nfd-worker.kubeconfig -no-owner-refs "
+            f"-port={NFD_WORKER_PORT}",
             after="kubelet.service",
             more=f"{always}Environment=NODE_NAME=%H KUBERNETES_NAMESPACE={NFD_NAMESPACE}\n",
         ),

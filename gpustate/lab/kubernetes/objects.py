@@ -47,7 +47,8 @@ def _items() -> Iterator[Item]:
     yield _cluster_binding("nfd-master", "gpustate-lab:nfd-master", "User", "nfd-master")
     role = {"metadata": {"name": "nfd-worker"}, "rules": _NFD_WORKER}
     yield f"{_RBAC}/namespaces/{NFD_NAMESPACE}/roles", role
-    yield _binding(NFD_NAMESPACE, "nfd-worker", "Role", "nfd-worker", "nfd-worker")
+    for agent in ("nfd-worker", "gpu-feature-discovery"):
+        yield _binding(NFD_NAMESPACE, agent, "Role", "nfd-worker", agent)
     yield _cluster_role("gpustate-lab:kwok", _KWOK)
     yield _cluster_binding("kwok", "gpustate-lab:kwok", "User", "kwok")
 
