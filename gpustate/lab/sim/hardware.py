@@ -29,6 +29,23 @@ HARDWARE_PATH = "etc/gpustate-lab/hardware.json"
 MIG_PATH = "etc/gpustate-lab/mig.json"
 INITRAMFS_MODULES_PATH = "etc/initramfs-tools/modules"
 
+#: Xids that a GPU can be given: in the kernel log, and as an event of NVML.
+XIDS: dict[int, str] = {
+    13: "a program of a user was at fault",
+    31: "a program of a user read or wrote where it may not",
+    43: "a program of a user has stopped",
+    45: "preemptive cleanup after an error before",
+    48: "double bit ECC error",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus, and NVML goes on to answer for it",
+    92: "many single bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "its GSP does not answer",
+    120: "its GSP has failed",
+    140: "unrecovered ECC error",
+}
+
 #: What each fault does; ``<...>`` stands for its argument.
 FAULTS: dict[str, str] = {
     "nouveau": "nouveau loads and binds at boot unless modprobe.d blacklists it",
@@ -47,9 +64,9 @@ FAULTS: dict[str, str] = {
     "nvlink-down:<index>": "one NVLink of the GPU is down and recovers again and again",
     "pcie-width:<index>": "the PCIe link of the GPU came up with 8 of 16 lanes",
     "clocks-hot:<index>": "the GPU's clocks are low because it is hot",
-    "xid-13:<index>": "the kernel log has an Xid 13 of the GPU: a program of a user was at fault",
-    "xid-95:<index>": "the kernel log has an Xid 95 of the GPU: uncontained memory error",
-    "xid-119:<index>": "the kernel log has an Xid 119 of the GPU: its GSP does not answer",
+    **{
+        f"xid-{number}:<index>": f"Xid {number} of the GPU: {text}" for number, text in XIDS.items()
+    },
     "rm-init-failed": "the nvidia module finds no GPU it can bring up: No such device",
     "library-mismatch": "the driver's libraries are of another version than the loaded module",
     "containerd": "containerd does not start with NVIDIA's runtime in its configuration",

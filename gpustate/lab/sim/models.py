@@ -61,6 +61,8 @@ class GpuModel:
     power_limit_w: int
     sm_count: int
     brand: int
+    max_sm_clock_mhz: int
+    max_memory_clock_mhz: int
     has_nvlink_fabric: bool
     board: str | None
 

@@ -29,6 +29,19 @@ _FLAGS = (
 )
 
 
+_NVML = (
+    "nvml",
+    "nvml_state",
+    "nvml_health",
+    "nvml_board",
+    "nvml_topology",
+    "nvml_events",
+    "nvml_mig",
+    "nvml_mig_device",
+    "nvml_unsupported",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Libraries:
     """The files of one driver version."""
@@ -78,7 +91,7 @@ class Builder:
             "-Wl,-soname,libnvidia-ml.so.1",
             "-o",
             str(nvml),
-            *self._objects("nvml", "nvml_state", "nvml_health", "nvml_mig", "nvml_mig_device"),
+            *self._objects(*_NVML),
             *common,
         )
         self._gcc(

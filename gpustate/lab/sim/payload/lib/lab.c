@@ -198,6 +198,9 @@ static void read_gpu(const char *object, struct lab_gpu *gpu) {
     gpu->max_mig_devices = (unsigned)lab_number_member(object, "max_mig_devices", 10);
     gpu->power_limit_w = (unsigned)lab_number_member(object, "power_limit_w", 10);
     gpu->sm_count = (unsigned)lab_number_member(object, "sm_count", 10);
+    gpu->max_sm_clock_mhz = (unsigned)lab_number_member(object, "max_sm_clock_mhz", 10);
+    gpu->max_memory_clock_mhz = (unsigned)lab_number_member(object, "max_memory_clock_mhz", 10);
+    gpu->numa_node = (unsigned)lab_number_member(object, "numa_node", 10);
     gpu->brand = (unsigned)lab_number_member(object, "brand", 10);
     gpu->has_nvlink_fabric = true_member(object, "has_nvlink_fabric");
 }
@@ -227,8 +230,17 @@ static void read_hardware(const char *text, struct lab_hardware *into) {
     const char *gpus = lab_member(text, "gpus"), *board = lab_member(text, "board");
     into->has_board = board && *board == '"';
     read_fabric(text, into);
-    for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at && into->gpu_count < LAB_MAX_GPUS; at = lab_element(gpus, at))
+    for (const char *at = gpus ? lab_element(gpus, NULL) : NULL; at && into->gpu_count < LAB_MAX_GPUS; at = lab_element(gpus, at)) {
+        into->gpus[into->gpu_count].index = (unsigned)into->gpu_count;
         read_gpu(at, &into->gpus[into->gpu_count++]);
+    }
+    const char *switches = lab_member(text, "nvswitches");
+    for (const char *at = switches ? lab_element(switches, NULL) : NULL; at && into->switch_count < LAB_MAX_SWITCHES; at = lab_element(switches, at)) {
+        struct lab_switch *one = &into->switches[into->switch_count++];
+        text_member(at, "pci_address", one->pci_address, sizeof one->pci_address);
+        one->device_id = (unsigned)lab_number_member(at, "device_id", 16);
+        one->subsystem_id = (unsigned)lab_number_member(at, "subsystem_id", 16);
+    }
     strcpy(into->faults, "\n");
     const char *faults = lab_member(text, "faults");
     for (const char *at = faults ? lab_element(faults, NULL) : NULL; at; at = lab_element(faults, at)) {
@@ -272,7 +284,7 @@ int lab_fault(const struct lab_hardware *hardware, const char *name) {
 
 int lab_fault_at(const struct lab_hardware *hardware, const char *name, int index) {
     char wanted[112];
-    snprintf(wanted, sizeof wanted, "%s:%d", name, index);
+    snprintf(wanted, sizeof wanted, "%s:%u", name, hardware->gpus[index].index);
     return lab_fault(hardware, wanted);
 }
 

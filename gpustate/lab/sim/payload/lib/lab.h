@@ -11,6 +11,7 @@
 
 #define LAB_MAX_GPUS 16
 #define LAB_MAX_HOLDERS 128
+#define LAB_MAX_SWITCHES 8
 #define LAB_API __attribute__((visibility("default")))
 
 struct lab_gpu {
@@ -18,15 +19,23 @@ struct lab_gpu {
     char uuid[64];
     char serial[32];
     char name[64];
-    unsigned minor, device_id, subsystem_id, architecture, cc_major, cc_minor;
-    unsigned max_mig_devices, power_limit_w, sm_count, brand;
+    unsigned index; /* in the description, which is what faults name; a container sees fewer */
+    unsigned minor, device_id, subsystem_id, architecture, cc_major, cc_minor, numa_node;
+    unsigned max_mig_devices, power_limit_w, sm_count, brand, max_sm_clock_mhz, max_memory_clock_mhz;
     uint64_t memory_mib, bar1_mib;
     int has_nvlink_fabric;
+};
+
+struct lab_switch {
+    char pci_address[16];
+    unsigned device_id, subsystem_id;
 };
 
 struct lab_hardware {
     int gpu_count; /* those whose device node can be seen, in PCI order */
     struct lab_gpu gpus[LAB_MAX_GPUS];
+    int switch_count; /* NVSwitches on PCI */
+    struct lab_switch switches[LAB_MAX_SWITCHES];
     int has_board; /* the GPUs sit on a board with an NVSwitch fabric */
     int needs_nvlsm; /* its switches are behind ConnectX functions */
     int in_rack; /* its switches are elsewhere and manage themselves */
@@ -59,6 +68,7 @@ uint64_t lab_number_member(const char *object, const char *key, int base);
 /* 0, or -1 when the node has no hardware description. */
 int lab_hardware(struct lab_hardware *into);
 int lab_fault(const struct lab_hardware *hardware, const char *name);
+/* index: place in hardware->gpus. */
 int lab_fault_at(const struct lab_hardware *hardware, const char *name, int index);
 /* Version of the loaded nvidia module; -1 when it is not loaded. */
 int lab_loaded_version(char *buffer, size_t size);

@@ -2,8 +2,9 @@
  *
  * Layout of the structures and error numbers: nvml.h of CUDA 13, as nvidia-ml-py repeats them.
  * What the node is made of comes from lab.c at every call, so a fault put into hardware.json is
- * seen by a process that is already running. A symbol that is not here is missing on purpose:
- * the caller then gets NVML_ERROR_FUNCTION_NOT_FOUND, not a made-up answer.
+ * seen by a process that is already running. Functions without a meaning for a simulated board are in
+ * nvml_unsupported.c: every one that go-nvml and nvidia-ml-py know exists, since a program that is
+ * linked lazily dies of a missing symbol.
  */
 #define _GNU_SOURCE
 #include "nvml_inner.h"
@@ -13,18 +14,20 @@
 #include <strings.h>
 #include <unistd.h>
 
-typedef struct { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; } pci_info;
 typedef struct { unsigned version; char branch[80]; } branch_info;
 
 static int started;
 /* A handle is a pointer to one of these; the number is the index. */
 static int handles[LAB_MAX_GPUS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+int is_started(void) { return started > 0; }
+void *handle_of(int place) { return &handles[place]; }
+
 static const struct { int code; const char *text; } messages[] = {
     {OK, "Success"}, {UNINITIALIZED, "Uninitialized"}, {INVALID_ARGUMENT, "Invalid Argument"},
     {NOT_SUPPORTED, "Not Supported"}, {NO_PERMISSION, "Insufficient Permissions"},
     {NOT_FOUND, "Not Found"}, {INSUFFICIENT_SIZE, "Insufficient Size"},
-    {DRIVER_NOT_LOADED, "Driver Not Loaded"}, {12, "NVML Shared Library Not Found"},
+    {DRIVER_NOT_LOADED, "Driver Not Loaded"}, {TIMEOUT, "Timeout"}, {12, "NVML Shared Library Not Found"},
     {13, "Function Not Found"}, {GPU_IS_LOST, "GPU is lost"}, {16, "GPU requires reset"}, {23, "Insufficient Resources"},
     {VERSION_MISMATCH, "Driver/library version mismatch"}, {19, "In use by another client"},
     {ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"}, {UNKNOWN, "Unknown Error"},
@@ -242,18 +245,22 @@ LAB_API int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *mi
     return OK;
 }
 
+void describe_pci(const char *address, unsigned device_id, unsigned subsystem_id, pci_info *info) {
+    memset(info, 0, sizeof *info);
+    info->domain = (unsigned)lab_number(address, 16);
+    info->bus = (unsigned)lab_number(address + 5, 16);
+    info->device = (unsigned)lab_number(address + 8, 16);
+    info->device_id = device_id << 16 | 0x10de;
+    info->subsystem_id = subsystem_id << 16 | 0x10de;
+    snprintf(info->legacy, sizeof info->legacy, "%04X:%02X:%02X.0", info->domain & 0xffff, info->bus & 0xff, info->device & 0xff);
+    snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.0", info->domain, info->bus, info->device);
+}
+
 LAB_API int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *info) {
     GPU(handle);
     if (!info)
         return INVALID_ARGUMENT;
-    memset(info, 0, sizeof *info);
-    info->domain = (unsigned)lab_number(gpu->pci_address, 16);
-    info->bus = (unsigned)lab_number(gpu->pci_address + 5, 16);
-    info->device = (unsigned)lab_number(gpu->pci_address + 8, 16);
-    info->device_id = gpu->device_id << 16 | 0x10de;
-    info->subsystem_id = gpu->subsystem_id << 16 | 0x10de;
-    snprintf(info->legacy, sizeof info->legacy, "%04X:%02X:%02X.0", info->domain & 0xffff, info->bus & 0xff, info->device & 0xff);
-    snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.0", info->domain, info->bus, info->device);
+    describe_pci(gpu->pci_address, gpu->device_id, gpu->subsystem_id, info);
     return OK;
 }
 

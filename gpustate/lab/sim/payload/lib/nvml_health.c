@@ -12,7 +12,7 @@ typedef struct {
 enum {
     ECC_DBE_VOLATILE = 4, RETIRED_SBE = 29, RETIRED_DBE = 30, RETIRED_PENDING = 31, CRC_FLIT = 38, REPLAY = 52,
     RECOVERY = 59, REMAPPED_CORRECTABLE = 142, REMAPPED_UNCORRECTABLE = 143, REMAP_PENDING = 144, REMAP_FAILURE = 145,
-    RECOVERY_ACTION = 230, TYPE_UNSIGNED = 1, AMPERE = 7, HOPPER = 9,
+    RECOVERY_ACTION = 230, LINK_COUNT = 91, PCIE_REPLAY = 94, TYPE_UNSIGNED = 1, AMPERE = 7, HOPPER = 9,
     HW_SLOWDOWN = 0x8, HW_THERMAL = 0x40, IDLE = 0x1
 };
 
@@ -35,6 +35,8 @@ static int field(const struct lab_hardware *hardware, const struct lab_gpu *gpu,
     case RECOVERY:
         *value = faulty(hardware, gpu, "nvlink-down") ? 3 : 0;
         return gpu->has_nvlink_fabric ? OK : NOT_SUPPORTED;
+    case LINK_COUNT: *value = link_count(gpu); return OK;
+    case PCIE_REPLAY: return OK;
     case RECOVERY_ACTION: *value = (unsigned)faulty(hardware, gpu, "reset-needed"); return OK;
     default: return NOT_SUPPORTED;
     }
@@ -57,11 +59,15 @@ LAB_API int nvmlDeviceGetCurrPcieLinkGeneration(void *handle, unsigned *into) { 
 LAB_API int nvmlDeviceGetMaxPcieLinkWidth(void *handle, unsigned *into) { GPU(handle); return number(into, 16); }
 LAB_API int nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *into) { GPU(handle); return number(into, faulty(&hardware, gpu, "pcie-width") ? 8 : 16); }
 
+unsigned link_count(const struct lab_gpu *gpu) {
+    return !gpu->has_nvlink_fabric ? 0 : gpu->architecture >= HOPPER ? 18 : 12;
+}
+
 LAB_API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
     GPU(handle);
-    if (!gpu->has_nvlink_fabric)
+    if (!link_count(gpu))
         return NOT_SUPPORTED;
-    if (link >= (gpu->architecture >= HOPPER ? 18u : 12u))
+    if (link >= link_count(gpu))
         return INVALID_ARGUMENT;
     return number(active, hardware.has_board && !(link == 3 && faulty(&hardware, gpu, "nvlink-down")));
 }
@@ -72,4 +78,20 @@ LAB_API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long l
         return INVALID_ARGUMENT;
     *reasons = faulty(&hardware, gpu, "clocks-hot") ? HW_SLOWDOWN | HW_THERMAL : IDLE;
     return OK;
+}
+
+LAB_API int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
+    return nvmlDeviceGetCurrentClocksEventReasons(handle, reasons);
+}
+
+LAB_API int nvmlDeviceGetSupportedClocksEventReasons(void *handle, unsigned long long *reasons) {
+    GPU(handle);
+    if (!reasons)
+        return INVALID_ARGUMENT;
+    *reasons = IDLE | HW_SLOWDOWN | HW_THERMAL;
+    return OK;
+}
+
+LAB_API int nvmlDeviceGetSupportedClocksThrottleReasons(void *handle, unsigned long long *reasons) {
+    return nvmlDeviceGetSupportedClocksEventReasons(handle, reasons);
 }

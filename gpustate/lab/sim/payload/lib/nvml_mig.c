@@ -147,6 +147,15 @@ LAB_API int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned nvml_id,
     return OK;
 }
 
+LAB_API int nvmlDeviceGetGpuInstanceProfileInfoByIdV(void *handle, unsigned smi_id, gi_profile_v2 *info) {
+    struct view view;
+    int code = look(handle, &view);
+    if (code != OK)
+        return code;
+    const struct mig_profile *profile = profile_by(&view.geometry, smi_id, 1);
+    return profile ? nvmlDeviceGetGpuInstanceProfileInfoV(handle, profile->nvml_id, info) : NOT_SUPPORTED;
+}
+
 LAB_API int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned smi_id, placement *into, unsigned *count) {
     struct view view;
     int code = look(handle, &view);
@@ -158,6 +167,10 @@ LAB_API int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned
     for (unsigned i = 0; into && i < profile->start_count; i++)
         into[i] = (placement){profile->starts[i], profile->size};
     return number(count, profile->start_count);
+}
+
+LAB_API int nvmlDeviceGetGpuInstancePossiblePlacements(void *handle, unsigned smi_id, placement *into, unsigned *count) {
+    return nvmlDeviceGetGpuInstancePossiblePlacements_v2(handle, smi_id, into, count);
 }
 
 LAB_API int nvmlDeviceGetGpuInstanceRemainingCapacity(void *handle, unsigned smi_id, unsigned *count) {
@@ -361,6 +374,16 @@ LAB_API int nvmlComputeInstanceGetInfo_v2(void *handle, ci_info *info) {
     *info = (ci_info){view.handle, &instances[index_of(&view) * MIG_MAX_INSTANCES + (int)instance->id], compute->id, kind->nvml_id,
                       {compute->start, kind->slices}};
     return OK;
+}
+
+typedef struct { void *device, *instance; unsigned id, profile; } ci_info_v1; /* without the placement */
+
+LAB_API int nvmlComputeInstanceGetInfo(void *handle, ci_info_v1 *info) {
+    ci_info all;
+    int code = info ? nvmlComputeInstanceGetInfo_v2(handle, &all) : INVALID_ARGUMENT;
+    if (code == OK)
+        *info = (ci_info_v1){all.device, all.instance, all.id, all.profile};
+    return code;
 }
 
 LAB_API int nvmlComputeInstanceDestroy(void *handle) {

@@ -76,6 +76,8 @@ LAB_API int nvmlDeviceGetAttributes_v2(void *handle, attributes *info) {
     return OK;
 }
 
+LAB_API int nvmlDeviceGetAttributes(void *handle, attributes *info) { return nvmlDeviceGetAttributes_v2(handle, info); }
+
 int mig_name(void *handle, char *into, unsigned size) {
     struct view view;
     struct mig_instance *instance;

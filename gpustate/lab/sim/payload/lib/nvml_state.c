@@ -10,6 +10,7 @@
 typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } process_info;
+typedef struct { unsigned pid; unsigned long long bytes; } process_v1;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric_v1;
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_v2;
@@ -43,11 +44,17 @@ LAB_API int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *info) {
 }
 
 LAB_API int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *info) {
-    GPU(handle);
     if (!info)
         return INVALID_ARGUMENT;
     if (info->version != VERSIONED(memory_v2, 2))
         return ARGUMENT_VERSION_MISMATCH;
+    if (is_mig_handle(handle, NULL)) {
+        int code = mig_memory(handle, &info->total, &info->used);
+        info->reserved = 0;
+        info->free = info->total - info->used;
+        return code;
+    }
+    GPU(handle);
     info->total = gpu->memory_mib << 20;
     info->reserved = RESERVED_MIB << 20;
     info->used = used_bytes(gpu);
@@ -85,20 +92,38 @@ LAB_API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *coun
     return seen > room ? INSUFFICIENT_SIZE : OK;
 }
 
+/* Version 2 has the same structure. Version 1 ends before the instances. */
+LAB_API int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, process_info *into) {
+    return nvmlDeviceGetComputeRunningProcesses_v3(handle, count, into);
+}
+
+LAB_API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, process_v1 *into) {
+    process_info all[LAB_MAX_HOLDERS];
+    unsigned found = LAB_MAX_HOLDERS;
+    if (!count)
+        return INVALID_ARGUMENT;
+    unsigned room = into ? *count : 0;
+    int code = nvmlDeviceGetComputeRunningProcesses_v3(handle, &found, all);
+    if (code != OK)
+        return code;
+    for (unsigned i = 0; i < found && i < room; i++)
+        into[i] = (process_v1){all[i].pid, all[i].bytes};
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : OK;
+}
+
 static int no_processes(void *handle, unsigned *count) {
     GPU(handle);
     return number(count, 0);
 }
 
-LAB_API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
-    (void)into;
-    return no_processes(handle, count);
-}
+LAB_API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count) { return no_processes(handle, count); }
+LAB_API int nvmlDeviceGetGraphicsRunningProcesses_v2(void *handle, unsigned *count) { return no_processes(handle, count); }
+LAB_API int nvmlDeviceGetGraphicsRunningProcesses(void *handle, unsigned *count) { return no_processes(handle, count); }
 
-LAB_API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *into) {
-    (void)into;
-    return no_processes(handle, count);
-}
+LAB_API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count) { return no_processes(handle, count); }
+LAB_API int nvmlDeviceGetMPSComputeRunningProcesses_v2(void *handle, unsigned *count) { return no_processes(handle, count); }
+LAB_API int nvmlDeviceGetMPSComputeRunningProcesses(void *handle, unsigned *count) { return no_processes(handle, count); }
 
 /* ---- modes ---------------------------------------------------------------------------------- */
 
@@ -165,16 +190,16 @@ LAB_API int nvmlDeviceSetComputeMode(void *handle, unsigned mode) {
 
 /* ---- sensors -------------------------------------------------------------------------------- */
 
-static int busy(const struct lab_gpu *gpu) { return used_bytes(gpu) > 0; }
+int is_busy(const struct lab_gpu *gpu) { return used_bytes(gpu) > 0; }
 
 LAB_API int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *temp_c) {
     GPU(handle);
-    return sensor ? INVALID_ARGUMENT : number(temp_c, busy(gpu) ? 55 : 31);
+    return sensor ? INVALID_ARGUMENT : number(temp_c, is_busy(gpu) ? 55 : 31);
 }
 
 LAB_API int nvmlDeviceGetPowerUsage(void *handle, unsigned *power_mw) {
     GPU(handle);
-    return number(power_mw, gpu->power_limit_w * (busy(gpu) ? 600 : 100));
+    return number(power_mw, gpu->power_limit_w * (is_busy(gpu) ? 600 : 100));
 }
 
 LAB_API int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *power_mw) { GPU(handle); return number(power_mw, gpu->power_limit_w * 1000); }
@@ -184,7 +209,7 @@ LAB_API int nvmlDeviceGetUtilizationRates(void *handle, utilization *rates) {
     GPU(handle);
     if (!rates)
         return INVALID_ARGUMENT;
-    *rates = busy(gpu) ? (utilization){97, 40} : (utilization){0, 0};
+    *rates = is_busy(gpu) ? (utilization){97, 40} : (utilization){0, 0};
     return OK;
 }
 

@@ -20,11 +20,20 @@ from labnode import hardware
 
 TEXTS = {
     13: "pid=4711, name=train, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
+    31: "pid=4711, name=train, channel 0x00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted",
+    43: "pid=4711, name=train, channel 0x00000008",
+    45: "pid=4711, name=train, channel 0x00000008",
+    48: "pid='<unknown>', name=<unknown>, DBE (double bit error) ECC Error",
     63: "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.",
     64: "pid='<unknown>', name=<unknown>, Row Remapper: failed to remap row",
+    74: "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 3",
     79: "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    92: "pid='<unknown>', name=<unknown>, High single-bit ECC error rate",
+    94: "pid='<unknown>', name=<unknown>, Contained: SM (0x1). RST: No, D-RST: No",
     95: "pid='<unknown>', name=<unknown>, Uncontained: Unknown, RST: Yes, D-RST: No",
     119: "pid=812, name=nvidia-persiste, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+    120: "pid=812, name=nvidia-persiste, GSP task exception: load access page fault",
+    140: "pid='<unknown>', name=<unknown>, An uncorrectable ECC error detected (possible GPU hang)",
 }
 OF_FAULT = {"remap-pending": 63, "remap-failure": 64, "gpu-off-bus": 79}
 
