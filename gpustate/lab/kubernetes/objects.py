@@ -69,7 +69,7 @@ _NFD_MASTER = [
     _rule(_NFD_API, ["nodefeaturegroups/status"], _CHANGE),
 ]
 _NFD_WORKER = [
-    _rule(_NFD_API, ["nodefeatures"], ("create", "get", "update", "delete")),
+    _rule(_NFD_API, ["nodefeatures"], (*_READ, "create", "update", "delete")),
     _rule("", ["pods"], ("get",)),
 ]
 _KWOK = [
