@@ -47,6 +47,12 @@ class Client:
     timeout_s: float = 30.0
     _local: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def get(self, path: str) -> Any:
         return self.request("GET", path)
 

@@ -73,8 +73,8 @@ class Kubernetes:
         spec = self._lab.spec
         self.control_plane.wait_ready()
         self.control_plane.start_controllers()
-        client = self.layout.client()
-        objects.create(client, _data_files("nfd", say)[0])
+        with self.layout.client() as client:
+            objects.create(client, _data_files("nfd", say)[0])
         self._start_nfd()
         if spec.virtual:
             self._start_virtual(say)
@@ -117,7 +117,6 @@ class Kubernetes:
         Raises:
             LabError: it does not within the time; the last condition is in the message.
         """
-        client = self.layout.client()
 
         def unmet() -> str | None:
             seen = client.get(f"/api/v1/nodes/{node.name}")
@@ -130,7 +129,8 @@ class Kubernetes:
 
         what = f"Kubernetes node {node.name}"
         try:
-            self.control_plane.wait(what, unmet, timeout_s, every_s=0.2)
+            with self.layout.client() as client:
+                self.control_plane.wait(what, unmet, timeout_s, every_s=0.2)
         except LabError as error:
             log = "journalctl -u kubelet -n 3 --no-pager -o cat"
             said = node.run(log, check=False).stdout if node.running else "the node is off"
@@ -160,17 +160,19 @@ class Kubernetes:
         stages = [str(path) for path in _data_files("kwok", say)]
         arguments = virtual.arguments(str(own), stages, self.layout.gateway)
         self.control_plane.start_program(_KWOK, arguments)
-        virtual.create(self.layout.client(), self._lab.spec.virtual)
+        with self.layout.client() as client:
+            virtual.create(client, self._lab.spec.virtual)
 
     def _wait_virtual(self) -> None:
-        wanted, client = self._lab.spec.virtual, self.layout.client()
+        wanted = self._lab.spec.virtual
 
         def unmet() -> str | None:
             ready = virtual.count_ready(client)
             return None if ready >= wanted else f"{ready} of {wanted} are Ready"
 
         timeout_s = VIRTUAL_TIMEOUT_S + wanted / 10
-        self.control_plane.wait("virtual nodes", unmet, timeout_s, every_s=1.0)
+        with self.layout.client() as client:
+            self.control_plane.wait("virtual nodes", unmet, timeout_s, every_s=1.0)
 
 
 #: Import path, folder below it and which files.

@@ -112,13 +112,13 @@ class ControlPlane:
         Raises:
             LabError: a process ended, or the time ran out; the last answer is in the message.
         """
-        client = self.layout.client()
+        with self.layout.client() as client:
 
-        def ready() -> str | None:
-            answer = client.get("/readyz")
-            return None if answer == "ok" else f"/readyz says {answer!r}"
+            def unmet() -> str | None:
+                answer = client.get("/readyz")
+                return None if answer == "ok" else f"/readyz says {answer!r}"
 
-        self.wait("the API server", ready, timeout_s)
+            self.wait("the API server", unmet, timeout_s)
 
     def wait(
         self, what: str, unmet: Callable[[], str | None], timeout_s: float, every_s: float = 0.1

@@ -83,6 +83,13 @@ child=
 trap 'again=yes; kill "$child"' HUP
 trap 'kill "$child"; exit 0' TERM
 strategy=${{DEVICE_LIST_STRATEGY-}}
+if [ -z "$strategy" ]; then
+    # containerd 1.6 leaves CDI devices of the kubelet out without a word.
+    case $(containerd --version) in
+        *" 1.6."* | *" v1.6."*) strategy=envvar ;;
+        *) strategy=cdi-cri ;;
+    esac
+fi
 while :; do
     until [ -e /dev/nvidiactl ] && ldconfig -p | grep -q libnvidia-ml.so.1; do
         sleep 2
@@ -147,7 +154,10 @@ def fill(root: Path, layout: Layout, name: str, number: int) -> None:
         ("agent", _AGENT),
     ):
         add(f"usr/local/lib/gpustate-lab/{program}", script, 0o755)
-    add(PLUGIN_SETTINGS.lstrip("/"), "DEVICE_LIST_STRATEGY=cdi-cri\n")
+    add(
+        PLUGIN_SETTINGS.lstrip("/"),
+        "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",
+    )
     for unit, text in _units(address).items():
         add(f"etc/systemd/system/{unit}", text)
     for path, (text, mode) in files.items():
