@@ -64,13 +64,14 @@ def labs() -> list[Lab]:
 def document(found: list[Lab]) -> dict[str, Any]:
     """What ``gpustate lab list -o json`` prints.
 
-    ``inventory`` on top is the file most people ask for: that of the only lab, or of the one with
-    the default name; ``null`` when neither can be said.
+    ``inventory``, ``kubeconfig`` and ``programs`` on top are what most people ask for: those of the only
+    lab, or of the one with the default name; ``null`` when neither can be said, or when it has no cluster.
     """
     default = [lab for lab in found if lab.name == DEFAULT_NAME] or found
+    entry = _entry(default[0]) if len(default) == 1 else {}
     return {
         "format": FORMAT,
-        "inventory": str(default[0].inventory) if len(default) == 1 else None,
+        **{key: entry.get(key) for key in ("inventory", "kubeconfig", "programs")},
         "labs": [_entry(lab) for lab in found],
     }
 
@@ -109,7 +110,7 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
         if lab is not None and _runs(lab):
             say(f"lab {lab.name} is up already: {len(lab.nodes)} nodes, inventory {lab.inventory}")
             return lab
-        prepared = images.prepare(spec.images, say)
+        prepared = images.prepare(spec.images, say, kubernetes=bool(spec.kubernetes))
         clusters.prepare(spec, say)
         try:
             lab = lab or _found(spec, prepared)
@@ -188,7 +189,9 @@ def _found(spec: LabSpec, prepared: images.Prepared) -> Lab:
     # choice can only be read in its record.
     with paths.locked(paths.state_dir() / ".locks" / ".subnet", wait_s=30, what="subnets"):
         taken = [*network.networks_in_use(), *(lab.network.subnet for lab in labs())]
-        chosen = Network(tag=tag, subnet=network.choose_subnet(taken))
+        taken += [lab.network.cluster for lab in labs() if lab.spec.kubernetes]
+        subnet = network.choose_subnet(taken, cluster=bool(spec.kubernetes))
+        chosen = Network(tag=tag, subnet=subnet)
         directory.mkdir(parents=True, exist_ok=True)
         nodes = []
         for wanted in spec.node_specs():
@@ -221,13 +224,14 @@ def _write_access(lab: Lab) -> None:
             (node.name, node.address, node.image, images.recipe_of(node.image).distribution)
             for node in lab.nodes
         ],
+        variables=clusters.variables(lab.spec, lab.directory),
     )
     paths.write_text(lab.inventory, text)
 
 
 def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
     """Make everything of the lab that is not there, and wait for the nodes."""
-    network.make_bridge(lab.network)
+    network.make_bridge(lab.network, cluster=bool(lab.spec.kubernetes))
     if not _server_runs(lab):
         process.start_daemon(
             [
@@ -238,6 +242,8 @@ def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
             lab.directory / "server.json",
             lab.directory / "server.log",
         )
+    for cluster in clusters.of(lab):
+        cluster.start(say)
     for node in lab.nodes:
         node.boot(wait=False)
     _wait_ready(lab.nodes)

@@ -6,8 +6,10 @@ Each is a module that follows :class:`Cluster`; this one says which of them a la
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
+from gpustate.lab.kubernetes import cluster as kubernetes
 from gpustate.lab.record import Lab
 from gpustate.lab.spec import LabSpec
 
@@ -17,8 +19,11 @@ Say = Callable[[str], None]
 class Cluster(Protocol):
     """One scheduler with its control processes on the controller and its daemons on the nodes."""
 
+    def start(self, say: Say) -> None:
+        """Start what does not run and write what nodes need, before they boot; wait for nothing."""
+
     def up(self, say: Say) -> None:
-        """Start what does not run and wait until every node has joined; may be called again."""
+        """Start the rest and wait until every node has joined; may be called again."""
 
     @property
     def running(self) -> bool:
@@ -37,10 +42,20 @@ def prepare(spec: LabSpec, say: Say) -> None:
     Raises:
         LabError: a program can neither be found nor built.
     """
-    del spec, say
+    if spec.kubernetes:
+        kubernetes.prepare(spec, say)
 
 
 def of(lab: Lab) -> tuple[Cluster, ...]:
     """The clusters that the lab's specification asks for."""
     clusters: list[Cluster] = []
+    if lab.spec.kubernetes:
+        clusters.append(kubernetes.Kubernetes(lab))
     return tuple(clusters)
+
+
+def variables(spec: LabSpec, directory: Path) -> dict[str, str]:
+    """Variables of the inventory for every node."""
+    if not spec.kubernetes:
+        return {}
+    return {"gpustate_kubeconfig": str(directory / "kubeconfigs" / "admin.yml")}

@@ -102,15 +102,19 @@ def recipe_of(image: str) -> Recipe:
         ) from None
 
 
-def prepare(images: Sequence[str], say: Say) -> Prepared:
-    """Build what is missing, several images at a time."""
+def prepare(images: Sequence[str], say: Say, *, kubernetes: bool = False) -> Prepared:
+    """Build what is missing, several images at a time.
+
+    Args:
+        kubernetes: with what a Kubernetes node needs of Debian, as one more layer.
+    """
     wanted = sorted(set(images))
     for image in wanted:
         recipe_of(image)
     repository = simulation.build_repository(paths.repository_dir(), say)
     with ThreadPoolExecutor(max_workers=max(1, min(len(wanted), os.cpu_count() or 1))) as pool:
         try:
-            stacks = pool.map(lambda image: _stack(image, repository, say), wanted)
+            stacks = pool.map(lambda image: _stack(image, repository, say, kubernetes), wanted)
             return Prepared(repository, dict(zip(wanted, stacks, strict=True)))
         except BaseException:
             # Ctrl-C reaches only this thread, and the pool would wait for builds that go on.
@@ -119,7 +123,9 @@ def prepare(images: Sequence[str], say: Say) -> Prepared:
             raise
 
 
-def _stack(image: str, repository: simulation.Repository, say: Say) -> tuple[Path, ...]:
+def _stack(
+    image: str, repository: simulation.Repository, say: Say, kubernetes: bool
+) -> tuple[Path, ...]:
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
     if recipe.script is not None:
@@ -129,7 +135,11 @@ def _stack(image: str, repository: simulation.Repository, say: Say) -> tuple[Pat
         stack = (_layer(image, stack, script, bound, str(bound or ""), say), *stack)
     script = simulation.install_script(repository, recipe.distribution)
     content = simulation.digest(repository)
-    return (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
+    stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
+    if not kubernetes:
+        return stack
+    script = (SCRIPTS / "kubernetes.sh").read_text()
+    return (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
 
 
 def _programs(recipe: Recipe, say: Say) -> Path | None:

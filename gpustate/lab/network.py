@@ -22,6 +22,8 @@ from gpustate.lab.command import run
 
 #: Private ranges that few people route; the first /24 that clashes with nothing is taken.
 POOLS = ("10.217.0.0/16", "172.29.0.0/16", "192.168.0.0/16")
+#: Pods and services of a lab's cluster: a /18 of it for each third byte of a lab's /24.
+CLUSTERS = IPv4Network("100.64.0.0/10")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,26 @@ class Network:
     def address(self, number: int) -> IPv4Address:
         return self.subnet.network_address + 10 + number
 
+    @property
+    def cluster(self) -> IPv4Network:
+        """Addresses of pods and services, where the lab has a Kubernetes cluster."""
+        third = self.subnet.network_address.packed[2]
+        return IPv4Network((int(CLUSTERS.network_address) + (third << 14), 18))
+
+    @property
+    def services(self) -> IPv4Network:
+        """The last /24 of :attr:`cluster`; the nodes' are before it."""
+        return IPv4Network((int(self.cluster.broadcast_address) - 255, 24))
+
+    @property
+    def api_address(self) -> IPv4Address:
+        """The first address of :attr:`services`, which Kubernetes gives to its own API."""
+        return self.services.network_address + 1
+
+    def pods(self, number: int) -> IPv4Network:
+        """The /26 of one node's pods."""
+        return IPv4Network((int(self.cluster.network_address) + (number << 6), 26))
+
     def veth(self, number: int) -> str:
         return f"gl{self.tag}n{number}"
 
@@ -58,12 +80,17 @@ def tag_of(directory: Path) -> str:
     return hashlib.sha256(str(directory).encode()).hexdigest()[:8]
 
 
-def choose_subnet(taken: Iterable[IPv4Network]) -> IPv4Network:
-    """The first /24 of the pools that overlaps nothing in ``taken``. Pure."""
+def choose_subnet(taken: Iterable[IPv4Network], *, cluster: bool = False) -> IPv4Network:
+    """The first /24 of the pools that overlaps nothing in ``taken``. Pure.
+
+    Args:
+        cluster: the addresses of its pods and services must be free too.
+    """
     taken = list(taken)
     for pool in POOLS:
         for subnet in IPv4Network(pool).subnets(new_prefix=24):
-            if not any(subnet.overlaps(other) for other in taken):
+            wanted = [subnet, Network("", subnet).cluster] if cluster else [subnet]
+            if not any(own.overlaps(other) for own in wanted for other in taken):
                 return subnet
     raise LabError(
         f"no free /24 in {', '.join(POOLS)}: every one clashes with a route", fix="ip route"
@@ -92,17 +119,29 @@ def namespace_path(name: str) -> Path:
     return Path("/run/netns", name)
 
 
-def make_bridge(network: Network) -> None:
-    """Make the bridge with the controller's address, unless it is there."""
-    if link_exists(network.bridge):
-        return
-    run(["ip", "link", "add", "name", network.bridge, "type", "bridge"])
-    run(["ip", "address", "add", f"{network.gateway}/24", "dev", network.bridge])
-    run(["ip", "link", "set", network.bridge, "up"])
+def make_bridge(network: Network, *, cluster: bool = False) -> None:
+    """Make the bridge with the controller's address, unless it is there.
+
+    Args:
+        cluster: it has the API server's address too, and leads to pods.
+    """
+    if not link_exists(network.bridge):
+        run(["ip", "link", "add", "name", network.bridge, "type", "bridge"])
+        run(["ip", "address", "add", f"{network.gateway}/24", "dev", network.bridge])
+        run(["ip", "link", "set", network.bridge, "up"])
+    if cluster:
+        run(["ip", "address", "replace", f"{network.api_address}/32", "dev", network.bridge])
+        route = ["ip", "route", "replace", str(network.cluster), "dev", network.bridge]
+        run([*route, "src", str(network.gateway)])
 
 
-def attach(network: Network, node: str, number: int) -> None:
-    """Make the node's namespace and its cable to the bridge, unless both are there."""
+def attach(network: Network, node: str, number: int, *, cluster: bool = False) -> None:
+    """Make the node's namespace and its cable to the bridge, unless both are there.
+
+    Args:
+        cluster: the node has pods. All pods of the cluster are looked for on the bridge, and each node
+            answers there for its own (proxy ARP): no node needs to know where another one's pods are.
+    """
     name, veth = network.namespace(node), network.veth(number)
     if namespace_path(name).exists() and link_exists(veth):
         return
@@ -113,6 +152,13 @@ def attach(network: Network, node: str, number: int) -> None:
     run(["ip", "-n", name, "address", "add", f"{network.address(number)}/24", "dev", "eth0"])
     run(["ip", "-n", name, "link", "set", "lo", "up"])
     run(["ip", "-n", name, "link", "set", "eth0", "up"])
+    if cluster:
+        run(["ip", "-n", name, "route", "add", str(network.cluster), "dev", "eth0"])
+        settings = ("ip_forward=1", "conf.eth0.proxy_arp=1", "neigh.eth0.proxy_delay=0")
+        for setting in settings:
+            key, value = setting.split("=")
+            path = f"/proc/sys/net/ipv4/{key.replace('.', '/')}"
+            run(["ip", "netns", "exec", name, "sh", "-c", f"echo {value} > {path}"])
 
 
 def detach(network: Network, node: str, number: int) -> list[str]:

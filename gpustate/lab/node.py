@@ -23,6 +23,8 @@ from typing import Any
 from gpustate.errors import LabError
 from gpustate.lab import daemon, host, network, process, setup, simulation
 from gpustate.lab.command import run, tail
+from gpustate.lab.kubernetes import machine
+from gpustate.lab.kubernetes.layout import Layout
 from gpustate.lab.network import Network
 from gpustate.lab.paths import write_text
 from gpustate.lab.spec import NodeSpec
@@ -168,9 +170,13 @@ class Node:
             self.root, self.layers, self.directory / "upper", self.directory / "work"
         )
         (self.directory / CONTAINERD).mkdir(exist_ok=True)
-        network.attach(self.network, self.name, self.spec.number)
+        cluster = self.spec.kubernetes
+        network.attach(self.network, self.name, self.spec.number, cluster=cluster)
         if not filled.exists():
             setup.fill(self.root, self.directory, self.lab_directory, self.spec.name, self.sources)
+            if cluster:
+                layout = Layout(self.lab_directory, self.lab_directory.name, self.network)
+                machine.fill(self.root, layout, self.name, self.spec.number)
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
             for fault in self.faults:
                 simulation.switch_fault(self.root, fault, True)
@@ -287,6 +293,7 @@ class Node:
             *("--capability=CAP_NET_ADMIN", "--system-call-filter=add_key keyctl bpf"),
             # Layers of images cannot be mounted on the node's own overlay.
             f"--bind={self.directory / CONTAINERD}:/var/lib/containerd",
+            *(machine.binds(self.lab_directory) if self.spec.kubernetes else ()),
             "--boot",
         ]
 

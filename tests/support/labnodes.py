@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab import api, checks
+from gpustate.lab import api, checks, programs
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
@@ -46,6 +46,16 @@ def lab_machine() -> None:
         maker = re.fullmatch(r"pytest-.*?(\d+)", lab.name)
         if maker and not Path("/proc", maker[1]).exists():
             api.down(lab.name)
+
+
+@pytest.fixture(scope="session")
+def lab_programs(lab_machine: None) -> None:
+    """Skip where the programs that the lab builds from Go modules cannot be had; in CI that is a failure."""
+    reason = None if os.environ.get(programs.READY_VARIABLE) else programs.missing()
+    if reason and os.environ.get("CI"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
 
 
 @contextlib.contextmanager

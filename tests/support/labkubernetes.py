@@ -1,0 +1,117 @@
+"""Read a lab's cluster as its users: ``kubectl`` of the lab, and what tests wait for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpustate.lab.api import Lab
+from gpustate.lab.kubernetes import containers
+from gpustate.lab.kubernetes.cluster import Kubernetes
+
+#: A machine under load takes several times as long.
+WAIT_S = 90.0
+
+
+def kubectl(
+    lab: Lab, *arguments: str, user: str = "admin", stdin: str | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run the lab's kubectl as one of its users."""
+    layout = Kubernetes(lab).layout
+    result = subprocess.run(
+        [layout.programs / "kubectl", f"--kubeconfig={layout.user_file(user)}", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+def get(lab: Lab, *arguments: str, user: str = "admin") -> Any:
+    """What ``kubectl get ... -o json`` prints."""
+    return json.loads(kubectl(lab, "get", *arguments, "-o", "json", user=user).stdout)
+
+
+def wait_for(what: Callable[[], Any], wanted: str, timeout_s: float = WAIT_S) -> Any:
+    """Return what ``what`` returns as soon as it is true."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        seen = what()
+        if seen:
+            return seen
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {wanted}"
+        time.sleep(0.25)
+
+
+def pod(name: str, command: str, *, node: str = "", gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    """A pod with the lab's busybox that runs a shell command once.
+
+    Args:
+        node: it is scheduled to; any when left out.
+        gpus: that it asks for.
+        spec: more of the pod's ``spec``.
+    """
+    limits = {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            "containers": [
+                {
+                    "name": "main",
+                    "image": containers.BUSYBOX_TAG.rpartition("/")[2],
+                    "command": ["sh", "-c", command],
+                    **limits,
+                }
+            ],
+            **spec,
+        },
+    }
+
+
+def create(
+    lab: Lab, *items: dict[str, Any], user: str = "admin", namespace: str = "default"
+) -> None:
+    """Create objects."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)})
+    kubectl(lab, "create", "--namespace", namespace, "-f", "-", user=user, stdin=text)
+
+
+def wait_phase(lab: Lab, name: str, phase: str, namespace: str = "default") -> dict[str, Any]:
+    """Return the pod once it has that phase."""
+
+    def reached() -> dict[str, Any] | None:
+        seen: dict[str, Any] = get(lab, "pod", name, "--namespace", namespace)
+        return seen if seen["status"].get("phase") == phase else None
+
+    result: dict[str, Any] = wait_for(reached, f"pod {name} {phase}")
+    return result
+
+
+def logs(lab: Lab, name: str, namespace: str = "default") -> str:
+    return kubectl(lab, "logs", name, "--namespace", namespace).stdout
+
+
+def wait_ready(lab: Lab, node: str, boot_id: str) -> dict[str, Any]:
+    """Return the Node once the kubelet of that boot says that it is Ready."""
+    Kubernetes(lab).wait_node(lab.node(node))
+    seen: dict[str, Any] = get(lab, "node", node)
+    assert seen["status"]["nodeInfo"]["bootID"] == boot_id
+    return seen
+
+
+def audit(lab: Lab) -> list[dict[str, Any]]:
+    """Every complete entry of the API server's audit log."""
+    text = Path(Kubernetes(lab).layout.audit_log).read_text()
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
