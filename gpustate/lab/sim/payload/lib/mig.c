@@ -110,7 +110,12 @@ static void read_line(const char *line, const struct mig_geometry *geometry, str
     }
 }
 
-void mig_read(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into) {
+static int in_container(void) {
+    char full[512];
+    return access(lab_path(full, sizeof full, "/run/gpustate-lab/node-proc"), F_OK) == 0;
+}
+
+void mig_read_all(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into) {
     char path[96], text[4096];
     memset(into, 0, sizeof *into);
     into->current = mig_on_board(gpu);
@@ -120,6 +125,39 @@ void mig_read(const struct lab_gpu *gpu, const struct mig_geometry *geometry, st
             read_line(line, geometry, into);
     }
     into->pending = gpu->architecture == AMPERE ? mig_on_board(gpu) : into->current;
+}
+
+/* Opening says whether the device cgroup allows it; without a driver behind the node it fails later. */
+static int may_open(unsigned minor) {
+    char path[64], full[512];
+    snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%u", minor);
+    int node = open(lab_path(full, sizeof full, path), O_RDONLY | O_CLOEXEC);
+    if (node >= 0)
+        close(node);
+    return node >= 0 || errno == ENXIO || errno == ENODEV;
+}
+
+/* In a container there are only the devices whose capabilities it was given. */
+static void keep_given(const struct lab_gpu *gpu, struct mig_state *state) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < state->count; i++) {
+        struct mig_instance instance = state->instances[i];
+        unsigned given = 0;
+        if (!may_open(mig_capability(gpu, instance.id, -1)))
+            continue;
+        for (unsigned c = 0; c < instance.count; c++)
+            if (may_open(mig_capability(gpu, instance.id, (int)instance.compute[c].id)))
+                instance.compute[given++] = instance.compute[c];
+        instance.count = given;
+        state->instances[count++] = instance;
+    }
+    state->count = count;
+}
+
+void mig_read(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into) {
+    mig_read_all(gpu, geometry, into);
+    if (in_container())
+        keep_given(gpu, into);
 }
 
 static int by_start(const void *a, const void *b) {
@@ -258,7 +296,7 @@ static void make_node(unsigned minor) {
 void mig_make_nodes(const struct lab_hardware *hardware) {
     struct mig_geometry geometry;
     struct mig_state state;
-    if (geteuid() != 0)
+    if (geteuid() != 0 || in_container())
         return;
     for (int g = 0; g < hardware->gpu_count; g++) {
         const struct lab_gpu *gpu = &hardware->gpus[g];

@@ -53,7 +53,9 @@ struct mig_state {
 
 /* 0, or -1 for a GPU that cannot be divided. */
 int mig_geometry(const struct lab_gpu *gpu, struct mig_geometry *into);
+/* What this process may use; the other: all there is. */
 void mig_read(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into);
+void mig_read_all(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into);
 struct mig_instance *mig_find(struct mig_state *state, unsigned id);
 struct mig_compute *mig_find_compute(struct mig_instance *instance, unsigned id);
 /* How many more of a profile there is room for, in legal places. */

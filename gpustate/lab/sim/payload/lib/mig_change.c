@@ -38,7 +38,7 @@ static int begin(const struct lab_gpu *gpu, struct change *change) {
     if (geteuid() != 0)
         return NO_PERMISSION;
     change->lock = change_lock();
-    mig_read(gpu, &change->geometry, &change->state);
+    mig_read_all(gpu, &change->geometry, &change->state);
     change->before = change->state;
     return OK;
 }

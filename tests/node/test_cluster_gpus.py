@@ -1,0 +1,199 @@
+"""Pods get the GPUs of nodes that gpustate has set up, from NVIDIA's own device plugin, runtime and hooks.
+
+Real: API server, scheduler, kubelet, containerd 1.7 and 2.1, runc, NVIDIA's device plugin, GPU feature discovery
+and container toolkit, NFD. Simulated: the GPUs, NVML and the CUDA driver library that the CUDA proof runs on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import gpustate
+from gpupods import allocated, delete, gpu_pod, import_image, report
+from labkubernetes import create, get, kubectl, wait_for
+
+from gpustate.lab.api import Lab
+from gpustate.lab.node import Node
+from gpustate.lab.spec import LabSpec
+
+POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
+#: The lab's unit of the device plugin reads its environment there.
+SETTINGS = "/etc/default/gpustate-lab-device-plugin"
+PLUGIN = "nvidia-device-plugin"
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+#: Device nodes that every container with a GPU gets.
+COMMON = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+
+
+@pytest.fixture(scope="module")
+def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Lab:
+    """gpu1 with containerd 1.7, gpu2 with containerd 2.1; both as the ClusterPolicy has them."""
+    images = ("debian13", "debian13-containerd2")
+    lab = lab_factory(LabSpec(nodes=2, images=images, kubernetes="1.36"))
+    gpustate("apply", POLICY, "-i", lab.inventory, "--yes", code=0)
+    create(lab, RUNTIME_CLASS)
+    return lab
+
+
+@pytest.fixture(scope="module")
+def interpreters(cluster: Lab) -> dict[str, str]:
+    """The image is on every node; path of Python in it."""
+    return {node.name: import_image(node) for node in cluster.nodes}
+
+
+def resources(lab: Lab, node: Node) -> dict[str, int]:
+    """What the Node offers of NVIDIA's resources, without those of which there are none."""
+    seen = get(lab, "node", node.name)["status"].get("allocatable", {})
+    found = {name: int(count) for name, count in seen.items() if name.startswith("nvidia.com/")}
+    return {name: count for name, count in found.items() if count}
+
+
+def wait_resources(lab: Lab, node: Node, wanted: dict[str, int]) -> None:
+    wait_for(lambda: resources(lab, node) == wanted, f"{node.name} offers {wanted}")
+
+
+def devices(node: Node) -> dict[str, str]:
+    """Device node by GPU, as nvidia-smi of the node names them."""
+    text = node.run("nvidia-smi -L").stdout
+    return {
+        uuid: f"/dev/nvidia{index}"
+        for index, uuid in re.findall(r"GPU (\d+):.*UUID: ([\w-]+)", text)
+    }
+
+
+def restart_plugin(node: Node, *settings: str) -> None:
+    text = "\n".join(settings)
+    node.run(["sh", "-c", 'echo "$1" >"$2"; systemctl restart "$3"', "sh", text, SETTINGS, PLUGIN])
+
+
+@pytest.fixture(params=["cdi", "runtime-class"])
+def way(request: pytest.FixtureRequest, cluster: Lab) -> Iterator[dict[str, Any]]:
+    """How the plugin hands GPUs to the runtime, and what a pod says of it."""
+    by_class = request.param == "runtime-class"
+    if by_class:
+        for node in cluster.nodes:
+            restart_plugin(node, "DEVICE_LIST_STRATEGY=envvar")
+    yield {"runtimeClassName": "nvidia"} if by_class else {}
+    if by_class:
+        for node in cluster.nodes:
+            restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+
+
+def test_nodes_offer_as_many_gpus_as_nvml_counts(cluster: Lab) -> None:
+    for node in cluster.nodes:
+        wait_resources(cluster, node, {"nvidia.com/gpu": len(devices(node))})
+        assert len(devices(node)) == 8
+
+
+def test_pods_get_exactly_the_gpus_that_the_plugin_allocated(
+    cluster: Lab, interpreters: dict[str, str], way: dict[str, Any]
+) -> None:
+    for node in cluster.nodes:
+        wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    for count in (1, 2, 8):
+        names = {f"take{count}-{node.name}": node for node in cluster.nodes}
+        for name, node in names.items():
+            wanted = {"nvidia.com/gpu": count}
+            create(cluster, gpu_pod(name, node, interpreters[node.name], wanted, **way))
+        for name, node in names.items():
+            seen = report(cluster, name)
+            uid = get(cluster, "pod", name)["metadata"]["uid"]
+            given = allocated(node, uid)
+            assert len(given) == count, (name, given)
+            assert set(seen["nvml"]["uuids"]) == given, seen
+            paths = {path for path in seen["devices"] if re.fullmatch(r"/dev/nvidia\d+", path)}
+            assert paths == {devices(node)[one] for one in given}
+            assert set(seen["devices"]) - paths >= COMMON
+            assert {one["uuid"] for one in seen["cuda"] if one["ok"]} == given
+        delete(cluster, *names)
+
+
+def test_a_pod_that_asks_for_no_gpu_gets_none(cluster: Lab, interpreters: dict[str, str]) -> None:
+    node = cluster.nodes[0]
+    create(cluster, gpu_pod("without", node, interpreters[node.name], {"cpu": 1}))
+    seen = report(cluster, "without")
+    assert seen["devices"] == {}
+    assert seen["nvml"]["uuids"] == []
+    delete(cluster, "without")
+
+
+def test_a_gpu_that_fails_is_withdrawn_and_comes_back_with_the_plugin(cluster: Lab) -> None:
+    node = cluster.node("gpu2")
+    node.fault("xid-79:3", on=True)
+    try:
+        wait_resources(cluster, node, {"nvidia.com/gpu": 7})
+    finally:
+        node.fault("xid-79:3", on=False)
+    # The plugin never takes an unhealthy device back by itself.
+    assert resources(cluster, node) == {"nvidia.com/gpu": 7}
+    node.run(["systemctl", "restart", PLUGIN])
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+
+def test_labels_of_gfd_by_nfd_equal_ours(cluster: Lab) -> None:
+    ran = gpustate("labels", "-i", cluster.inventory, "-o", "json", code=0)
+    for node in cluster.nodes:
+        want = ran.node(node.name)["labels"]
+
+        def published(node: Node = node) -> dict[str, str]:
+            labels = get(cluster, "node", node.name)["metadata"]["labels"]
+            return {
+                key: value
+                for key, value in labels.items()
+                if key.startswith("nvidia.com/") and key != "nvidia.com/gfd.timestamp"
+            }
+
+        wait_for(lambda want=want, published=published: published() == want, f"{want}")
+
+
+def test_time_slices_are_resources_of_the_plugin(
+    cluster: Lab, interpreters: dict[str, str], tmp_path: Path
+) -> None:
+    node = cluster.node("gpu1")
+    policy = tmp_path / "sharing.py"
+    policy.write_text(
+        "from gpustate import Policy\nfrom gpustate.states.sharing import DevicePluginConfigured\n"
+        "sharing = {'timeSlicing': {'resources': [{'name': 'nvidia.com/gpu', 'replicas': 4}]}}\n"
+        "policy = Policy(DevicePluginConfigured(config={'version': 'v1', 'sharing': sharing}))\n"
+    )
+    verb = ("-i", cluster.inventory, "-l", "gpu1", "--yes")
+    gpustate("apply", policy, *verb, code=0)
+    wait_resources(cluster, node, {"nvidia.com/gpu": 32})
+    create(cluster, gpu_pod("slice", node, interpreters["gpu1"], {"nvidia.com/gpu": 1}))
+    seen = report(cluster, "slice")
+    assert len(seen["nvml"]["uuids"]) == 1
+    delete(cluster, "slice")
+    gpustate("remove", policy, *verb, code=0)
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+
+def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
+    cluster: Lab, interpreters: dict[str, str], tmp_path: Path
+) -> None:
+    node = cluster.node("gpu2")
+    policy = tmp_path / "mig.py"
+    policy.write_text(
+        "from gpustate import Policy\nfrom gpustate.states.cdi import CdiSpecification\n"
+        "from gpustate.states.mig import MigLayoutApplied\n"
+        "policy = Policy(MigLayoutApplied('all-3g.40gb'), CdiSpecification())\n"
+    )
+    # The plugin is a client of the GPUs; MIG mode is changed without it.
+    node.run(["systemctl", "stop", PLUGIN])
+    gpustate("apply", policy, "-i", cluster.inventory, "-l", "gpu2", "--yes", code=0)
+    restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri", "MIG_STRATEGY=mixed")
+    wait_resources(cluster, node, {"nvidia.com/mig-3g.40gb": 16})
+    create(cluster, gpu_pod("instance", node, interpreters["gpu2"], {"nvidia.com/mig-3g.40gb": 1}))
+    seen = report(cluster, "instance")
+    uid = get(cluster, "pod", "instance")["metadata"]["uid"]
+    (given,) = allocated(node, uid)
+    assert [one["uuid"] for one in seen["cuda"] if one["ok"]] == [given]
+    kubectl(cluster, "delete", "pod", "instance", "--now")
