@@ -168,7 +168,7 @@ def test_containers_get_the_gpus_they_ask_for(lab: Lab, either: Node) -> None:
     apt(either, "nvidia-container-toolkit")
     either.run("modprobe nvidia-uvm; systemctl start nvidia-fabricmanager")
     either.run("systemctl restart nvidia-cdi-refresh; " + MAKE_ROOTFS)
-    assert len(lines(either, "nvidia-ctk -q cdi list")) == 17
+    assert len(lines(either, "nvidia-ctk --quiet cdi list")) == 17
     spec = json.loads(either.run("nvidia-ctk cdi generate --format=json").stdout)
     paths = [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
     assert f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}" in paths
