@@ -6,9 +6,10 @@ installed in one transaction at one exact version, and held, because an unattend
 them is a change nobody planned.
 
 ``config.toml`` is read whenever a container is created, so no service restarts. Single keys are set
-in it; every other byte stays. Paths below /run/nvidia/driver and /usr/local/nvidia/toolkit are what
-the GPU Operator's containers leave behind: on a node with a host driver every container would fail
-with them, so they are unset.
+in it; every other byte stays. The package's own script (``nvidia-ctk config --in-place``) writes the whole
+file again whenever the package is configured: values stay, comments and layout go. Paths below
+/run/nvidia/driver and /usr/local/nvidia/toolkit are what the GPU Operator's containers leave behind: on a
+node with a host driver every container would fail with them, so they are unset.
 
 A program of it that is gone, cannot be executed or is another file than its package brought is put back
 from the package at the same version.
@@ -296,7 +297,7 @@ class ContainerToolkit(State[Observed]):
             # The package writes the file when it is configured; giving back means there is none.
             yield ops.Run(f"keep {CONFIG_PATH}", f"note that there is no {CONFIG_PATH} yet", 30)
         if "config_text" in plan.fields and after.config_text is not None:
-            # Before the installation: the package completes a file that is there.
+            # Before the installation: the package takes over the values of a file that is there.
             yield ops.PutText(CONFIG_PATH, after.config_text)
         if "versions" in plan.fields:
             pinned = tuple((name, seen.target) for name in PACKAGES)

@@ -173,12 +173,12 @@ def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
         yield f"{missing[0]}{more} does not exist"
     for node in spec.nodes:
         numbers = world.nodes.get(node.path)
-        if numbers is None or node.major is None or node.minor is None:
+        if numbers is None or node.major is None:
             continue
-        if (node.major, node.minor) != numbers:
+        minor = node.minor or 0  # nvidia-ctk 1.20 writes the numbers, and leaves out a minor of 0
+        if (node.major, minor) != numbers:
             yield (
-                f"{node.path} is {node.major}:{node.minor} in it, and "
-                f"{numbers[0]}:{numbers[1]} on the node"
+                f"{node.path} is {node.major}:{minor} in it, and {numbers[0]}:{numbers[1]} on the node"
             )
 
 

@@ -178,13 +178,32 @@ def judged(
     return stale, SPEC_PATH in specs, tuple(leftovers), tuple(foreign)
 
 
+#: Settings of the refresh that change where it looks or what it writes, and their values that do not.
+_HARMLESS = {
+    "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": ("", SPEC_PATH, "/run/cdi/nvidia.yaml"),
+    **dict.fromkeys(
+        (
+            # Read by create-device-nodes, and by generate.
+            *("NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT"),
+            *("NVIDIA_CTK_DRIVER_ROOT", "NVIDIA_CTK_DEV_ROOT"),
+        ),
+        ("", "/"),
+    ),
+    "NVIDIA_CTK_CDI_GENERATE_VENDOR": ("", "nvidia.com"),
+    "NVIDIA_CTK_CDI_GENERATE_CLASS": ("", "gpu"),
+    "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS": ("", "all"),
+    "NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE": ("", "false"),
+}
+
+
 def redirected(env: str) -> str:
-    """The first setting that makes the toolkit's refresh write elsewhere or look elsewhere."""
+    """The first setting that makes the toolkit's refresh write elsewhere or look elsewhere.
+
+    Source: NVIDIA/nvidia-container-toolkit v1.20.1, cmd/nvidia-ctk/cdi/generate/generate.go.
+    """
     for line in env.splitlines():
         name, _, value = line.strip().partition("=")
         value = re.sub(r"^(['\"])(.*)\1$", r"\2", value.strip())
-        right = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": ("", SPEC_PATH, "/run/cdi/nvidia.yaml")}
-        root = dict.fromkeys(("NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT"), ("", "/"))
-        if value not in {**right, **root}.get(name.strip(), (value,)):
+        if value not in _HARMLESS.get(name.strip(), (value,)):
             return f"{name.strip()}={value}"
     return ""

@@ -8,6 +8,7 @@ configuration is in tests/proof/test_runtime_configurations.py.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import standins
 from commands import gpustate
 from labnodes import LabFactory
 
+from gpustate.lab import programs
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
@@ -48,10 +50,11 @@ def runtimes(lab_factory: LabFactory) -> Lab:
 
 @pytest.fixture
 def node(runtimes: Lab) -> Node:
-    """A node with docker and podman, as it was at first, and NVIDIA's runtime as a program that is there."""
+    """A node with docker and podman, as it was at first, and NVIDIA's runtime beside them."""
     found = runtimes.nodes[0]
     found.reset()
-    standins.write(found, BINARY, '#!/bin/sh\nexec runc "$@"\n', 0o755)
+    runtime = programs.provide("container-toolkit-1.20.1", print)["nvidia-container-runtime"]
+    shutil.copy(runtime, found.root / BINARY.removeprefix("/"))
     return found
 
 

@@ -7,7 +7,7 @@ NVIDIA's:
 - libnvidia-container is not built here: ``nvidia-container-cli`` says so and fails, so the legacy mode
   of the runtime injects nothing.
 - ``nvidia-ctk`` and ``nvidia-cdi-hook`` are wrappers around ``nvidia-ctk.real`` and ``nvidia-cdi-hook.real``,
-  named as NVIDIA's installer names its own wrappers. They prepare one hook, see :data:`_WRAPPER`.
+  named as NVIDIA's installer names its own wrappers. They prepare two hooks, see :data:`_WRAPPER`.
 
 ``nvidia-container-toolkit`` ties the tools of libnvidia-container to its own version from 1.18 on; before
 that a range, so apt alone did not keep the four packages in step.
@@ -38,20 +38,22 @@ BASE_PROGRAMS = (
 )
 LEGACY_HOOK = "nvidia-container-runtime-hook"
 
-#: The hook covers the container's own ``/proc/driver/nvidia/params``, which only the kernel module can
-#: offer: ``showhardware.py`` binds the node's simulated one into the container before. NVIDIA's
-#: runtime names ``nvidia-ctk hook`` in a container's configuration, specifications name ``nvidia-cdi-hook``.
+#: NVIDIA's last hook covers the container's own ``/proc/driver/nvidia/params``, which only the kernel
+#: module can offer. ``showhardware.py`` binds the node's simulated one into the container before it, and
+#: before ``update-ldcache``, which specifications of 1.17 end with. NVIDIA's runtime names
+#: ``nvidia-ctk hook`` in a container's configuration, specifications name ``nvidia-cdi-hook``.
 _WRAPPER = """\
 #!/bin/sh
-# gpustate lab: one hook needs what the kernel module shows in /proc, see docs/lab.md.
-if [ "@WORDS@" = "@HOOK@" ]; then
+# gpustate lab: two hooks prepare what the kernel module shows in a container, see docs/lab.md.
+case "@WORDS@" in
+"@PREFIX@update-ldcache" | "@PREFIX@disable-device-node-modification")
     exec /usr/lib/gpustate-lab/showhardware.py /usr/bin/@NAME@.real "$@"
-fi
+    ;;
+esac
 exec /usr/bin/@NAME@.real "$@"
 """
-_HOOK = "disable-device-node-modification"
-#: Program to the words that a hook's arguments begin with, as the shell has them.
-_WRAPPED = {"nvidia-cdi-hook": ("$1", _HOOK), "nvidia-ctk": ("$1 $2", f"hook {_HOOK}")}
+#: Program to the words that a hook's arguments begin with, as the shell has them, and what is before its name.
+_WRAPPED = {"nvidia-cdi-hook": ("$1", ""), "nvidia-ctk": ("$1 $2", "hook ")}
 _CLI = """\
 #!/bin/sh
 # gpustate lab: libnvidia-container is simulated.
@@ -120,8 +122,8 @@ def packages(version: str, builder: Builder, programs: Mapping[str, Path]) -> li
 
 def _base(version: str, programs: Mapping[str, Path]) -> Package:
     files: dict[str, Entry] = {f"usr/bin/{name}": Program(programs[name]) for name in BASE_PROGRAMS}
-    for name, (words, hook) in _WRAPPED.items():
-        text = _WRAPPER.replace("@WORDS@", words).replace("@HOOK@", hook)
+    for name, (words, prefix) in _WRAPPED.items():
+        text = _WRAPPER.replace("@WORDS@", words).replace("@PREFIX@", prefix)
         files[f"usr/bin/{name}"] = Program(text.replace("@NAME@", name))
         files[f"usr/bin/{name}.real"] = Program(programs[name])
     units = _UNIT_DIRECTORIES.get(version)

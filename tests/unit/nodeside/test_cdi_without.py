@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gpustate.nodeside import cdi_without
 from gpustate.text.quarantine import Entry, Quarantine
@@ -66,3 +69,24 @@ def test_gpus_are_known_by_uuid_or_address_until_their_end(tmp_path: Path) -> No
     entries = (Entry("GPU-a", "", "x", 20, 1, "me"), Entry("", "0000:0f:00.0", "x", 30, 1, "me"))
     found = [cdi_without.held_nodes(tmp_path, Quarantine(entries, now)) for now in (10, 20, 30)]
     assert found == [{"/dev/nvidia0", "/dev/nvidia1"}, {"/dev/nvidia1"}, set()]
+
+
+DATA = Path(__file__).parents[2] / "data/nvidia"
+
+
+@pytest.mark.parametrize("version", ["1.17.8", "1.18.2", "1.20.1"])
+def test_nothing_of_a_gpu_is_left_in_what_the_real_nvidia_ctk_writes(version: str) -> None:
+    whole = json.loads((DATA / f"cdi-8xh100-toolkit-{version}.json").read_text())
+    names = [one["name"] for one in whole["devices"]]
+    held = next(one for one in whole["devices"] if one["name"] == "3")
+    (node,) = held["containerEdits"]["deviceNodes"]
+    uuid = next(
+        one["name"]
+        for one in whole["devices"]
+        if one["name"].startswith("GPU-") and one["containerEdits"]["deviceNodes"] == [node]
+    )
+    left = cdi_without.cut(whole, {node["path"]})
+    assert {one["name"] for one in left["devices"]} == set(names) - {"3", uuid}
+    assert f'"{node["path"]}"' not in json.dumps(left)
+    assert uuid not in json.dumps(left)
+    assert left["containerEdits"] == whole["containerEdits"]

@@ -186,6 +186,9 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
             "NVIDIA_DRIVER_ROOT=/run/nvidia",
         ),
         (new_toolkit(env='NVIDIA_CTK_CDI_OUTPUT_FILE_PATH="/etc/cdi/x.yaml"\n'), "/etc/cdi/x.yaml"),
+        (new_toolkit(env="NVIDIA_CTK_DRIVER_ROOT=/run/nvidia/driver\n"), "CTK_DRIVER_ROOT=/run"),
+        (new_toolkit(env="NVIDIA_CTK_CDI_GENERATE_CLASS=card\n"), "GENERATE_CLASS=card"),
+        (new_toolkit(env="NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS=0,1\n"), "DEVICE_IDS=0,1"),
     ],
 )
 def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
@@ -251,7 +254,13 @@ def test_what_stands_where_the_specification_belongs_is_refused(odd: str, said: 
 
 @pytest.mark.parametrize(
     "env",
-    ["", "# x\n", "NVIDIA_DRIVER_ROOT=/\n", f"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH='{SPEC_PATH}'\nA=b"],
+    [
+        "",
+        "# x\n",
+        "NVIDIA_DRIVER_ROOT=/\n",
+        "NVIDIA_CTK_CDI_GENERATE_VENDOR=nvidia.com\n",
+        f"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH='{SPEC_PATH}'\nA=b",
+    ],
 )
 def test_settings_that_change_nothing_are_no_reason_to_refuse(env: str) -> None:
     state = CdiSpecification()

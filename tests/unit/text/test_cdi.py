@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,13 @@ from gpustate.errors import ProbeError
 from gpustate.text import cdi
 
 VERSION = "580.65.06"
+#: What NVIDIA's own nvidia-ctk wrote on a lab node, by toolkit version.
+REAL = {
+    path.stem.rpartition("-")[2]: path.read_text()
+    for path in sorted(
+        (Path(__file__).parents[2] / "data/nvidia").glob("cdi-8xh100-toolkit-*.json")
+    )
+}
 
 
 def document(gpus: int = 2, version: str = VERSION, **numbers: int) -> dict[str, Any]:
@@ -214,3 +222,50 @@ def test_a_specification_of_brackets_is_torn_and_ends_no_run(text: str) -> None:
     """PyYAML's composer would take the whole program with it."""
     with pytest.raises(ProbeError, match="nested deeper than"):
         cdi.parse(text)
+
+
+# --- what NVIDIA's program writes -----------------------------------------------------------------
+
+
+def real_world(text: str) -> cdi.World:
+    """The node that a real specification was written on."""
+    devices = {one["name"]: one["containerEdits"] for one in json.loads(text)["devices"]}
+    minors = {
+        name: int(edits["deviceNodes"][0]["path"].removeprefix("/dev/nvidia"))
+        for name, edits in devices.items()
+        if name != "all"
+    }
+    gpus = [cdi.Gpu(minors[name], name) for name in minors if name.startswith("GPU-")]
+    nodes = {f"/dev/nvidia{gpu.minor}": (195, gpu.minor) for gpu in gpus}
+    nodes |= {"/dev/nvidiactl": (195, 255), "/dev/nvidia-modeset": (195, 254)}
+    nodes |= {"/dev/nvidia-uvm": (510, 0), "/dev/nvidia-uvm-tools": (510, 1)}
+    return cdi.World(driver_version="580.178.04", gpus=tuple(gpus), nodes=nodes)
+
+
+def test_there_is_one_for_each_toolkit_version() -> None:
+    assert sorted(REAL) == ["1.17.8", "1.18.2", "1.20.1"]
+
+
+@pytest.mark.parametrize("version", REAL)
+def test_a_specification_of_the_real_nvidia_ctk_is_fresh_and_generated(version: str) -> None:
+    spec, world = cdi.parse(REAL[version]), real_world(REAL[version])
+    assert len(world.gpus) == 8
+    assert cdi.judge(spec, world) == ()
+    assert spec.generated
+    assert set(spec.devices) == cdi.expected_names(world)
+
+
+@pytest.mark.parametrize("version", REAL)
+def test_a_real_specification_is_stale_after_a_driver_update_or_a_lost_gpu(version: str) -> None:
+    spec, world = cdi.parse(REAL[version]), real_world(REAL[version])
+    updated = cdi.judge(spec, replace(world, driver_version="595.91.07"))
+    assert "it names files of driver 580.178.04, and 595.91.07 is loaded" in updated
+    (gone, _) = cdi.judge(spec, replace(world, gpus=world.gpus[:7]))
+    assert "which is no GPU of the driver" in gone
+
+
+def test_a_major_number_that_moved_is_found_where_the_minor_is_left_out() -> None:
+    """nvidia-ctk 1.20 writes major numbers, and nvidia-uvm gets another one at each load."""
+    spec, world = cdi.parse(REAL["1.20.1"]), real_world(REAL["1.20.1"])
+    moved = replace(world, nodes={**world.nodes, "/dev/nvidia-uvm": (511, 0)})
+    assert cdi.judge(spec, moved) == ("/dev/nvidia-uvm is 510:0 in it, and 511:0 on the node",)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpustate.lab.sim.native import Libraries
+from gpustate.lab.sim.native import PAYLOAD, Libraries
 from tests.unit.lab.sim.conftest import FakeRoot
 
 HEADER = ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -259,6 +262,62 @@ def test_visible_devices_are_chosen_by_index_or_uuid(
     assert cuda.cuInit(0) == 0
     assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
     assert count.value == 1
+
+
+HOLD = """
+import ctypes, sys, time
+cuda = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 1) == 0
+print(ctypes.CDLL(None).getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace is made as root")
+def test_a_process_in_a_container_is_named_by_its_number_outside_until_it_is_killed(
+    libraries: Libraries, node_root: FakeRoot
+) -> None:
+    node_root.describe("2xT4")
+    node_root.load()
+    node_root.write("run/gpustate-lab/pid-namespace", os.readlink("/proc/self/ns/pid") + "\n")
+    query = "import ctypes, sys; nvml = ctypes.CDLL(sys.argv[1]); nvml.nvmlInit_v2()\n" + (
+        "h, n, p = ctypes.c_void_p(), ctypes.c_uint(4), (ctypes.c_uint64 * 12)()\n"
+        "nvml.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(h))\n"
+        "nvml.nvmlDeviceGetComputeRunningProcesses_v3(h, ctypes.byref(n), p)\n"
+        "print(n.value, p[0] & 0xFFFFFFFF)"
+    )
+
+    def processes() -> list[int]:
+        argv = [sys.executable, "-c", query, str(libraries.nvml)]
+        text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        return [int(word) for word in text.split()]
+
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    with subprocess.Popen(
+        [*container, sys.executable, "-c", HOLD, str(libraries.cuda)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        found = processes()
+        # What the modules' use counts are made of agrees.
+        script = "import labnode; print(labnode.holders())"
+        asked = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=PAYLOAD / "node",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        process.kill()
+    assert children == [str(found[1])]
+    assert found[0] == 1
+    assert asked == f"[({found[1]}, 'cuda')]\n"
+    assert processes()[0] == 0
+    assert list((node_root.path / "run/gpustate-lab/holders").iterdir()) != [], "killed"
 
 
 def test_a_context_shows_as_a_process_until_it_ends(cuda: Cuda, node_root: FakeRoot) -> None:

@@ -105,7 +105,8 @@ def test_every_maintainer_script_is_a_script_that_a_shell_reads(
     ("program", "arguments", "prepared"),
     [
         ("nvidia-cdi-hook", ["disable-device-node-modification"], True),
-        ("nvidia-cdi-hook", ["update-ldcache", "--folder", "/usr/lib"], False),
+        ("nvidia-cdi-hook", ["update-ldcache", "--folder", "/usr/lib"], True),
+        ("nvidia-cdi-hook", ["apply-cuda-memory-limits", "--gpu-id", "GPU-1"], False),
         ("nvidia-ctk", ["hook", "disable-device-node-modification"], True),
         ("nvidia-ctk", ["hook", "create-symlinks", "--link", "a b::c"], False),
         (
@@ -116,7 +117,7 @@ def test_every_maintainer_script_is_a_script_that_a_shell_reads(
         ("nvidia-ctk", [], False),
     ],
 )
-def test_a_wrapper_prepares_one_hook_and_passes_everything_on(
+def test_a_wrapper_prepares_two_hooks_and_passes_everything_on(
     builder: Builder, tmp_path: Path, program: str, arguments: list[str], prepared: bool
 ) -> None:
     entry = packages("1.20.1", builder, tmp_path)["nvidia-container-toolkit-base"].files[

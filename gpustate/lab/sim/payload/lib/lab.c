@@ -283,7 +283,7 @@ int lab_fault(const struct lab_hardware *hardware, const char *name) {
 }
 
 int lab_fault_at(const struct lab_hardware *hardware, const char *name, int index) {
-    char wanted[112];
+    char wanted[104];
     snprintf(wanted, sizeof wanted, "%s:%u", name, hardware->gpus[index].index);
     return lab_fault(hardware, wanted);
 }
@@ -312,7 +312,53 @@ void lab_ask_modprobe(void) {
             ;
 }
 
-/* ---- who holds a GPU: one file a process below /run/gpustate-lab/holders -------------------- */
+/* ---- who holds a GPU: one file a process below /run/gpustate-lab/holders --------------------
+ *
+ * A process of the node has a file called after its number, a process in a container one called
+ * "number-namespace", for its number there means nothing here. The latter locks its file: whether the
+ * lock is there says that it lives, and F_GETLK says its number in the namespace of whoever asks.
+ */
+
+/* The file that this process has locked, and its number then: a child has no part in the lock. */
+static int held = -1, held_by;
+
+/* Inode of the PID namespace that a text such as "pid:[4026531836]" names. */
+static uint64_t namespace_in(const char *text) {
+    const char *at = strchr(text, '[');
+    return at ? lab_number(at + 1, 10) : 0;
+}
+
+/* Name of this process's file; 1 when it is in another PID namespace than the node. */
+static int own_file(char *path, size_t size) {
+    char node[64], own[64];
+    ssize_t got = readlink("/proc/self/ns/pid", own, sizeof own - 1);
+    own[got > 0 ? got : 0] = 0;
+    int contained = lab_read("/run/gpustate-lab/pid-namespace", node, sizeof node) > 0 && namespace_in(node) != namespace_in(own);
+    if (contained)
+        snprintf(path, size, "/run/gpustate-lab/holders/%d-%llu", (int)getpid(), (unsigned long long)namespace_in(own));
+    else
+        snprintf(path, size, "/run/gpustate-lab/holders/%d", (int)getpid());
+    return contained;
+}
+
+/* Number of the process that has locked a file, 0 when it cannot be seen from here; -1: no process has. */
+static int locker(const char *path) {
+    char full[512];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = open(lab_path(full, sizeof full, path), O_RDONLY | O_CLOEXEC);
+    int locked = fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (fd >= 0)
+        close(fd);
+    return locked ? (int)lock.l_pid : -1;
+}
+
+static long read_held(char *text, size_t size) {
+    ssize_t got = held_by == (int)getpid() && held >= 0 ? pread(held, text, size - 1, 0) : -1;
+    text[got > 0 ? got : 0] = 0;
+    while (got > 0 && text[got - 1] == '\n')
+        text[--got] = 0;
+    return got;
+}
 
 static int alive(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
 
@@ -338,13 +384,19 @@ int lab_holders(struct lab_holder *into, int room) {
     if (!directory)
         return 0;
     struct dirent *entry;
+    char own[96];
+    int contained = own_file(own, sizeof own);
     while ((entry = readdir(directory)) && count < room) {
         int pid = (int)lab_number(entry->d_name, 10);
         char path[512], text[1024];
-        if (pid <= 0 || !alive(pid))
+        if (pid <= 0)
             continue;
-        snprintf(path, sizeof path, "/run/gpustate-lab/holders/%.40s", entry->d_name);
-        if (lab_read(path, text, sizeof text) <= 0)
+        snprintf(path, sizeof path, "/run/gpustate-lab/holders/%.60s", entry->d_name);
+        int is_own = contained && !strcmp(path, own);
+        if (strchr(entry->d_name, '-') ? !is_own && (pid = locker(path)) < 0 : !contained && !alive(pid))
+            continue;
+        /* A process that closes its own file once more loses the lock. */
+        if ((is_own ? read_held(text, sizeof text) : lab_read(path, text, sizeof text)) <= 0)
             continue;
         char *rest = text, *line;
         while (count < room && (line = strsep(&rest, "\n"))) {
@@ -357,15 +409,31 @@ int lab_holders(struct lab_holder *into, int room) {
 }
 
 void lab_hold(const char *lines) {
-    char path[96];
-    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
-    lab_write(path, lines);
+    char path[96], full[512];
+    if (!own_file(path, sizeof path)) {
+        lab_write(path, lines);
+        return;
+    }
+    if (held_by != (int)getpid()) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        held = open(lab_path(full, sizeof full, path), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        held_by = (int)getpid();
+        if (held >= 0)
+            fcntl(held, F_SETLK, &lock);
+    }
+    size_t length = strlen(lines);
+    if (held >= 0 && ftruncate(held, 0) == 0 && pwrite(held, lines, length, 0) != (ssize_t)length)
+        ftruncate(held, 0);
 }
 
 void lab_release(void) {
     char full[512], path[96];
-    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
+    own_file(path, sizeof path);
     unlink(lab_path(full, sizeof full, path));
+    if (held >= 0 && held_by == (int)getpid())
+        close(held);
+    held = -1;
+    held_by = 0;
 }
 
 int lab_lock_holders(void) {

@@ -1,10 +1,11 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated: shows a container what the nvidia module would show it, then runs NVIDIA's hook.
 
-A container runtime runs the hook ``disable-device-node-modification`` as a createContainer hook: with the OCI state on standard input, in the container's mount namespace, before the root is switched. That
-hook covers the container's own ``/proc/driver/nvidia/params``, which exists where the module is loaded.
-Here the node's ``/proc/driver`` is bound into the container first, and with it what the stub libraries read:
-the hardware description, and who holds a GPU.
+A container runtime runs ``update-ldcache`` and ``disable-device-node-modification`` as createContainer hooks: with the
+OCI state on standard input, in the container's mount namespace, before the root is switched. The latter
+covers the container's own ``/proc/driver/nvidia/params``, which exists where the module is loaded. So the
+node's ``/proc/driver`` is bound into the container first, and with it what the stub libraries read: the
+hardware description, and who holds a GPU.
 
 Source:
     opencontainers/runtime-spec 1.2, config.md, POSIX-platform Hooks.
@@ -33,6 +34,8 @@ def main() -> int:
         root = os.path.join(bundle, str(json.load(handle)["root"]["path"]))
     for path, writable in SHOWN.items():
         place = root + path
+        if os.path.ismount(place):  # by the hook before
+            continue
         if not os.path.exists(place):
             os.makedirs(place)
         commands = [["mount", "--rbind", path, place]]
