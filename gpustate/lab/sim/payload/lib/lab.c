@@ -328,14 +328,23 @@ static uint64_t namespace_in(const char *text) {
     return at ? lab_number(at + 1, 10) : 0;
 }
 
-/* Name of this process's file; 1 when it is in another PID namespace than the node. */
-static int own_file(char *path, size_t size) {
-    char node[64], own[64];
+static uint64_t own_namespace(void) {
+    char own[64];
     ssize_t got = readlink("/proc/self/ns/pid", own, sizeof own - 1);
     own[got > 0 ? got : 0] = 0;
-    int contained = lab_read("/run/gpustate-lab/pid-namespace", node, sizeof node) > 0 && namespace_in(node) != namespace_in(own);
+    return namespace_in(own);
+}
+
+int lab_in_container(void) {
+    char node[64];
+    return lab_read("/run/gpustate-lab/pid-namespace", node, sizeof node) > 0 && namespace_in(node) != own_namespace();
+}
+
+/* Name of this process's file; 1 when it is in another PID namespace than the node. */
+static int own_file(char *path, size_t size) {
+    int contained = lab_in_container();
     if (contained)
-        snprintf(path, size, "/run/gpustate-lab/holders/%d-%llu", (int)getpid(), (unsigned long long)namespace_in(own));
+        snprintf(path, size, "/run/gpustate-lab/holders/%d-%llu", (int)getpid(), (unsigned long long)own_namespace());
     else
         snprintf(path, size, "/run/gpustate-lab/holders/%d", (int)getpid());
     return contained;

@@ -75,6 +75,8 @@ int lab_loaded_version(char *buffer, size_t size);
 /* As the real libraries do: ask nvidia-modprobe, which may load the module and make nodes. */
 void lab_ask_modprobe(void);
 
+/* Whether this process has a PID namespace of its own in the node. */
+int lab_in_container(void);
 int lab_holders(struct lab_holder *into, int room);
 /* Replace what this process holds: lines "kind what bytes". */
 void lab_hold(const char *lines);

@@ -110,11 +110,6 @@ static void read_line(const char *line, const struct mig_geometry *geometry, str
     }
 }
 
-static int in_container(void) {
-    char full[512];
-    return access(lab_path(full, sizeof full, "/run/gpustate-lab/node-proc"), F_OK) == 0;
-}
-
 void mig_read_all(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into) {
     char path[96], text[4096];
     memset(into, 0, sizeof *into);
@@ -156,7 +151,7 @@ static void keep_given(const struct lab_gpu *gpu, struct mig_state *state) {
 
 void mig_read(const struct lab_gpu *gpu, const struct mig_geometry *geometry, struct mig_state *into) {
     mig_read_all(gpu, geometry, into);
-    if (in_container())
+    if (lab_in_container())
         keep_given(gpu, into);
 }
 
@@ -296,7 +291,7 @@ static void make_node(unsigned minor) {
 void mig_make_nodes(const struct lab_hardware *hardware) {
     struct mig_geometry geometry;
     struct mig_state state;
-    if (geteuid() != 0 || in_container())
+    if (geteuid() != 0 || lab_in_container())
         return;
     for (int g = 0; g < hardware->gpu_count; g++) {
         const struct lab_gpu *gpu = &hardware->gpus[g];
