@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from labtraces import traces
 
 from gpustate.errors import LabError
 from gpustate.lab import api
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
-from gpustate.lab.process import cgroup_hierarchies
 from gpustate.lab.spec import LabSpec
 
 
@@ -25,26 +25,6 @@ def ssh(node: Node, command: str, user: str = "root") -> str:
     return subprocess.run(
         [*node.ssh_args(user), command], capture_output=True, text=True, check=True, timeout=30
     ).stdout
-
-
-def traces(lab: Lab) -> list[str]:
-    """What the kernel and the file system show of a lab, asked without its own code."""
-    tag = lab.network.tag
-    listed = [
-        *os.listdir("/sys/class/net"),
-        *(os.listdir("/run/netns") if os.path.isdir("/run/netns") else []),
-        *(line for line in Path("/proc/mounts").read_text().splitlines()),
-        *(str(path) for base in cgroup_hierarchies() for path in base.glob("gpustate-lab/*")),
-    ]
-    found = [text for text in listed if tag in text or str(lab.directory) in text]
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(lab.directory) in words:
-            found.append(words)
-    return found + ([str(lab.directory)] if lab.directory.exists() else [])
 
 
 def test_each_user_logs_in_over_ssh_with_the_host_key_checked(lab: Lab) -> None:
