@@ -46,8 +46,13 @@ def inventory(
     directory: Path,
     repository_url: str,
     nodes: Sequence[tuple[str, str, str, str]],
+    variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Write the inventory; ``nodes`` are name, address, image and distribution."""
+    """Write the inventory; ``nodes`` are name, address, image and distribution.
+
+    Args:
+        variables: more of them for all nodes.
+    """
     ssh_args = f"-o UserKnownHostsFile={directory / 'known_hosts'} -o StrictHostKeyChecking=yes"
     groups: dict[str, Any] = {
         "gpu": {
@@ -60,6 +65,7 @@ def inventory(
                 "gpustate_sys_root": SYS_ROOT,
                 "gpustate_lab_repository": repository_url,
                 "gpustate_lab_repository_key": str(directory / KEY_NAME),
+                **(variables or {}),
             },
         }
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gpustate.lab import slurm
 from gpustate.lab.record import Lab
 from gpustate.lab.spec import LabSpec
 
@@ -17,18 +18,26 @@ Say = Callable[[str], None]
 class Cluster(Protocol):
     """One scheduler with its control processes on the controller and its daemons on the nodes."""
 
+    def start(self, say: Say) -> None:
+        """Start what does not run and write what nodes need, before they boot; wait for nothing."""
+        ...
+
     def up(self, say: Say) -> None:
-        """Start what does not run and wait until every node has joined; may be called again."""
+        """Start the rest and wait until every node has joined; may be called again."""
+        ...
 
     @property
     def running(self) -> bool:
         """Whether all of its processes on the controller run."""
+        ...
 
     def down(self) -> list[str]:
         """End it, whatever state it is in; one line for each thing that was removed."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """Its keys of a lab's entry in ``gpustate lab list -o json``."""
+        ...
 
 
 def prepare(spec: LabSpec, say: Say) -> None:
@@ -43,4 +52,15 @@ def prepare(spec: LabSpec, say: Say) -> None:
 def of(lab: Lab) -> tuple[Cluster, ...]:
     """The clusters that the lab's specification asks for."""
     clusters: list[Cluster] = []
+    if lab.head is not None:
+        clusters.append(slurm.Slurm(lab, lab.head))
     return tuple(clusters)
+
+
+def variables(lab: Lab) -> dict[str, str]:
+    """Variables of the inventory for every node.
+
+    ``gpustate_slurm_host`` is the address of the machine with slurmctld. It is none of the inventory's
+    hosts, for no policy is meant for it; it takes the same user and key as they do.
+    """
+    return {} if lab.head is None else {"gpustate_slurm_host": lab.head.address}
