@@ -25,7 +25,7 @@ from gpustate.lab.node import Node
 from gpustate.lab.record import Lab
 
 #: Seconds until every slurmd has registered after its node is up; it took two on idle cores.
-REGISTERED_TIMEOUT_S = 60.0
+REGISTERED_TIMEOUT_S = 120.0
 _ACTIVE = ["systemctl", "is-active", "--quiet", "slurmctld.service"]
 
 
@@ -83,7 +83,7 @@ class Slurm:
         """Wait until every node has registered; slurmd starts with each node.
 
         Raises:
-            LabError: slurmctld does not run, or a node has not registered within a minute.
+            LabError: slurmctld does not run, or a node has not registered within two minutes.
         """
         self.head.run(["systemctl", "start", "slurmctld.service"])
         deadline = time.monotonic() + REGISTERED_TIMEOUT_S

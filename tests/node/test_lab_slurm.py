@@ -166,7 +166,7 @@ def test_a_node_that_was_reset_is_still_a_member_and_has_no_gpus(cluster: Cluste
 
 @pytest.mark.parametrize("started", ["nodes/slurm/supervisor.json", "nodes/gpu1/supervisor.json"])
 def test_down_leaves_nothing_of_an_up_that_was_killed(cluster: Cluster, started: str) -> None:
-    name = f"pytest-slurm-killed-{os.getpid()}"
+    name = f"pytest-slurm-{os.getpid()}"
     program = (
         "from gpustate.lab import api; from gpustate.lab.spec import LabSpec;"
         f"api.up(LabSpec(name={name!r}, nodes=1, gpus=('none',), slurm=True))"
