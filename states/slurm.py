@@ -69,7 +69,8 @@ class SlurmGres(State[Observed]):
 
     name: ClassVar[str] = "slurm-gres"
     needs: ClassVar[tuple[str, ...]] = ("driver",)
-    known_after: ClassVar[tuple[str, ...]] = ("driver", "mig", "quarantine")
+    #: The feature ``nvlink_fabric`` is there once Fabric Manager has configured the fabric.
+    known_after: ClassVar[tuple[str, ...]] = ("driver", "fabric-manager", "mig", "quarantine")
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = (
         *("gres_text", "node_text", "gres_file", "lines", "node_line"),

@@ -136,6 +136,9 @@ def _show(lab: Lab) -> None:
         faults = f"  faults: {', '.join(node.faults)}" if node.faults else ""
         state = "up" if node.running else "off"
         click.echo(f"  {node.name}  {node.address}  {node.image}  {node.gpus}  {state}{faults}")
+    if lab.head is not None:
+        state = "up" if lab.head.running else "off"
+        click.echo(f"  {lab.head.name}  {lab.head.address}  slurmctld  {state}")
 
 
 @group.command()

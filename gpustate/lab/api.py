@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpustate.errors import LabError
@@ -29,7 +30,7 @@ from gpustate.lab import (
 from gpustate.lab.network import Network
 from gpustate.lab.node import READY_TIMEOUT_S, Node
 from gpustate.lab.record import REPOSITORY_PORT, Lab, load, write_record
-from gpustate.lab.spec import LabSpec, check_name
+from gpustate.lab.spec import LabSpec, NodeSpec, check_name
 
 FORMAT = "gpustate.lab/1"
 #: The lab that is meant when no name is given.
@@ -110,7 +111,9 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
         if lab is not None and _runs(lab):
             say(f"lab {lab.name} is up already: {len(lab.nodes)} nodes, inventory {lab.inventory}")
             return lab
-        prepared = images.prepare(spec.images, say, kubernetes=bool(spec.kubernetes))
+        prepared = images.prepare(
+            spec.images, say, kubernetes=bool(spec.kubernetes), slurm=spec.slurm
+        )
         clusters.prepare(spec, say)
         try:
             lab = lab or _found(spec, prepared)
@@ -164,7 +167,7 @@ def _standing(spec: LabSpec, say: Say) -> Lab | None:
             f"lab {lab.name} is there with other nodes ({_summary(lab.spec)})",
             fix=f"gpustate lab down --name {lab.name}, or take another --name",
         )
-    gone = [layer for node in lab.nodes for layer in node.layers if not layer.exists()]
+    gone = [layer for node in lab.machines for layer in node.layers if not layer.exists()]
     if gone:
         say(f"lab {lab.name}: its image {gone[0].parent.name} is gone; making it anew")
         _remove(lab.name)
@@ -193,16 +196,20 @@ def _found(spec: LabSpec, prepared: images.Prepared) -> Lab:
         subnet = network.choose_subnet(taken, cluster=bool(spec.kubernetes))
         chosen = Network(tag=tag, subnet=subnet)
         directory.mkdir(parents=True, exist_ok=True)
-        nodes = []
-        for wanted in spec.node_specs():
+        url = f"http://{chosen.gateway}:{REPOSITORY_PORT}"
+
+        def machine(wanted: NodeSpec, layers: tuple[Path, ...]) -> Node:
             distribution = images.recipe_of(wanted.image).distribution
-            url = f"http://{chosen.gateway}:{REPOSITORY_PORT}"
-            sources = tuple(simulation.sources(prepared.repository, distribution, url).items())
-            nodes.append(Node(directory, chosen, wanted, prepared.stacks[wanted.image], sources))
-        lab = Lab(spec, directory, chosen, tuple(nodes), complete=False)
+            sources = simulation.sources(prepared.repository, distribution, url)
+            return Node(directory, chosen, wanted, layers, tuple(sources.items()))
+
+        nodes = tuple(machine(one, prepared.stacks[one.image]) for one in spec.node_specs())
+        wanted = spec.head_spec()
+        head = None if wanted is None else machine(wanted, prepared.slurm_head)
+        lab = Lab(spec, directory, chosen, nodes, complete=False, head=head)
         write_record(lab, complete=False)
     setup.make_key(lab.private_key, f"gpustate-lab {spec.name}")
-    for node in lab.nodes:
+    for node in lab.machines:
         node.directory.mkdir(parents=True)
         setup.make_key(setup.host_key_of(node.directory), node.name)
     lab.repository_key.write_bytes(prepared.repository.key.read_bytes())
@@ -213,7 +220,7 @@ def _found(spec: LabSpec, prepared: images.Prepared) -> Lab:
 def _write_access(lab: Lab) -> None:
     keys = {
         node.address: setup.host_key_of(node.directory).with_suffix(".pub").read_text()
-        for node in lab.nodes
+        for node in lab.machines
     }
     paths.write_text(lab.known_hosts, access.known_hosts(keys))
     text = access.inventory(
@@ -224,7 +231,7 @@ def _write_access(lab: Lab) -> None:
             (node.name, node.address, node.image, images.recipe_of(node.image).distribution)
             for node in lab.nodes
         ],
-        variables=clusters.variables(lab.spec, lab.directory),
+        variables=clusters.variables(lab),
     )
     paths.write_text(lab.inventory, text)
 
@@ -244,9 +251,9 @@ def _raise(lab: Lab, repository: simulation.Repository, say: Say) -> None:
         )
     for cluster in clusters.of(lab):
         cluster.start(say)
-    for node in lab.nodes:
-        node.boot(wait=False)
-    _wait_ready(lab.nodes)
+    for machine in lab.machines:
+        machine.boot(wait=False)
+    _wait_ready(lab.machines)
     for node in lab.nodes:
         say(f"{node.name}: {node.address}, {node.image}, GPUs {node.gpus} (simulated)")
     for cluster in clusters.of(lab):
@@ -284,7 +291,7 @@ def _remove(name: str) -> list[str]:
         lab = load(record)
         for cluster in clusters.of(lab):
             removed += cluster.down()
-        for node in lab.nodes:
+        for node in lab.machines:
             removed += _remove_node(lab, node)
         if process.end(process.read_state(lab.directory / "server.json").get("server")):
             removed.append("repository server")

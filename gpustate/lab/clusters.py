@@ -6,9 +6,9 @@ Each is a module that follows :class:`Cluster`; this one says which of them a la
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
+from gpustate.lab import slurm
 from gpustate.lab.kubernetes import cluster as kubernetes
 from gpustate.lab.record import Lab
 from gpustate.lab.spec import LabSpec
@@ -21,19 +21,24 @@ class Cluster(Protocol):
 
     def start(self, say: Say) -> None:
         """Start what does not run and write what nodes need, before they boot; wait for nothing."""
+        ...
 
     def up(self, say: Say) -> None:
         """Start the rest and wait until every node has joined; may be called again."""
+        ...
 
     @property
     def running(self) -> bool:
         """Whether all of its processes on the controller run."""
+        ...
 
     def down(self) -> list[str]:
         """End it, whatever state it is in; one line for each thing that was removed."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """Its keys of a lab's entry in ``gpustate lab list -o json``."""
+        ...
 
 
 def prepare(spec: LabSpec, say: Say) -> None:
@@ -51,11 +56,21 @@ def of(lab: Lab) -> tuple[Cluster, ...]:
     clusters: list[Cluster] = []
     if lab.spec.kubernetes:
         clusters.append(kubernetes.Kubernetes(lab))
+    if lab.head is not None:
+        clusters.append(slurm.Slurm(lab, lab.head))
     return tuple(clusters)
 
 
-def variables(spec: LabSpec, directory: Path) -> dict[str, str]:
-    """Variables of the inventory for every node."""
-    if not spec.kubernetes:
-        return {}
-    return {"gpustate_kubeconfig": str(directory / "kubeconfigs" / "admin.yml")}
+def variables(lab: Lab) -> dict[str, str]:
+    """Variables of the inventory for every node.
+
+    ``gpustate_kubeconfig`` is the administrator's. ``gpustate_slurm_host`` is the address of the machine
+    with slurmctld: none of the inventory's hosts, for no policy is meant for it, but it takes the same
+    user and key as they do.
+    """
+    found: dict[str, str] = {}
+    if lab.spec.kubernetes:
+        found["gpustate_kubeconfig"] = str(lab.directory / "kubeconfigs" / "admin.yml")
+    if lab.head is not None:
+        found["gpustate_slurm_host"] = lab.head.address
+    return found

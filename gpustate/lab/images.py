@@ -2,8 +2,8 @@
 
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
 unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
-podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; always last the
-simulator's packages. A layer's folder name ends in a digest of everything it was
+podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; then the
+simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of everything it was
 made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
 under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
 mounted or running when it is interrupted.
@@ -74,10 +74,12 @@ class Prepared:
     Args:
         repository: the simulated packages.
         stacks: each image's layers, the topmost first.
+        slurm_head: those of Slurm's head; empty without Slurm.
     """
 
     repository: simulation.Repository
     stacks: dict[str, tuple[Path, ...]]
+    slurm_head: tuple[Path, ...] = ()
 
 
 IMAGES = {
@@ -102,20 +104,37 @@ def recipe_of(image: str) -> Recipe:
         ) from None
 
 
-def prepare(images: Sequence[str], say: Say, *, kubernetes: bool = False) -> Prepared:
+def prepare(
+    images: Sequence[str], say: Say, *, kubernetes: bool = False, slurm: bool = False
+) -> Prepared:
     """Build what is missing, several images at a time.
 
     Args:
+        images: what the nodes run on.
+        say: gets one line when something is built.
         kubernetes: with what a Kubernetes node needs of Debian, as one more layer.
+        slurm: put slurmd on top of each, and build the image of Slurm's head.
+
+    Raises:
+        LabError: an image does not exist or cannot be built, or they have different versions of Slurm.
     """
     wanted = sorted(set(images))
-    for image in wanted:
-        recipe_of(image)
+    suites = sorted({recipe_of(image).suite for image in wanted})
+    if slurm and len(suites) > 1:
+        raise LabError(
+            f"one Slurm cluster cannot span {' and '.join(suites)}: their versions of Slurm are too far apart",
+            fix="choose images of one release for --slurm",
+        )
     repository = simulation.build_repository(paths.repository_dir(), say)
     with ThreadPoolExecutor(max_workers=max(1, min(len(wanted), os.cpu_count() or 1))) as pool:
         try:
-            stacks = pool.map(lambda image: _stack(image, repository, say, kubernetes), wanted)
-            return Prepared(repository, dict(zip(wanted, stacks, strict=True)))
+            stacks = pool.map(
+                lambda image: _stack(image, repository, say, kubernetes=kubernetes, slurm=slurm),
+                wanted,
+            )
+            built = dict(zip(wanted, stacks, strict=True))
+            head = _slurm_head(recipe_of(wanted[0]), say) if slurm else ()
+            return Prepared(repository, built, head)
         except BaseException:
             # Ctrl-C reaches only this thread, and the pool would wait for builds that go on.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -124,7 +143,7 @@ def prepare(images: Sequence[str], say: Say, *, kubernetes: bool = False) -> Pre
 
 
 def _stack(
-    image: str, repository: simulation.Repository, say: Say, kubernetes: bool
+    image: str, repository: simulation.Repository, say: Say, *, kubernetes: bool, slurm: bool
 ) -> tuple[Path, ...]:
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
@@ -136,10 +155,23 @@ def _stack(
     script = simulation.install_script(repository, recipe.distribution)
     content = simulation.digest(repository)
     stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
-    if not kubernetes:
-        return stack
-    script = (SCRIPTS / "kubernetes.sh").read_text()
-    return (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
+    if kubernetes:
+        script = (SCRIPTS / "kubernetes.sh").read_text()
+        stack = (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
+    if slurm:
+        script = (SCRIPTS / "slurmd.sh").read_text()
+        # Over a Kubernetes node's layers it is another layer, which must not replace this one.
+        name = f"{image}-kubernetes-slurmd" if kubernetes else f"{image}-slurmd"
+        stack = (_layer(name, stack, script, None, "", say), *stack)
+    return stack
+
+
+def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
+    """The Debian root with slurmctld: a head has no GPUs, so nothing simulated is on it."""
+    stack = (_base(recipe, say),)
+    script = (SCRIPTS / "slurmctld.sh").read_text()
+    name = f"{recipe.distribution}-slurmctld"
+    return (_layer(name, stack, script, None, "", say), *stack)
 
 
 def _programs(recipe: Recipe, say: Say) -> Path | None:

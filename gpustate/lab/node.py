@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.errors import LabError
-from gpustate.lab import daemon, host, network, process, setup, simulation
+from gpustate.lab import daemon, host, network, process, setup, simulation, slurm_files
 from gpustate.lab.command import run, tail
 from gpustate.lab.kubernetes import machine
 from gpustate.lab.kubernetes.layout import Layout
@@ -180,6 +180,8 @@ class Node:
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
             for fault in self.faults:
                 simulation.switch_fault(self.root, fault, True)
+            if self.spec.slurm:
+                slurm_files.fill(self.root, self.lab_directory)
             filled.touch()
 
     # --- looking -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from gpustate.errors import LabError
 from gpustate.lab import access, paths
 from gpustate.lab.network import Network
 from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate.lab.spec import LabSpec, NodeSpec
 
 RECORD_FORMAT = "gpustate.lab-record/1"
 REPOSITORY_PORT = 8080
@@ -32,6 +32,7 @@ class Lab:
         network: its addresses and names in the kernel.
         nodes: in the order of their numbers.
         complete: ``up`` went through to its end once.
+        head: the machine with slurmctld, where the lab has Slurm.
     """
 
     spec: LabSpec
@@ -39,6 +40,7 @@ class Lab:
     network: Network
     nodes: tuple[Node, ...]
     complete: bool
+    head: Node | None = None
 
     @property
     def name(self) -> str:
@@ -67,7 +69,12 @@ class Lab:
 
     @property
     def running(self) -> bool:
-        return self.complete and all(node.running for node in self.nodes)
+        return self.complete and all(machine.running for machine in self.machines)
+
+    @property
+    def machines(self) -> tuple[Node, ...]:
+        """Everything that boots: Slurm's head, if there is one, and the nodes."""
+        return self.nodes if self.head is None else (self.head, *self.nodes)
 
     def node(self, name: str) -> Node:
         for node in self.nodes:
@@ -105,8 +112,8 @@ def write_record(lab: Lab, *, complete: bool) -> Path:
         "subnet": str(lab.network.subnet),
         "tag": lab.network.tag,
         "complete": complete,
-        "layers": {node.name: [str(layer) for layer in node.layers] for node in lab.nodes},
-        "sources": {node.name: dict(node.sources) for node in lab.nodes},
+        "layers": {node.name: [str(layer) for layer in node.layers] for node in lab.machines},
+        "sources": {node.name: dict(node.sources) for node in lab.machines},
     }
     path = lab.directory / "lab.json"
     paths.write_text(path, json.dumps(record, indent=2) + "\n")
@@ -122,16 +129,19 @@ def load(path: Path) -> Lab:
             )
         spec = LabSpec.from_json(record["spec"])
         net = Network(tag=record["tag"], subnet=IPv4Network(record["subnet"]))
-        nodes = tuple(
-            Node(
+
+        def machine(node: NodeSpec) -> Node:
+            return Node(
                 lab_directory=path.parent,
                 network=net,
                 spec=node,
                 layers=tuple(map(Path, record["layers"][node.name])),
                 sources=tuple(record["sources"][node.name].items()),
             )
-            for node in spec.node_specs()
-        )
-        return Lab(spec, path.parent, net, nodes, complete=bool(record["complete"]))
+
+        nodes = tuple(map(machine, spec.node_specs()))
+        wanted = spec.head_spec()
+        head = None if wanted is None else machine(wanted)
+        return Lab(spec, path.parent, net, nodes, complete=bool(record["complete"]), head=head)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"is not a lab's record ({error!r})", place=str(path)) from error

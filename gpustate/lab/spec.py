@@ -21,6 +21,8 @@ MAX_NODES = 200
 MAX_VIRTUAL = 5000
 #: The first is the default.
 KUBERNETES_VERSIONS = ("1.36", "1.35", "1.34")
+#: The machine that runs slurmctld, beside the nodes; its address is the one before the first node's.
+SLURM_HEAD = "slurm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class NodeSpec:
         gpus: ``8xH100``, or ``none``.
         faults: ``name`` or ``name:argument``, switched on from the first boot.
         kubernetes: a kubelet runs on it.
+        slurm: it belongs to the Slurm cluster.
     """
 
     name: str
@@ -72,6 +75,7 @@ class NodeSpec:
     gpus: str
     faults: tuple[str, ...] = ()
     kubernetes: bool = False
+    slurm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +139,16 @@ class LabSpec:
                 gpus=self.gpus[index % len(self.gpus)],
                 faults=tuple(fault.text for fault in self.faults if fault.node == name),
                 kubernetes=bool(self.kubernetes),
+                slurm=self.slurm,
             )
             for index, name in enumerate(self.node_names)
         )
+
+    def head_spec(self) -> NodeSpec | None:
+        """Slurm's head, of the first node's distribution and without GPUs; None without Slurm."""
+        if not self.slurm:
+            return None
+        return NodeSpec(SLURM_HEAD, 0, self.images[0], NO_GPUS, slurm=True)
 
     @classmethod
     def parse(

@@ -1,4 +1,4 @@
-"""What is left of a lab, asked without the lab's own code."""
+"""What of a lab is left on the controller, for tests that take one down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpustate.lab.process import cgroup_hierarchies
 
 
 def traces(lab: Lab) -> list[str]:
-    """What the kernel and the file system show of a lab, asked without its own code."""
+    """What the kernel and the file system show of a lab, read without its own code."""
     tag = lab.network.tag
     listed = [
         *os.listdir("/sys/class/net"),

@@ -51,3 +51,16 @@ def test_known_hosts_leave_the_comment_of_a_key_out() -> None:
         {"10.0.0.2": "ssh-ed25519 BBB gpu2\n", "10.0.0.1": "ssh-ed25519 AAA x"}
     )
     assert text == "10.0.0.1 ssh-ed25519 AAA\n10.0.0.2 ssh-ed25519 BBB\n"
+
+
+def test_variables_of_a_cluster_are_set_for_every_node() -> None:
+    text = access.inventory(
+        lab="try",
+        directory=Path("/labs/try"),
+        repository_url="http://10.217.0.1:8080",
+        nodes=[("gpu1", "10.217.0.11", "debian12", "debian12")],
+        variables={"gpustate_slurm_host": "10.217.0.10"},
+    )
+    groups = yaml.safe_load(text)["all"]["children"]
+    assert groups["gpu"]["vars"]["gpustate_slurm_host"] == "10.217.0.10"
+    assert list(groups["gpu"]["hosts"]) == ["gpu1"]
