@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from gpustate import registry
 
-pytest_plugins = ["labnodes", "shares", "cycles"]
+pytest_plugins = ["labnodes", "shares", "cycles", "shortpaths"]
 
 # Runs of the tests are no runs of the person whose machine this is: ``gpustate resume`` must not find them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpustate-tests-")

@@ -9,25 +9,58 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 #: A trial: files by name, words of the command line, and whether it is a process of its own.
 Trial = tuple[dict[str, bytes], tuple[str, ...], bool]
 
-WORK = Path("/tmp/work")
+#: In the sandbox, where /tmp is empty and in memory.
+WORK = Path("/tmp/gpustate-trial")
 LIMIT_S = 60
 
+#: Arguments: an empty folder, visible folders, ``--``, the program. The new /tmp is filled before it covers the
+#: old one, for those folders may lie there.
 _ENTER = r"""
 set -e
 mount --make-rprivate /
-mount -t tmpfs tmpfs /tmp; mkdir /tmp/canary /tmp/work
+new=$1; shift
+mount -t tmpfs tmpfs "$new"; mkdir "$new/canary"
+while [ "$1" != -- ]; do
+  case $1/ in /tmp/?*)
+    mkdir -p "$new${1#/tmp}"
+    mount --bind "$1" "$new${1#/tmp}"; mount -o remount,ro,bind "$new${1#/tmp}" ;;
+  esac
+  shift
+done
+shift
+mount --move "$new" /tmp
 mount --bind / /; mount -o remount,ro,bind /
+cd /
 exec "$@"
 """
+
+
+def run_inside(
+    argv: list[str], visible: list[str], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without a network, with an empty /tmp, and with nothing else that it can write.
+
+    Args:
+        argv: the program and its arguments.
+        visible: folders that it needs; those below /tmp are shown there again, read-only.
+        options: of ``subprocess.run``.
+    """
+    enter = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER]
+    with tempfile.TemporaryDirectory(prefix="gpustate-trials-") as new:
+        words = [*enter, "sh", new, *visible, "--", *argv]
+        return subprocess.run(words, capture_output=True, text=True, **options)
 
 
 def isolated(trials: list[Trial]) -> list[dict[str, Any]]:
@@ -40,13 +73,13 @@ def isolated(trials: list[Trial]) -> list[dict[str, Any]]:
         }
         for files, words, process in trials
     ]
-    done = subprocess.run(
-        ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh", sys.executable, __file__],
+    places = {str(ROOT), sys.prefix, sys.base_prefix}
+    done = run_inside(
+        [sys.executable, __file__],
+        sorted(places | set(map(os.path.realpath, places))),
         input=json.dumps(rows),
-        capture_output=True,
-        text=True,
         timeout=60 + LIMIT_S * len(trials),
-    )  # fmt: skip
+    )
     if done.returncode:
         raise AssertionError(f"the trials could not be run: {done.stderr[-3000:]}")
     found: list[dict[str, Any]] = json.loads(done.stdout)

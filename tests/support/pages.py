@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shortpaths
 from filestates import file_state
 
 from gpustate import Disruption, Plan, Policy
@@ -85,7 +86,9 @@ class Page:
         ]
         actions: list[Any] = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, one, n) for n, one in enumerate(high, 3)]
-        self._pid = os.posix_spawn(words[0], words, dict(os.environ), file_actions=actions)
+        # Chromium has a socket in a temporary folder of its own.
+        environment = {**os.environ, "TMPDIR": shortpaths.PARENT}
+        self._pid = os.posix_spawn(words[0], words, environment, file_actions=actions)
         for one in (theirs_in, theirs_out, *high):
             os.close(one)
         self._in, self._out = os.fdopen(ours_in, "rb"), os.fdopen(ours_out, "wb")

@@ -57,4 +57,3 @@ def sign(repository: Repository) -> None:
     files = map(str, repository.folder.glob("*.rpm"))
     env = {**os.environ, "GNUPGHOME": str(repository.home)}
     subprocess.run([*words, *files], check=True, capture_output=True, env=env)
-    subprocess.run(["gpgconf", "--homedir", str(repository.home), "--kill", "all"], check=False)

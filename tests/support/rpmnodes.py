@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import yaml
 from rpmworld import Rpm, build, index, needs
+from shortpaths import short_folder
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -42,7 +45,7 @@ class Repository:
 
     folder: Path
     key: str  # armored
-    home: Path  # of gpg
+    home: Path  # of gpg, removed with this object
 
     def fill(
         self, packages: Iterable[Rpm], scratch: Path, *, modules: str = "", patches: str = ""
@@ -66,14 +69,19 @@ class Repository:
 def repository(folder: Path) -> Repository:
     """An empty one with a key of its own."""
     needs("rpmbuild", "createrepo_c", "gpg")
-    home = folder / "gpg"
-    home.mkdir(parents=True, mode=0o700)
+    home = short_folder()  # gpg-agent's sockets lie in it
     made = Repository(folder / "packages", "", home)
-    made.folder.mkdir()
+    weakref.finalize(made, _forget, home)
+    made.folder.mkdir(parents=True)
     made._gpg("--passphrase", "", "--quick-gen-key", "lab@example", "rsa2048", "sign", "never")
     made.key = made._gpg("--armor", "--export")
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
     return made
+
+
+def _forget(home: Path) -> None:
+    """End gpg's agent and remove its folder."""
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def become(node: Node, distribution: str, repository: Repository) -> None:

@@ -190,9 +190,8 @@ as desired, for `ensure: present` and `ensure: absent`.
 """
 
 
-def page() -> str:
-    """The whole page."""
-    made = rows()
+def page(made: list[Row]) -> str:
+    """The whole page, of the rows of all states."""
     columns = list(DISTRIBUTIONS)
     lines = [
         f"| state | {' | '.join(columns)} | proven on nodes by | in Python |",
@@ -214,6 +213,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     try:
-        PAGE.write_text(page(), encoding="utf-8")
+        PAGE.write_text(page(rows()), encoding="utf-8")
     except (GpustateError, Unproven) as error:
         sys.exit(str(error))

@@ -10,20 +10,24 @@ import statetable
 from gpustate import registry
 
 
-def test_the_page_is_what_the_tests_prove() -> None:
-    assert statetable.PAGE.read_text("utf-8") == statetable.page(), (
+@pytest.fixture(scope="module")
+def rows() -> list[statetable.Row]:
+    return statetable.rows()
+
+
+def test_the_page_is_what_the_tests_prove(rows: list[statetable.Row]) -> None:
+    assert statetable.PAGE.read_text("utf-8") == statetable.page(rows), (
         "python tests/support/statetable.py writes docs/states.md anew"
     )
 
 
-def test_no_state_has_a_blank_row() -> None:
-    made = statetable.rows()
-    assert {row.state for row in made} == set(registry.names())
-    assert [row.state for row in made if row.blank] == []
+def test_no_state_has_a_blank_row(rows: list[statetable.Row]) -> None:
+    assert {row.state for row in rows} == set(registry.names())
+    assert [row.state for row in rows if row.blank] == []
 
 
-def test_every_state_is_proven_on_a_node() -> None:
-    assert [row.state for row in statetable.rows() if not row.tests] == []
+def test_every_state_is_proven_on_a_node(rows: list[statetable.Row]) -> None:
+    assert [row.state for row in rows if not row.tests] == []
 
 
 def test_a_state_that_nothing_tests_is_a_blank_row() -> None:

@@ -43,10 +43,13 @@ def stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> native.Libraries
 
 @pytest.fixture
 def stub_node(
-    stub_libraries: native.Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stub_libraries: native.Libraries,
+    tmp_path: Path,
+    short_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., StubNode]:
     def make(gpus: str = "2xL40S", *faults: str, loaded: str = VERSION) -> StubNode:
-        root = tmp_path / "root"
+        root = short_path / "root"  # a daemon's socket lies in it
         hardware.write(root, "gpu1", models.parse_gpus(gpus), set(faults))
         for module in ("nvidia", "nvidia_uvm"):
             folder = root / "run/gpustate-lab/sys/module" / module
