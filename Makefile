@@ -20,6 +20,7 @@ test: setup
 	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
+proof: NEEDS := --proof
 proof: setup
 	@$(BIN)/python tests/support/proofs.py
 
@@ -38,7 +39,7 @@ setup: system $(VENV)/.done
 
 # As root with apt-get: install what is missing, and say so. Otherwise: say what is missing, go on.
 system:
-	@missing=; for p in $$($(PYTHON) gpustate/lab/requirements.py --packages 2>/dev/null || echo python3-venv); do \
+	@missing=; for p in $$($(PYTHON) gpustate/lab/requirements.py --packages $(NEEDS) 2>/dev/null || echo python3-venv); do \
 	  dpkg-query -W -f '$${db:Status-Abbrev}' $$p 2>/dev/null | grep -q '^.i' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

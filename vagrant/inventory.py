@@ -2,7 +2,7 @@
 """An inventory of the Vagrant nodes that run: prints Ansible's JSON from ``vagrant ssh-config``.
 
 It works for every provider, since Vagrant says itself how a node is reached. Host keys are learned at
-the first contact and kept beside the machines; a node that is made anew starts anew.
+the first contact and kept beside the machines, until ``vagrant destroy``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,18 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     return hosts
 
 
+def parameters(gpus: int) -> dict[str, Any]:
+    """Parameters of states for a node with so many GPUs.
+
+    Without one, nothing can be described to containers or validated, so ``cdi`` and ``validator`` do not
+    apply. A policy need not have these states.
+    """
+    found: dict[str, Any] = {"preflight": {"gpus": gpus}}
+    if gpus == 0:
+        found |= {"cdi": {"only": "gpu"}, "validator": {"only": "gpu"}}
+    return found
+
+
 def inventory(hosts: dict[str, dict[str, str]], gpus: int) -> dict[str, Any]:
     """Ansible's JSON; the first node has the GPUs that were passed through, the others none."""
     variables: dict[str, Any] = {}
@@ -52,7 +64,7 @@ def inventory(hosts: dict[str, dict[str, str]], gpus: int) -> dict[str, Any]:
                     "StrictHostKeyChecking=accept-new",
                 ]
             ),
-            "gpustate": {"preflight": {"gpus": gpus if number == 0 else 0}},
+            "gpustate": parameters(gpus if number == 0 else 0),
         }
     group = {"hosts": list(hosts), "vars": {"ansible_become": True}}
     return {"_meta": {"hostvars": variables}, "gpu": group}

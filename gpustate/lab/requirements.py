@@ -1,10 +1,12 @@
 """The Debian packages that a machine needs to run a lab and the tests, one a line when run as a file.
 
-The Makefile runs this with the system's python3, before there is a virtual environment: it imports
+With ``--proof``, also those that only ``make proof`` needs. The Makefile runs this with the system's python3, before there is a virtual environment: it imports
 nothing of gpustate.
 """
 
 from __future__ import annotations
+
+import sys
 
 #: Program, and the Debian package that brings it.
 PROGRAMS = {
@@ -36,7 +38,16 @@ TEST_PROGRAMS = {
     "zstd": "zstd",
 }
 
-#: Everything above, and what comes without a program to look for.
+#: What only ``make proof`` needs: the commands of ``vagrant/README.md``. 22 MB to download, 101 MB on disk.
+PROOF_PROGRAMS = {
+    "vagrant": "vagrant",
+    "libvirtd": "libvirt-daemon-system",
+    "virsh": "libvirt-clients",
+    "dnsmasq": "dnsmasq-base",
+}
+PROOF_PACKAGES = tuple(sorted({*PROOF_PROGRAMS.values(), "vagrant-libvirt"}))
+
+#: What every test needs, and what comes without a program to look for.
 DEBIAN_PACKAGES = tuple(
     sorted(
         {
@@ -51,4 +62,5 @@ DEBIAN_PACKAGES = tuple(
 )
 
 if __name__ == "__main__":
-    print("\n".join(DEBIAN_PACKAGES))
+    proof = PROOF_PACKAGES if "--proof" in sys.argv else ()
+    print("\n".join(sorted({*DEBIAN_PACKAGES, *proof})))

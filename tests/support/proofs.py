@@ -21,7 +21,14 @@ SIDE_BY_SIDE = 3
 POINTS = "enumerated points"
 #: The longest come first, so that the last two end together.
 FIRST = (
-    *("test_kill_points", "test_vm", "test_package_faults", "test_network_faults", "test_bake"),
+    *(
+        "test_kill_points",
+        "test_vm",
+        "test_vagrant",
+        "test_package_faults",
+        "test_network_faults",
+        "test_bake",
+    ),
     *("test_containerd_configurations", "test_runtime_configurations"),
 )
 ALONE = ("test_bench",)

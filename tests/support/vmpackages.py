@@ -35,17 +35,18 @@ case " $* " in *" -m "*) modprobe -q nvidia-modeset || exit 1 ;; esac
 _PERSISTENCED = "#!/bin/sh\necho 'no GPU to keep awake (simulated)' >&2\nexit 1\n"
 
 
-def packages(scratch: Path) -> list[Package]:
+def packages(scratch: Path, *, services: bool = False) -> list[Package]:
     """The driver's packages of one version.
 
     Args:
         scratch: where the libraries are compiled.
+        services: include nvidia-persistenced.service, which fails without a GPU as NVIDIA's does.
     """
     drivers = DriverSet(VERSION, DRIVERS[VERSION], VENDOR, Builder(scratch))
-    return list(_changed(drivers.packages()))
+    return list(_changed(drivers.packages(), services))
 
 
-def _changed(made: list[Package]) -> Iterator[Package]:
+def _changed(made: list[Package], services: bool) -> Iterator[Package]:
     for package in made:
         if package.name == DKMS:
             yield replace(package, files=_sources())
@@ -53,7 +54,10 @@ def _changed(made: list[Package]) -> Iterator[Package]:
             yield replace(package, files={"usr/bin/nvidia-modprobe": Program(_MODPROBE)})
         elif package.name == "nvidia-persistenced":
             files: dict[str, Entry] = {"usr/bin/nvidia-persistenced": Program(_PERSISTENCED)}
-            yield replace(package, files=files, scripts={})
+            if services:
+                yield replace(package, files={**package.files, **files})
+            else:
+                yield replace(package, files=files, scripts={})
         elif package.name not in ("nvidia-kernel-dkms", "nvidia-driver"):
             yield package
 
@@ -67,13 +71,25 @@ def _sources() -> dict[str, Entry]:
     return files
 
 
-def build_repository(folder: Path) -> Path:
-    """Write a signed flat repository with its key into ``folder``, which is not there yet."""
+def build_repository(folder: Path, *, services: bool = False) -> Path:
+    """Write a signed flat repository with its key into ``folder``, which does not exist yet.
+
+    Args:
+        folder: the private key is kept beside it, in ``<folder>.private``.
+        services: as in :func:`packages`.
+    """
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        made = packages(Path(scratch))
+        made = packages(Path(scratch), services=services)
         folder.mkdir()
         for package in made:
             deb.write(package, folder)
+    key = SigningKey(folder.with_name(f"{folder.name}.private"))
+    sign(folder, deb.write_index(made, folder), key)
+    return folder
+
+
+def sign(folder: Path, indices: list[Path], key: SigningKey) -> None:
+    """Write ``Release``, ``InRelease`` and the public key of a flat repository."""
     lines = [
         "Origin: gpustate-vm",
         "Label: gpustate-vm",
@@ -81,12 +97,10 @@ def build_repository(folder: Path) -> Path:
         f"Date: {datetime.now(UTC):%a, %d %b %Y %H:%M:%S +0000}",
         "SHA256:",
     ]
-    for path in deb.write_index(made, folder):
+    for path in indices:
         data = path.read_bytes()
         lines.append(f" {sha256(data).hexdigest()} {len(data)} {path.name}")
-    key = SigningKey(folder.with_name(f"{folder.name}.private"))
     release = "\n".join(lines) + "\n"
     (folder / "Release").write_text(release)
     (folder / "InRelease").write_bytes(key.clearsign(release.encode()))
     (folder / KEY).write_bytes(key.public())
-    return folder

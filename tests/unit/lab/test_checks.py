@@ -12,6 +12,8 @@ from gpustate.errors import LabError
 from gpustate.lab import api, checks, command, daemon, paths, requirements
 from gpustate.lab.spec import LabSpec
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_a_missing_program_is_named_with_its_debian_package(
     monkeypatch: pytest.MonkeyPatch,
@@ -63,6 +65,22 @@ def test_the_makefile_gets_every_package_from_a_bare_python() -> None:
     ).stdout.split()
     assert listed == sorted(listed)
     assert set(requirements.PROGRAMS.values()) <= set(listed)
+    assert not set(requirements.PROOF_PACKAGES) & set(listed)
+
+
+def test_make_proof_installs_vagrant_too_and_make_test_does_not() -> None:
+    for target, expected in (("proof", True), ("test", False)):
+        dry = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
+        printed = subprocess.run(dry, capture_output=True, text=True, check=True).stdout
+        line = next(row for row in printed.splitlines() if "requirements.py" in row)
+        assert ("--packages --proof" in line) is expected
+    listed = subprocess.run(
+        [sys.executable, "-I", "-S", requirements.__file__, "--packages", "--proof"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert listed == sorted({*requirements.DEBIAN_PACKAGES, *requirements.PROOF_PACKAGES})
 
 
 def test_a_command_past_its_deadline_takes_its_children_along(tmp_path: Path) -> None:
