@@ -122,8 +122,7 @@ def test_a_node_comes_back_as_the_same_node(cluster: Lab, way: str) -> None:
 
     def runs() -> bool:
         status = get(cluster, "pod", "survivor")["status"]["containerStatuses"][0]
-        started = node.run("uptime -s").stdout and status["state"].get("running")
-        return bool(started) and status["restartCount"] > 0
+        return "running" in status["state"] and status["restartCount"] > 0
 
     wait_for(runs, "the pod runs again")
     print(
