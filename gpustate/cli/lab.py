@@ -30,7 +30,8 @@ def group() -> None:
     default="debian12",
     show_default=True,
     metavar="IMAGE[,...]",
-    help="debian12, debian13, debian13-containerd2, debian12-runtimes, debian13-runtimes, debian12-rpm; in turn.",
+    help="debian12 or debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24; "
+    "debian12-runtimes, debian13-runtimes; debian12-rpm; assigned in turn.",
 )
 @click.option(
     "--gpus",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpustate.errors import LabError
-from gpustate.lab import paths
+from gpustate.lab import paths, programs
 from gpustate.lab.command import run, search_path
 from gpustate.lab.process import CGROUP_ROOT, cgroup_hierarchies
 from gpustate.lab.requirements import PROGRAMS
@@ -43,11 +43,15 @@ def require_root() -> None:
 
 
 def _missing_programs() -> list[str]:
-    return [
+    lines = [
         f"{program} is not installed (Debian package {package})"
         for program, package in PROGRAMS.items()
         if shutil.which(program, path=search_path()) is None
     ]
+    go = programs.missing()
+    if go is not None:
+        lines.append(f"NVIDIA's container toolkit cannot be built: {go}")
+    return lines
 
 
 def _refusal(*argv: str) -> str | None:

@@ -1,7 +1,9 @@
 """Cached roots: built once with debootstrap, then only read, as the lower layers of every node.
 
-An image is a stack of layers: the Debian root; for ``debian13-containerd2`` containerd 2 on top, for
-``-runtimes`` docker, podman, crun, unattended-upgrades and needrestart; for ``-rpm`` dnf, rpm and zypper; always last the simulator's packages. A layer's folder name ends in a digest of everything it was
+An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
+unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
+podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; always last the
+simulator's packages. A layer's folder name ends in a digest of everything it was
 made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
 under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
 mounted or running when it is interrupted.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpustate.errors import LabError
-from gpustate.lab import paths, simulation
+from gpustate.lab import paths, programs, simulation
 from gpustate.lab.command import end_running, run
 from gpustate.lab.host import mounted_layers
 
@@ -56,11 +58,13 @@ class Recipe:
         suite: what debootstrap is asked for.
         distribution: the simulator's name of the distribution.
         script: run in a layer of its own on top, a file of ``scripts/``.
+        programs: the pinned module whose programs the script finds in ``/run/gpustate-lab-repository``.
     """
 
     suite: str
     distribution: str
     script: str | None = None
+    programs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ IMAGES = {
     "debian12": Recipe("bookworm", "debian12"),
     "debian13": Recipe("trixie", "debian13"),
     "debian13-containerd2": Recipe("trixie", "debian13", "containerd2.sh"),
+    "debian13-containerd22": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.2"),
+    "debian13-containerd23": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.3"),
+    "debian13-containerd24": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.4"),
     "debian12-runtimes": Recipe("bookworm", "debian12", "runtimes.sh"),
     "debian13-runtimes": Recipe("trixie", "debian13", "runtimes.sh"),
     "debian12-rpm": Recipe("bookworm", "debian12", "rpm.sh"),
@@ -123,13 +130,29 @@ def _stack(
     stack: tuple[Path, ...] = (_base(recipe, say),)
     if recipe.script is not None:
         script = (SCRIPTS / recipe.script).read_text()
-        stack = (_layer(image, stack, script, None, say), *stack)
+        bound = _programs(recipe, say)
+        # The folder of programs is named after all that is in it.
+        stack = (_layer(image, stack, script, bound, str(bound or ""), say), *stack)
     script = simulation.install_script(repository, recipe.distribution)
-    stack = (_layer(f"{image}-gpu", stack, script, repository, say), *stack)
+    content = simulation.digest(repository)
+    stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
     if not kubernetes:
         return stack
     script = (SCRIPTS / "kubernetes.sh").read_text()
-    return (_layer(f"{image}-kubernetes", stack, script, None, say), *stack)
+    return (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
+
+
+def _programs(recipe: Recipe, say: Say) -> Path | None:
+    """The folder of the programs that a recipe installs."""
+    if recipe.programs is None:
+        return None
+    folders = {path.parent for path in programs.provide(recipe.programs, say).values()}
+    if len(folders) > 1:
+        raise LabError(
+            f"some programs of {recipe.programs} are ready and some are not",
+            fix=f"put all of them into the folder that {programs.READY_VARIABLE} names, or none",
+        )
+    return folders.pop()
 
 
 def _base(recipe: Recipe, say: Say) -> Path:
@@ -147,9 +170,11 @@ def _layer(
     name: str,
     stack: tuple[Path, ...],
     script: str,
-    repository: simulation.Repository | None,
+    bound: Path | None,
+    content: str,
     say: Say,
 ) -> Path:
+    """A layer made by ``script``, which sees ``bound``; ``content`` stands for what is in there."""
     layer_script = SCRIPTS / "layer.sh"
 
     def build(folder: Path, log: Path) -> None:
@@ -157,10 +182,9 @@ def _layer(
         inside.write_text(script)
         argv = [str(layer_script), str(folder / "root"), str(folder / "work")]
         argv += [":".join(map(str, stack)), str(_downloads(name)), str(inside)]
-        _build(argv + ([str(repository.root)] if repository is not None else []), log)
+        _build(argv + ([str(bound)] if bound is not None else []), log)
         shutil.rmtree(folder / "work")
 
-    content = simulation.digest(repository) if repository is not None else ""
     digest = _digest(*map(str, stack), layer_script.read_text(), script, content)
     return _cached(name, digest, build, say, "a layer")
 

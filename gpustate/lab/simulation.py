@@ -43,7 +43,7 @@ def build_repository(destination: Path, say: Callable[[str], None]) -> Repositor
     with paths.locked(destination.with_suffix(".lock"), wait_s=600, what="the lab's packages"):
         if not destination.exists():
             say("packages: building the simulated NVIDIA packages and their repository")
-        return sim_repository.build(destination)
+        return sim_repository.build(destination, say=say)
 
 
 def digest(repository: Repository) -> str:

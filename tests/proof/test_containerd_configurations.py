@@ -1,7 +1,7 @@
-"""containerd 1.6, 1.7 and 2 as they are configured out there: only the handler and CDI differ afterwards,
+"""containerd 1.6, 1.7 and 2.1 (with --proof 2.2, 2.3 and 2.4 too) as they are configured out there: only the handler and CDI differ afterwards,
 one restart, nothing a second time, and every byte back when it is taken away.
 
-Each configuration is laid out on three nodes, and the real service must run with it; then the state is
+Each configuration is laid out on one node of each image, and the real service must run with it; then the state is
 applied and removed by the command line. Looked at with ``containerd config dump``, systemd's journal and
 sha256sum. What a version of containerd cannot run with, or this program refuses for it, is in a table
 here, so that nothing is left out silently.
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from commands import Ran, gpustate
 from labnodes import LabFactory
-from shares import share
+from shares import everything, share
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -29,7 +29,10 @@ from gpustate.lab.spec import LabSpec
 pytestmark = pytest.mark.node
 
 INPUTS = Path(__file__).parents[1] / "data" / "containerd" / "inputs"
-IMAGES = ("debian12", "debian13", "debian13-containerd2")
+#: Releases of containerd's own project, which are built first.
+RELEASES = ("debian13-containerd22", "debian13-containerd23", "debian13-containerd24")
+VERSION_2 = ("debian13-containerd2", *RELEASES)
+IMAGES = ("debian12", "debian13", "debian13-containerd2", *(RELEASES if everything() else ()))
 BINARY = "/usr/bin/true"
 POLICY = """
 from gpustate import Policy
@@ -81,8 +84,8 @@ CANNOT: Mapping[str, Any] = dict.fromkeys(
 #: What is refused, and why.
 REFUSED = {
     **{(name, "debian12"): "write it as version 2" for name in CANNOT},
-    ("version-1", "debian13-containerd2"): "version 1 file",
-    ("no-trailing-newline", "debian13-containerd2"): "overlooks it",
+    **{("version-1", image): "version 1 file" for image in VERSION_2},
+    **{("no-trailing-newline", image): "overlooks it" for image in VERSION_2},
 }
 FILES = (
     "cd / && find etc/containerd etc/systemd/system -path '*containerd*' "
@@ -108,7 +111,7 @@ POINTS = [Case(name, number % 2 == 1) for number, name in enumerate(CASES)]
 def three(lab_factory: LabFactory) -> Lab:
     lab = lab_factory(LabSpec(nodes=len(IMAGES), images=IMAGES, gpus=("none",)))
     for node in lab.nodes:
-        node.run("cp -a /etc/containerd /var/tmp/packaged")
+        node.run("mkdir -p /etc/containerd; cp -a /etc/containerd /var/tmp/packaged")
     return lab
 
 

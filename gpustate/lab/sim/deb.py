@@ -80,7 +80,7 @@ class Package:
         relations = {"Depends": self.depends, **self.relations}
         lines += [f"{key}: {', '.join(value)}" for key, value in relations.items() if value]
         lines.append(f"Description: {self.summary} (simulated)")
-        lines.append(" Made by the lab of gpustate; it contains no NVIDIA software.")
+        lines.append(" Made by the lab of gpustate.")
         return "\n".join(lines) + "\n"
 
 

@@ -10,10 +10,10 @@ Layout below the root, flat repositories as NVIDIA's own are:
 - ``keys/gpustate-lab.asc``: the key that signs all of them.
 
 A folder that exists is complete: it is built under another name and renamed. It is built again when
-a source, the compiler or the kernel is another one. The private key stays beside the folder, never
+a source, the compiler, the kernel or one of NVIDIA's programs is another one. The private key stays beside the folder, never
 in it, since the folder is served to nodes.
 
-Everything in here is simulated; no NVIDIA software is packaged.
+All of it is simulated but the programs of the container toolkit, which are built from NVIDIA's Go module.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpustate.errors import LabError
+from gpustate.lab import programs
 from gpustate.lab.sim import (
     cuda_packages,
     dcgm_packages,
@@ -51,6 +52,9 @@ KEY_PATH = "keys/gpustate-lab.asc"
 #: Where the key lies on a node.
 NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
 STAMP = "complete.json"
+
+#: NVIDIA's programs by toolkit version and name.
+_Toolkits = Mapping[str, Mapping[str, Path]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,20 @@ class Repository:
         return files
 
 
-def build(dest: Path, *, suites: Sequence[str] = SUITES, kernel: str | None = None) -> Repository:
+def build(
+    dest: Path,
+    *,
+    suites: Sequence[str] = SUITES,
+    kernel: str | None = None,
+    say: Callable[[str], None] = print,
+) -> Repository:
     """Build everything below ``dest`` unless it is there already and still fits its sources.
 
     Args:
         dest: folder of the repositories; its parent must be writable too.
         suites: Debian releases, as NVIDIA writes them.
         kernel: release of the kernel nodes run; default: this machine's.
+        say: takes one line of progress while NVIDIA's programs are built.
 
     Raises:
         LabError: a tool is missing or fails, or the folder cannot be written.
@@ -123,7 +134,11 @@ def build(dest: Path, *, suites: Sequence[str] = SUITES, kernel: str | None = No
     running = kernel or platform.release()
     kernels = (running, node_packages.OLDER_KERNEL)
     repository = Repository(root=dest, key=dest / KEY_PATH, kernels=kernels)
-    stamp = {"content": _content(), "kernels": list(kernels), "suites": list(suites)}
+    toolkits = {
+        version: programs.provide(toolkit_packages.module_of(version), say)
+        for version in toolkit_packages.VERSIONS
+    }
+    stamp = {"content": _content(toolkits), "kernels": list(kernels), "suites": list(suites)}
     try:
         if (dest / STAMP).exists() and json.loads((dest / STAMP).read_text()) == stamp:
             return repository
@@ -132,7 +147,7 @@ def build(dest: Path, *, suites: Sequence[str] = SUITES, kernel: str | None = No
             fresh = Path(scratch) / "root"
             fresh.mkdir(mode=0o755)
             key = SigningKey(dest.with_name(f"{dest.name}.private"))
-            _fill(fresh, Path(scratch), suites, kernels, key)
+            _fill(fresh, Path(scratch), suites, kernels, toolkits, key)
             (fresh / STAMP).write_text(json.dumps(stamp) + "\n")
             if dest.exists():
                 os.replace(dest, Path(scratch) / "old")
@@ -144,9 +159,17 @@ def build(dest: Path, *, suites: Sequence[str] = SUITES, kernel: str | None = No
     return repository
 
 
-def _content() -> str:
-    """Digest of all that goes into the packages: our sources and the compiler."""
+def _content(toolkits: _Toolkits) -> str:
+    """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs.
+
+    A folder of built programs is named after what it was built from; ready ones are told apart by
+    size and time.
+    """
     digest = hashlib.sha256(run(["gcc", "--version"]))
+    for program in (path for one in toolkits.values() for path in one.values()):
+        status = program.stat()
+        text = f"{program.parent.name}/{program.name} {status.st_size} {status.st_mtime_ns}\n"
+        digest.update(text.encode())
     folder = Path(__file__).parent
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -155,7 +178,12 @@ def _content() -> str:
 
 
 def _fill(
-    root: Path, scratch: Path, suites: Sequence[str], kernels: tuple[str, str], key: SigningKey
+    root: Path,
+    scratch: Path,
+    suites: Sequence[str],
+    kernels: tuple[str, str],
+    toolkits: _Toolkits,
+    key: SigningKey,
 ) -> None:
     builder = Builder(scratch / "native")
     pool = _Pool(scratch / "pool")
@@ -172,8 +200,8 @@ def _fill(
         lab += node_packages.kernel_packages(release, builder, scratch)
     toolkit = [
         package
-        for version in toolkit_packages.VERSIONS
-        for package in toolkit_packages.packages(version, builder)
+        for version, found in toolkits.items()
+        for package in toolkit_packages.packages(version, builder, found)
     ]
     wanted = {
         f"{TOOLKIT_PATH}": (toolkit, "nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION")

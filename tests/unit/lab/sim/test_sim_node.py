@@ -104,6 +104,9 @@ def test_loading_nvidia_shows_everywhere_and_unloading_takes_it_away(
     lines = read(node_root, f"{run}/proc/modules").splitlines()
     assert [line.split()[0] for line in lines] == ["nvidia_uvm", "nvidia"]
     assert "510 nvidia-uvm\n" in read(node_root, f"{run}/proc/devices")
+    minors = read(node_root, "proc/driver/nvidia-caps/mig-minors").splitlines()
+    assert minors[:3] == ["config 1", "monitor 2", "gpu0/gi0/access 3"]
+    assert f"gpu1/gi2/ci0/access {3 + 135 + 2 * 9 + 1}" in minors
     assert node.labnode.bound_to("0000:1b:00.0") == "nvidia"
     names = {path.name for path in (node_root.path / "dev").iterdir()}
     assert {"nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm", "nvidia-nvswitchctl"} <= names

@@ -21,7 +21,12 @@ from gpustate.lab.sim import hardware, models
 from gpustate.lab.sim.native import PAYLOAD, Libraries
 from tests.unit.lab.sim.conftest import FakeRoot
 
-GO_MODULES = ("device-plugin", "container-toolkit-1.18.2", "container-toolkit-1.20.1")
+GO_MODULES = (
+    "device-plugin",
+    "container-toolkit-1.17.8",
+    "container-toolkit-1.18.2",
+    "container-toolkit-1.20.1",
+)
 GO_NVML = "github.com/NVIDIA/go-nvml"
 
 
@@ -64,7 +69,7 @@ def test_every_function_that_nvidia_ml_py_binds_exists(libraries: Libraries) -> 
 
 @pytest.mark.parametrize("module", GO_MODULES)
 def test_every_function_that_go_nvml_binds_exists(libraries: Libraries, module: str) -> None:
-    folder = go_nvml(module)
+    folder = go_module(module, GO_NVML)
     if folder is None:
         pytest.skip(f"{GO_NVML} is in Go's module cache once the lab has built {module}")
     names: set[str] = set()
@@ -75,17 +80,18 @@ def test_every_function_that_go_nvml_binds_exists(libraries: Libraries, module: 
     assert missing_of(names, libraries) == []
 
 
-def go_nvml(module: str) -> Path | None:
-    """Where Go keeps the version of go-nvml that a pinned module requires, if it does."""
+def go_module(module: str, path: str) -> Path | None:
+    """Where Go keeps the version of a dependency that a pinned module requires, if it does."""
     go = programs._go_on_path()
     if go is None:
         return None
     required = (programs.module(module).folder / "go.mod").read_text()
-    version = re.search(rf"{re.escape(GO_NVML)} (v\S+)", required)
+    version = re.search(rf"{re.escape(path)} (v\S+)", required)
     assert version is not None
     argv = [go, "env", "GOMODCACHE"]
     cache = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-    folder = Path(cache, "github.com", "!n!v!i!d!i!a", f"go-nvml@{version[1]}")
+    escaped = re.sub(r"[A-Z]", lambda letter: f"!{letter[0].lower()}", path)
+    folder = Path(cache, f"{escaped}@{version[1]}")
     return folder if folder.is_dir() else None
 
 

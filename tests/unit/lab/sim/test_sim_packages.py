@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
+from gpustate.lab import programs
 from gpustate.lab.sim import deb, driver_packages, node_packages, repository
 from gpustate.lab.sim.deb import Link, Package, Program
 from gpustate.lab.sim.native import Builder
@@ -40,6 +41,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"packages are built with {', '.join(missing)}, which is not installed")
+    if programs.missing() is not None:
+        pytest.skip(f"NVIDIA's container toolkit cannot be built: {programs.missing()}")
     dest = tmp_path_factory.mktemp("repository") / "root"
     return repository.build(dest, suites=("debian12", "debian13"), kernel=KERNEL)
 

@@ -1,101 +1,167 @@
-"""The simulated nvidia-ctk: its configuration file and the YAML it writes."""
+"""The toolkit's packages: NVIDIA's programs and files, and the wrappers that are the lab's own."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-import tomllib
-from collections.abc import Iterator
+import os
+import re
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from gpustate.lab.sim.native import PAYLOAD
+from gpustate.lab import programs
+from gpustate.lab.sim import toolkit_packages
+from gpustate.lab.sim.deb import Package, Program
+from gpustate.lab.sim.native import PAYLOAD, Builder
+from tests.unit.lab.sim.conftest import FakeRoot
+from tests.unit.lab.sim.test_sim_nvml_calls import go_module
 
-NAMES = ("cdispec", "toolkitconfig")
+TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+VERSIONS = toolkit_packages.VERSIONS
 
 
-@pytest.fixture
-def toolkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    monkeypatch.syspath_prepend(str(PAYLOAD / "toolkit"))
-    for name in NAMES:
-        sys.modules.pop(name, None)
-    yield {name: importlib.import_module(name) for name in NAMES}
-    for name in NAMES:
-        sys.modules.pop(name, None)
+def packages(version: str, builder: Builder, folder: Path) -> dict[str, Package]:
+    names = programs.module(toolkit_packages.module_of(version)).programs
+    found = toolkit_packages.packages(version, builder, {name: folder / name for name in names})
+    return {package.name: package for package in found}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_program_of_the_pinned_module_is_in_a_package(
+    builder: Builder, tmp_path: Path, version: str
+) -> None:
+    module = programs.module(toolkit_packages.module_of(version))
+    assert module.version == version
+    contents = {
+        entry.content
+        for package in packages(version, builder, tmp_path).values()
+        for entry in package.files.values()
+        if isinstance(entry, Program)
+    }
+    assert {tmp_path / name for name in module.programs} <= contents
+
+
+def test_units_lie_where_each_version_puts_them(builder: Builder, tmp_path: Path) -> None:
+    found = {
+        version: sorted(
+            path
+            for path in packages(version, builder, tmp_path)["nvidia-container-toolkit-base"].files
+            if "nvidia-cdi-refresh.service" in path
+        )
+        for version in VERSIONS
+    }
+    assert found == {
+        "1.17.8": [],
+        "1.18.2": ["etc/systemd/system/nvidia-cdi-refresh.service"],
+        "1.20.1": [
+            "usr/lib/systemd/system/nvidia-cdi-refresh.service",
+            "usr/lib/systemd/system/nvidia-cdi-refresh.service.d/10-container-engines.conf",
+        ],
+    }
+
+
+def test_the_tools_of_the_library_are_tied_to_the_version_from_1_18_on(
+    builder: Builder, tmp_path: Path
+) -> None:
+    tied = [
+        packages(version, builder, tmp_path)["nvidia-container-toolkit"].depends[1]
+        for version in VERSIONS
+    ]
+    assert tied == [
+        "libnvidia-container-tools (>= 1.17.8-1)",
+        "libnvidia-container-tools (= 1.18.2-1)",
+        "libnvidia-container-tools (= 1.20.1-1)",
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_units_and_scripts_are_those_of_the_module(version: str) -> None:
+    module = go_module(toolkit_packages.module_of(version), TOOLKIT)
+    if module is None:
+        pytest.skip(f"{TOOLKIT} {version} is in Go's module cache once the lab has built it")
+    files = sorted((PAYLOAD / "toolkit" / version).iterdir())
+    assert files
+    for file in files:
+        (original,) = [
+            path
+            for folder in ("packaging/debian", "deployments/systemd", "deployments/udev")
+            if (path := module / folder / file.name).exists()
+        ]
+        assert file.read_bytes() == original.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_maintainer_script_is_a_script_that_a_shell_reads(
+    builder: Builder, tmp_path: Path, version: str
+) -> None:
+    for package in packages(version, builder, tmp_path).values():
+        for text in package.scripts.values():
+            assert "@VERSION@" not in text
+            subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wanted"),
+    ("program", "arguments", "prepared"),
     [
-        ("disable-require", "true", True),
-        ("accept-nvidia-visible-devices-as-volume-mounts", "true", True),
-        ("nvidia-container-runtime.log-level", "debug", "debug"),
-        ("nvidia-container-runtime.runtimes", "crun,runc", ["crun", "runc"]),
-        ("nvidia-container-runtime.modes.cdi.default-kind", "example.com/gpu", "example.com/gpu"),
-        ("nvidia-container-cli.no-cgroups", "true", True),
-        ("features.disable-imex-channel-creation", "true", True),
+        ("nvidia-cdi-hook", ["disable-device-node-modification"], True),
+        ("nvidia-cdi-hook", ["update-ldcache", "--folder", "/usr/lib"], False),
+        ("nvidia-ctk", ["hook", "disable-device-node-modification"], True),
+        ("nvidia-ctk", ["hook", "create-symlinks", "--link", "a b::c"], False),
+        (
+            "nvidia-ctk",
+            ["cdi", "generate", "--disable-hook", "disable-device-node-modification"],
+            False,
+        ),
+        ("nvidia-ctk", [], False),
     ],
 )
-def test_setting_a_key_changes_that_key_alone(
-    toolkit: dict[str, Any], key: str, value: str, wanted: object
+def test_a_wrapper_prepares_one_hook_and_passes_everything_on(
+    builder: Builder, tmp_path: Path, program: str, arguments: list[str], prepared: bool
 ) -> None:
-    config = toolkit["toolkitconfig"]
-    before = tomllib.loads(config.DEFAULT)
-    text = config.edited(config.DEFAULT, key, value)
-    after = tomllib.loads(text)
-    table = after
-    *path, name = key.split(".")
-    for part in path:
-        table = table[part]
-    assert table.pop(name) == wanted
-    table = before
-    for part in path:
-        table = table.setdefault(part, {})
-    table.pop(name, None)
-    assert after == before
-    assert config.edited(text, key, value) == text
+    entry = packages("1.20.1", builder, tmp_path)["nvidia-container-toolkit-base"].files[
+        f"usr/bin/{program}"
+    ]
+    assert isinstance(entry, Program)
+    text = re.sub(r"/usr/(bin|lib/gpustate-lab)/", f"{tmp_path}/", str(entry.content))
+    wrapper = tmp_path / program
+    wrapper.write_text(text)
+    for name in (f"{program}.real", "showhardware.py"):
+        (tmp_path / name).write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(wrapper), *arguments], capture_output=True, text=True, check=True
+    )
+    real = str(tmp_path / f"{program}.real")
+    before = [str(tmp_path / "showhardware.py")] if prepared else []
+    assert done.stdout.splitlines() == [*before, real, *arguments]
 
 
-def test_a_table_that_cannot_be_is_refused(toolkit: dict[str, Any]) -> None:
-    config = toolkit["toolkitconfig"]
-    with pytest.raises(ValueError, match=r"invalid config option: nope\.key"):
-        config.edited(config.DEFAULT, "nope.key", "1")
-
-
-plain = st.text("abc/:.-=0 1", min_size=1, max_size=8).filter(
-    lambda text: text == text.strip(" -:")
-)
-trees = st.recursive(plain, lambda inner: st.lists(inner, min_size=1, max_size=3) | st.dictionaries(st.sampled_from(["kind", "name", "path"]), inner, min_size=1), max_leaves=8)  # fmt: skip
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(["devices", "containerEdits"]), trees, min_size=1))
-def test_the_yaml_it_writes_is_read_back_the_same(
-    toolkit: dict[str, Any], data: dict[str, Any]
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts are made as root")
+def test_a_container_is_shown_the_hardware_before_the_hook_runs(
+    node_root: FakeRoot, tmp_path: Path
 ) -> None:
-    assert yaml.safe_load(toolkit["cdispec"].to_yaml(data)) == data
-
-
-def test_device_names_are_read_from_yaml_and_json_alike(
-    toolkit: dict[str, Any], tmp_path: Path
-) -> None:
-    spec = {
-        "cdiVersion": "0.5.0",
-        "kind": "nvidia.com/gpu",
-        "devices": [
-            {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
-            for name in ("0", "all")
-        ],
-        "containerEdits": {"env": ["A=b"], "hooks": [{"hookName": "createContainer"}]},
-    }
-    (tmp_path / "a.yaml").write_text("---\n" + toolkit["cdispec"].to_yaml(spec))
-    (tmp_path / "a.json").write_text(json.dumps(spec))
-    for name in ("a.yaml", "a.json"):
-        found = toolkit["cdispec"].device_names(str(tmp_path / name))
-        assert found == ["nvidia.com/gpu=0", "nvidia.com/gpu=all"]
+    """With bind mounts of its own, and a program in place of NVIDIA's hook that looks at them."""
+    bundle, hook = tmp_path / "bundle", tmp_path / "hook"
+    (bundle / "rootfs").mkdir(parents=True)
+    (bundle / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}}))
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    (shown / "file").write_text("seen\n")
+    hook.write_text(f'#!/bin/sh\ncat; echo; echo "$@"; cat {bundle}/rootfs{shown}/file\n')
+    hook.chmod(0o755)
+    text = (PAYLOAD / "node" / "showhardware.py").read_text()
+    text, count = re.subn(r"(?s)SHOWN = \{.*?\}", f'SHOWN = {{"{shown}": False}}', text)
+    assert count == 1
+    script = tmp_path / "showhardware.py"
+    script.write_text(text)
+    state = json.dumps({"bundle": str(bundle)})
+    done = subprocess.run(
+        ["unshare", "--mount", "python3", str(script), str(hook), "one", "two"],
+        input=state,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [state, "one two", "seen"]

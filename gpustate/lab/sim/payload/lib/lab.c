@@ -314,7 +314,28 @@ void lab_ask_modprobe(void) {
 
 /* ---- who holds a GPU: one file a process below /run/gpustate-lab/holders -------------------- */
 
-static int alive(int pid) { return kill(pid, 0) == 0 || errno == EPERM; }
+/* A container has process numbers of its own; the lab gives it the node's /proc beside them. */
+#define NODE_PROC "/run/gpustate-lab/node-proc"
+
+static int alive(int pid) {
+    char path[96];
+    struct stat status;
+    if (stat(NODE_PROC "/self", &status) == 0) {
+        snprintf(path, sizeof path, NODE_PROC "/%d", pid);
+        return stat(path, &status) == 0;
+    }
+    return kill(pid, 0) == 0 || errno == EPERM;
+}
+
+/* The number of this process as the node knows it. */
+static int own_pid(void) {
+    char text[32];
+    ssize_t size = readlink(NODE_PROC "/self", text, sizeof text - 1);
+    if (size <= 0)
+        return (int)getpid();
+    text[size] = 0;
+    return (int)lab_number(text, 10);
+}
 
 /* "kind what bytes", and for a MIG device "gpu-instance compute-instance" behind it */
 static void read_holder(char *text, struct lab_holder *holder) {
@@ -358,13 +379,13 @@ int lab_holders(struct lab_holder *into, int room) {
 
 void lab_hold(const char *lines) {
     char path[96];
-    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
+    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", own_pid());
     lab_write(path, lines);
 }
 
 void lab_release(void) {
     char full[512], path[96];
-    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", (int)getpid());
+    snprintf(path, sizeof path, "/run/gpustate-lab/holders/%d", own_pid());
     unlink(lab_path(full, sizeof full, path));
 }
 

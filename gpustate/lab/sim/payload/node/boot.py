@@ -56,6 +56,8 @@ def main() -> int:
         add_device(device)
     for name in ("drivers", "slots"):
         (PCI / name).mkdir(exist_ok=True)
+    if at("/proc/devices").exists():
+        write(RUN / "real-devices", at("/proc/devices").read_text())
     mirror(at("/proc"), PROC, own={"modules", "devices", "cmdline"})
     mirror(at("/sys"), SYS, own={"module", "class", "kernel"})
     mirror(at("/sys/kernel"), SYS / "kernel", own={"iommu_groups"})
@@ -63,6 +65,9 @@ def main() -> int:
     mirror(at("/sys/class"), SYS / "class", own={"infiniband"})
     write(RUN / "modules.json", "{}")
     modules.refresh()
+    # NVIDIA's programs read the major numbers here. The file is written in place from now on.
+    if not PREFIX:
+        subprocess.run(["mount", "--bind", str(PROC / "devices"), "/proc/devices"], check=True)
     bind_to_vfio()
     load_as_udev(data)
     load_as_modules_load()

@@ -82,6 +82,8 @@ PARAMETERS: dict[str, str] = {
     "TemporaryFilePath": '""',
     "ExcludedGpus": '""',
 }
+#: What the driver numbers capabilities for; mig_capability of mig.c counts the same way.
+MIG_GPUS, MIG_INSTANCES, MIG_COMPUTE = 32, 15, 8
 #: Parameters whose line in /proc/driver/nvidia/params has another name than the option.
 RENAMED = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 #: Modules that nouveau brings along would only blur the picture; these are the sizes of the rest.
@@ -199,7 +201,7 @@ def _write_sys(modules: dict[str, dict[str, Any]]) -> None:
 
 
 def _write_devices(modules: dict[str, dict[str, Any]]) -> None:
-    real = at("/proc/devices")
+    real = RUN / "real-devices"  # boot.py covers the file itself with what is written here
     text = real.read_text() if real.exists() else "Character devices:\n\nBlock devices:\n"
     lines = []
     if "nvidia" in modules:
@@ -250,6 +252,7 @@ def _load_nvidia(entry: dict[str, Any]) -> None:
     write(driver / "nvidia/registry", 'Binary: ""\n')
     write(driver / "nvidia/capabilities/mig/config", _capability(1))
     write(driver / "nvidia/capabilities/mig/monitor", _capability(2))
+    write(driver / "nvidia-caps/mig-minors", _mig_minors())
     (driver / "nvidia/warnings").mkdir(parents=True, exist_ok=True)
     if hardware()["nvswitches"]:
         for switch in hardware()["nvswitches"]:
@@ -284,6 +287,16 @@ def _make_nodes(gpus: list[dict[str, Any]], parameters: dict[str, str]) -> None:
         make_node(f"/dev/nvidia-nvswitch{number}", SWITCH_MAJOR, number, mode)
     if switches:
         make_node("/dev/nvidia-nvswitchctl", SWITCH_MAJOR, 255, mode)
+
+
+def _mig_minors() -> str:
+    """Minor number of every capability that could be, whether its instance exists or not."""
+    paths = ["config", "monitor"]
+    for gpu in range(MIG_GPUS):
+        for instance in range(MIG_INSTANCES):
+            paths.append(f"gpu{gpu}/gi{instance}/access")
+            paths += [f"gpu{gpu}/gi{instance}/ci{one}/access" for one in range(MIG_COMPUTE)]
+    return "".join(f"{path} {number}\n" for number, path in enumerate(paths, 1))
 
 
 def _capability(minor: int) -> str:
@@ -324,7 +337,7 @@ def _parameters(options: list[str]) -> dict[str, str]:
 
 
 def _unload_nvidia(_entry: dict[str, Any]) -> None:
-    for driver in ("nvidia", "nvidia-nvswitch"):
+    for driver in ("nvidia", "nvidia-nvswitch", "nvidia-caps"):
         unbind_all(driver)
         remove_tree(at("/proc/driver") / driver)
     # The kernel takes nothing of this away, but the nodes answer "no such device" from here on;

@@ -1,0 +1,50 @@
+#!/usr/lib/gpustate-lab/python -SB
+"""Simulated: shows a container what the nvidia module would show it, then runs NVIDIA's hook.
+
+A container runtime runs the hook ``disable-device-node-modification`` as a createContainer hook: with the OCI state on standard input, in the container's mount namespace, before the root is switched. That
+hook covers the container's own ``/proc/driver/nvidia/params``, which exists where the module is loaded.
+Here the node's ``/proc/driver`` is bound into the container first, and with it what the stub libraries read:
+the hardware description, and who holds a GPU.
+
+Source:
+    opencontainers/runtime-spec 1.2, config.md, POSIX-platform Hooks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+#: What is bound, and whether a container may write to it.
+SHOWN = {
+    "/proc/driver": False,
+    "/proc/devices": False,
+    "/etc/gpustate-lab": False,
+    "/run/gpustate-lab": True,
+}
+
+
+def main() -> int:
+    state = sys.stdin.read()
+    bundle = str(json.loads(state)["bundle"])
+    with open(os.path.join(bundle, "config.json"), encoding="utf-8") as handle:
+        root = os.path.join(bundle, str(json.load(handle)["root"]["path"]))
+    for path, writable in SHOWN.items():
+        place = root + path
+        if not os.path.exists(place):
+            os.makedirs(place)
+        commands = [["mount", "--rbind", path, place]]
+        if not writable:
+            commands.append(["mount", "-o", "remount,bind,ro", place])
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                print(f"gpustate lab: {' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
+                return 1
+    return subprocess.run(sys.argv[1:], input=state, text=True, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
