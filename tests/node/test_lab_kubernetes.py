@@ -69,7 +69,7 @@ def test_pods_with_addresses_of_their_own_reach_one_another_and_the_api(cluster:
     address = wait_phase(cluster, "server", "Running")["status"]["podIP"]
     # Across nodes, and to the API by the address that every pod is given.
     ask = (
-        f"until wget -q -O - -T 2 http://{address}:8000/; do sleep 1; done;"
+        f"until wget -q -O - http://{address}:8000/; do sleep 1; done;"
         "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT < /dev/null && echo api;"
         "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace"
     )
@@ -122,8 +122,7 @@ def test_a_node_comes_back_as_the_same_node(cluster: Lab, way: str) -> None:
 
     def runs() -> bool:
         status = get(cluster, "pod", "survivor")["status"]["containerStatuses"][0]
-        started = node.run("uptime -s").stdout and status["state"].get("running")
-        return bool(started) and status["restartCount"] > 0
+        return "running" in status["state"] and status["restartCount"] > 0
 
     wait_for(runs, "the pod runs again")
     print(

@@ -20,6 +20,7 @@ ANNOTATION = "kwok.x-k8s.io/node"
 TAINT = {"key": ANNOTATION, "value": "fake", "effect": "NoSchedule"}
 GPUS = 8
 CONNECTIONS = 8
+PARALLEL = 16
 #: Below ``stage`` of kwok's module.
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/general")
 PORT = 10247
@@ -69,6 +70,10 @@ def arguments(kubeconfig: str, stages: list[str], address: str) -> list[str]:
         f"--kubeconfig={kubeconfig}",
         f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
         "--node-lease-duration-seconds=40",
+        # Four at a time is its default: thousands of nodes would wait for one another.
+        f"--node-lease-parallelism={PARALLEL}",
+        f"--node-play-stage-parallelism={PARALLEL}",
+        f"--pod-play-stage-parallelism={PARALLEL}",
         f"--server-address={address}:{PORT}",
         *(f"--config={stage}" for stage in stages),
     ]
