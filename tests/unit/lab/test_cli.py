@@ -43,6 +43,8 @@ def test_list_without_a_lab_says_how_to_make_one(labs: Path) -> None:
     assert json.loads(listed("-o", "json")) == {
         "format": "gpustate.lab/1",
         "inventory": None,
+        "kubeconfig": None,
+        "programs": None,
         "labs": [],
     }
 
