@@ -21,8 +21,9 @@ import pytest
 T = TypeVar("T")
 
 TAKEN: dict[str, str] = {}
-#: Folders of tests whose files are handed out first.
-LONGEST_FIRST = {"proof": 0, "node": 1}
+#: Folders and files of tests that are handed out first. What waits for nodes leaves a processor to the type
+#: checkers; at the end they would keep one process busy while the others have nothing left.
+LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
 _everything = False
 
 
@@ -44,7 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONGEST_FIRST.get(item.path.parent.name, len(LONGEST_FIRST)))
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """When a test's file is handed out."""
+    names = (item.path.name, item.path.parent.name)
+    return min(LONGEST_FIRST.get(name, len(LONGEST_FIRST)) for name in names)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
