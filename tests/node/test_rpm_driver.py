@@ -184,7 +184,20 @@ CONF = "[commands]\nupgrade_type = {}\nrandom_sleep = 0\n[emitters]\nemit_via = 
 #: is a question to zypper, which without an answer does nothing at all.
 ZYPPER = {"update": "2.0", "dup": "2.0", "patch --category security": "1.0", "patch": "1.0"}
 
-BOTH = ("rocky", "sles")
+#: What is done on a node of either distribution; another share with each commit.
+GROUPS = [
+    (distribution, group)
+    for distribution in ("rocky", "sles")
+    for group in ("whole-set", "updates", "toolkits", "built-modules", "broken-modules")
+]
+TAKEN = share("driver with rpm", GROUPS, most=2)
+
+
+def of_group(group: str) -> pytest.MarkDecorator:
+    taken = [one for one, mine in TAKEN if mine == group]
+    skip = pytest.mark.skip(reason="not in this commit's share")
+    rows: list[Any] = taken or [pytest.param("rocky", marks=skip)]
+    return pytest.mark.parametrize("trial", rows, indirect=True)
 
 
 @pytest.fixture
@@ -197,9 +210,7 @@ def trial(
     return Trial(rpm_lab, repositories[request.param], tmp_path, request.param)
 
 
-@pytest.mark.parametrize(
-    "trial", share("driver: distributions with rpm", BOTH, most=1), indirect=True
-)
+@of_group("whole-set")
 def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: Trial) -> None:
     before = trial.said(
         "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
@@ -246,9 +257,7 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     }
 
 
-@pytest.mark.parametrize(
-    "trial", share("driver: automatic updates with rpm", BOTH, most=1), indirect=True
-)
+@of_group("updates")
 def test_automatic_updates_move_others_and_leave_the_set_alone(trial: Trial) -> None:
     """The programs that timers run, told to take whatever the repository offers: it offers a newer driver."""
     older = f"version='{OLD}', precompiled=False"
@@ -268,9 +277,7 @@ def test_automatic_updates_move_others_and_leave_the_set_alone(trial: Trial) -> 
     assert "changed=0" in trial.summary("apply", older)
 
 
-@pytest.mark.parametrize(
-    "trial", share("cuda-toolkit: distributions with rpm", BOTH, most=1), indirect=True
-)
+@of_group("toolkits")
 def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> None:
     left = "rpm -qa | grep -v gpg-pubkey | sort; find /usr/local/cuda* ! -type d"
     before = trial.said(left)
@@ -291,7 +298,8 @@ def test_cuda_toolkits_stand_side_by_side_and_bring_no_driver(trial: Trial) -> N
     assert trial.said(left) == before
 
 
-def built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
+@of_group("built-modules")
+def test_built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: Trial) -> None:
     kind = "module_type='proprietary'" if trial.dnf else "module_type='open'"
     text, other = ("NVIDIA", DKMS["rocky"][1]) if trial.dnf else ("Dual MIT/GPL", DKMS["sles"][0])
     assert "changed=1" in trial.summary("apply", f"version='{NEW}', {kind}")
@@ -306,7 +314,8 @@ def built_modules_are_taken_where_every_kernel_has_them_and_can_be_left(trial: T
     trial.is_whole(NEW, other, text)
 
 
-def modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
+@of_group("broken-modules")
+def test_modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
     trial.run("apply", f"version='{OLD}'")
     done = trial.run("apply", f"version='{BROKEN}'", status=7)
     assert "rolled_back=1" in done["summary"]
@@ -314,23 +323,3 @@ def modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> None:
     assert "#error" in trial.said("cat /var/lib/gpustate/runs/*/make.log.*")
     trial.is_whole(OLD, DKMS[trial.distribution][0])
     assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
-
-
-#: Twice the time of the others, so one of them is the share of a quick run.
-LONG = {
-    "built-modules": built_modules_are_taken_where_every_kernel_has_them_and_can_be_left,
-    "broken-modules": modules_that_do_not_compile_bring_the_whole_set_back,
-}
-
-
-@pytest.mark.parametrize(
-    ("trial", "what"),
-    share(
-        "driver: built and broken modules with rpm",
-        [(one, what) for one in BOTH for what in LONG],
-        most=1,
-    ),
-    indirect=["trial"],
-)
-def test_modules_of_the_repository_and_modules_that_do_not_compile(trial: Trial, what: str) -> None:
-    LONG[what](trial)
