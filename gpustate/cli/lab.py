@@ -19,7 +19,7 @@ def group() -> None:
     """Throw-away nodes for trying and testing.
 
     Real: systemd, sshd, apt, dpkg, containerd. Simulated: GPUs, kernel modules, NVML, CUDA,
-    nvidia-smi and NVIDIA's packages. Needs root, systemd-nspawn and debootstrap.
+    nvidia-smi and NVIDIA's other packages. Needs root, systemd-nspawn and debootstrap.
     """
 
 

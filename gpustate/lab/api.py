@@ -37,8 +37,8 @@ FORMAT = "gpustate.lab/1"
 DEFAULT_NAME = "lab"
 LOCK_WAIT_S = 300.0
 DISCLAIMER = (
-    "simulated: GPUs, PCI devices, kernel modules, NVML, CUDA, nvidia-smi and NVIDIA's packages; "
-    "real: systemd, sshd, apt, dpkg, containerd and the file system (docs/lab.md)"
+    "simulated: GPUs, PCI devices, kernel modules, NVML, CUDA, nvidia-smi and NVIDIA's other packages; "
+    "real: systemd, sshd, apt, dpkg, containerd, NVIDIA's container toolkit and the file system (docs/lab.md)"
 )
 
 __all__ = ["FORMAT", "Lab", "document", "down", "find", "labs", "up"]

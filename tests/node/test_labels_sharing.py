@@ -7,16 +7,14 @@ it is a client of that daemon). Real: systemd, apt, the file system, everything 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import realgfd
 from commands import gpustate
 
-from gpustate.lab import programs
 from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
@@ -59,17 +57,6 @@ policy = Policy(*driver, *ours)
 """
 
 
-def gfd(node: Node, config: str) -> set[str]:
-    """Labels that NVIDIA's own GPU feature discovery gives a node, one a line."""
-    program = programs.provide("device-plugin", print)["gpu-feature-discovery"]
-    shutil.copy(program, node.root / "usr/local/bin")
-    options = f"--oneshot --no-timestamp --config-file={config} --driver-root-ctr-path=/"
-    node.run(f"gpu-feature-discovery {options} --output-file=/tmp/gfd 2>/tmp/gfd.log")
-    found = set(node.run("cat /tmp/gfd").stdout.splitlines())
-    node.run("rm -r /tmp/gfd /usr/local/bin/gpu-feature-discovery")
-    return found
-
-
 def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
 ) -> None:
@@ -97,7 +84,8 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
         assert f"{line}\n" in labels
     shown = gpustate("labels", *inventory, "-o", "json", code=0).document["nodes"][0]
     assert "".join(f"{key}={value}\n" for key, value in sorted(shown["labels"].items())) == labels
-    assert gfd(node, CONFIG) == set(labels.splitlines())
+    theirs = realgfd.labels(node, f"--config-file={CONFIG}")
+    assert theirs == dict(line.split("=", 1) for line in labels.splitlines())
     slurm = gpustate("labels", *inventory, "-o", "slurm", code=0).out
     assert "NodeName=gpu1 Name=gpu Type=l40s File=/dev/nvidia0" in slurm
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import realgfd
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -92,6 +93,13 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
     assert mig_uuids(node12) <= set(re.findall(r"MIG-[0-9a-f-]{36}", names))
     again = gpustate("apply", lab, node12, tmp_path, '{"1g.10gb": 2, "3g.40gb": 1}')
     assert " changed=0 " in again["summary"]
+
+    for strategy in ("none", "single", "mixed"):
+        option = ("--mig-strategy", strategy)
+        ran = commands.gpustate(
+            "labels", "-i", lab.inventory, "-l", node12.name, "-o", "json", *option, code=0
+        )
+        assert ran.document["nodes"][0]["labels"] == realgfd.labels(node12, "=".join(option))
 
     capabilities_lose_their_nodes_and_get_them_back(lab, node12, tmp_path)
 

@@ -24,6 +24,7 @@ SHOWN = {
     "/proc/devices": False,
     "/etc/gpustate-lab": False,
     "/run/gpustate-lab": True,
+    "/var/lib/gpustate-lab": False,  # MIG modes that Ampere boards keep
 }
 
 
@@ -34,7 +35,7 @@ def main() -> int:
         root = os.path.join(bundle, str(json.load(handle)["root"]["path"]))
     for path, writable in SHOWN.items():
         place = root + path
-        if os.path.ismount(place):  # by the hook before
+        if not os.path.exists(path) or os.path.ismount(place):  # bound by the hook before
             continue
         if not os.path.exists(place):
             os.makedirs(place)
