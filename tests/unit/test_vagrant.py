@@ -1,4 +1,4 @@
-"""The Vagrantfile and its inventory; no machine is made, for that needs KVM and a box from the network."""
+"""The Vagrantfile and its inventory without a machine; ``tests/proof/test_vagrant.py`` has one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def test_the_inventory_reaches_every_running_node_as_vagrant_does(
     assert "/home/ci/a b/.vagrant/machines/debian12/libvirt/private_key" in str(first.connection)
     assert "gpu" in first.groups
     assert first.vars["gpustate"] == {"preflight": {"gpus": 2}}
-    assert second.vars["gpustate"] == {"preflight": {"gpus": 0}}
+    assert second.vars["gpustate"] == {
+        "preflight": {"gpus": 0},
+        "cdi": {"only": "gpu"},
+        "validator": {"only": "gpu"},
+    }
 
 
 def test_without_a_running_node_the_inventory_says_what_to_do(fake_vagrant: Path) -> None:

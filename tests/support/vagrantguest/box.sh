@@ -46,7 +46,7 @@ for part in hooks/udev hooks/dmsetup scripts/init-top/udev scripts/init-bottom/u
 done
 # Half of the modules, for devices that no virtual machine has: depmod takes a minute for all of them there.
 cd "/lib/modules/$kernel/kernel"
-rm -rf sound drivers/media drivers/staging drivers/iio drivers/infiniband drivers/net/wireless drivers/net/ethernet \
+rm -rf sound drivers/media/pci drivers/media/usb drivers/media/i2c drivers/media/dvb-frontends drivers/staging drivers/iio drivers/infiniband drivers/net/wireless drivers/net/ethernet \
     drivers/gpu/drm/amd drivers/gpu/drm/radeon drivers/gpu/drm/i915 drivers/hwmon drivers/mtd drivers/isdn
 depmod "$kernel"
 update-initramfs -u -k "$kernel"
