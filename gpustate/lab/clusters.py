@@ -28,12 +28,15 @@ class Cluster(Protocol):
     @property
     def running(self) -> bool:
         """Whether all of its processes on the controller run."""
+        ...
 
     def down(self) -> list[str]:
         """End it, whatever state it is in; one line for each thing that was removed."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """Its keys of a lab's entry in ``gpustate lab list -o json``."""
+        ...
 
 
 def prepare(spec: LabSpec, say: Say) -> None:
