@@ -157,8 +157,10 @@ class Kubernetes:
 
     def _start_virtual(self, say: Callable[[str], None]) -> None:
         own = self.layout.write_system(_KWOK, _KWOK)
-        stages = [str(path) for path in _data_files("kwok", say)]
-        arguments = virtual.arguments(str(own), stages, self.layout.gateway)
+        configuration = self.layout.directory / "kwok.yml"
+        paths.write_text(configuration, virtual.configuration())
+        files = [str(path) for path in (configuration, *_data_files("kwok", say))]
+        arguments = virtual.arguments(str(own), files, self.layout.gateway)
         self.control_plane.start_program(_KWOK, arguments)
         with self.layout.client() as client:
             virtual.create(client, self._lab.spec.virtual)

@@ -33,6 +33,7 @@ IMAGES = "/opt/gpustate-lab/images"
 PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
 #: Where the device plugin's configuration is, and what gpustate reloads when it changed.
 PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
+TOOLKIT_CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 PLUGIN_UNIT = "nvidia-device-plugin.service"
 #: In the node, where other exporters have the usual ports.
 NFD_WORKER_PORT = 18080
@@ -95,20 +96,29 @@ _AGENT = f"""\
 child=
 trap 'again=yes; kill "$child"' HUP
 trap 'kill "$child"; exit 0' TERM
-strategy=${{DEVICE_LIST_STRATEGY-}}
-if [ -z "$strategy" ]; then
-    # containerd 1.6 leaves CDI devices of the kubelet out without a word.
-    case $(containerd --version) in
-        *" 1.6."* | *" v1.6."*) strategy=envvar ;;
-        *) strategy=cdi-cri ;;
+# How devices are passed. containerd 1.6 leaves out what a kubelet asks of CDI without a word: there it is
+# what the container toolkit accepts, which is settled once containerd has the runtime.
+strategy() {{
+    case "$1 $(containerd --version)" in
+        *gpu-feature-discovery*) ;;
+        *" 1.6."* | *" v1.6."*)
+            until grep -rqs nvidia-container-runtime /etc/containerd; do sleep 2; done
+            if grep -q '^accept-nvidia-visible-devices-as-volume-mounts *= *true' {TOOLKIT_CONFIGURATION}
+            then echo volume-mounts
+            else echo envvar
+            fi ;;
+        *) echo cdi-cri ;;
     esac
-fi
+}}
+wanted=${{DEVICE_LIST_STRATEGY-}}
 while :; do
     until [ -e /dev/nvidiactl ] && ldconfig -p | grep -q libnvidia-ml.so.1; do
         sleep 2
     done
+    strategy=${{wanted:-$(strategy "$1")}}
     unset CONFIG_FILE
-    export DEVICE_LIST_STRATEGY="$strategy"
+    unset DEVICE_LIST_STRATEGY
+    [ -z "$strategy" ] || export DEVICE_LIST_STRATEGY="$strategy"
     if [ -e {PLUGIN_CONFIGURATION} ]; then
         export CONFIG_FILE={PLUGIN_CONFIGURATION}
         # The environment would win over the file.

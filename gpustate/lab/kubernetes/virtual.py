@@ -8,6 +8,7 @@ Source: sigs.k8s.io/kwok v0.8.0, pkg/kwok/cmd and kustomize/stage.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +22,8 @@ TAINT = {"key": ANNOTATION, "value": "fake", "effect": "NoSchedule"}
 GPUS = 8
 CONNECTIONS = 8
 PARALLEL = 16
+#: kwok renews after a quarter of it, which has to be well below the 50 s after which a node is lost.
+LEASE_S = 100
 #: Below ``stage`` of kwok's module.
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/general")
 PORT = 10247
@@ -59,23 +62,30 @@ def manifest(number: int) -> dict[str, Any]:
     }
 
 
-def arguments(kubeconfig: str, stages: list[str], address: str) -> list[str]:
+def configuration() -> str:
+    """kwok's own file. Four at a time is its default: thousands of nodes would wait for one another."""
+    names = ("nodeLease", "nodePlayStage", "podPlayStage")
+    document = {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokConfiguration",
+        "options": {f"{name}Parallelism": PARALLEL for name in names},
+    }
+    return json.dumps(document)
+
+
+def arguments(kubeconfig: str, files: list[str], address: str) -> list[str]:
     """Arguments of kwok.
 
     Args:
-        stages: files of stages.
+        files: :func:`configuration` and stages.
         address: which it listens on.
     """
     return [
         f"--kubeconfig={kubeconfig}",
         f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
-        "--node-lease-duration-seconds=40",
-        # Four at a time is its default: thousands of nodes would wait for one another.
-        f"--node-lease-parallelism={PARALLEL}",
-        f"--node-play-stage-parallelism={PARALLEL}",
-        f"--pod-play-stage-parallelism={PARALLEL}",
+        f"--node-lease-duration-seconds={LEASE_S}",
         f"--server-address={address}:{PORT}",
-        *(f"--config={stage}" for stage in stages),
+        *(f"--config={file}" for file in files),
     ]
 
 
