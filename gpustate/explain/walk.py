@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from gpustate.explain import (
     cautions,
     clues,
+    container_link,
     containers,
     damaged,
     gpus,
@@ -36,6 +37,7 @@ CAUSES: tuple[Cause, ...] = (
     *damaged.CAUSES,
     *containers.CAUSES,
     *runtimes.CAUSES,
+    *container_link.CAUSES,
     *scheduling.CAUSES,
 )
 
@@ -110,18 +112,23 @@ def links(view: View) -> list[chain.Check]:
     """Every link by its own judgement, in order."""
     found: list[chain.Check] = []
     for check in chain.evaluate(view.seen):
-        found.append(_left_open(view, check) if check.name == "cuda" else check)
+        found.append(_left_open(view, check) if check.name in _PROVEN else check)
         found += [judge(view) for _, behind, judge in _OWN if behind == check.name]
     return found + [judge(view) for _, behind, judge in _OWN if not behind]
 
 
+#: Links that only a validation can judge, and what was not done for this one.
+_PROVEN = {"container": "no container was started", "cuda": "no kernel was run"}
+
+
 def _left_open(view: View, check: chain.Check) -> chain.Check:
-    if view.seen.cuda is None and check.failed:
-        text = "no kernel was run, and no proof is kept of the node as it is; prove it: gpustate validate"
-        return chain.Check("cuda", chain.NOT_APPLICABLE, text)
-    if view.seen.cuda is None:
+    known = view.seen.cuda if check.name == "cuda" else view.seen.containers
+    if known is None and check.failed:
+        text = f"{_PROVEN[check.name]}, and no proof is kept of the node as it is; prove it: gpustate validate"
+        return chain.Check(check.name, chain.NOT_APPLICABLE, text)
+    if known is None or check.outcome == chain.NOT_APPLICABLE:
         return check
-    # No kernel was run now: say whose word it is, so that nobody takes it for today's.
+    # Nothing was run now: the evidence names its source, so that it is not taken for today's.
     return replace(
         check, evidence=f"{check.evidence} (by the kept proof; prove anew: gpustate validate)"
     )

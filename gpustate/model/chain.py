@@ -15,9 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustate.model import chain_containers, health
 from gpustate.model import chain_remedies as remedies
-from gpustate.model import health
-from gpustate.model.chain_data import PASSTHROUGH, CudaResult, Key, Seen, Wanted, cuda_devices, key
+from gpustate.model.chain_data import (
+    PASSTHROUGH,
+    ContainerResult,
+    CudaResult,
+    Key,
+    Seen,
+    Wanted,
+    cuda_devices,
+    key,
+)
 from gpustate.text.nvml_report import Gpu, NvmlFacts, error_name
 
 OK = "ok"
@@ -26,7 +35,7 @@ NOT_APPLICABLE = "not applicable"
 
 LINKS = (
     *("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi"),
-    *("health", "cuda"),
+    *("container", "health", "cuda"),
 )
 
 #: How nvidia-container-runtime says that none of those it may call is there.
@@ -209,7 +218,7 @@ def containers_apply(seen: Seen, wanted: Wanted) -> bool:
     )
 
 
-def _served_elsewhere(seen: Seen, wanted: Wanted) -> str:
+def served_elsewhere(seen: Seen, wanted: Wanted) -> str:
     """The runtime that serves containers here instead of containerd itself; empty where none is known to."""
     if wanted.containers != "auto":
         return ""
@@ -260,7 +269,7 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     handlers = {name: (binary, there) for name, binary, there in found.handlers}
-    other = _served_elsewhere(seen, wanted)
+    other = served_elsewhere(seen, wanted)
     if other and wanted.handler not in handlers:
         return Check("runtime", NOT_APPLICABLE, f"{other} serves containers, and is not looked at")
     if not found.active:
@@ -336,6 +345,22 @@ def _gone(seen: Seen) -> list[str]:
     return found
 
 
+def _container(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("container", seen, wanted)
+    if seen.containers is None:
+        found = "no container was started: a link before the container side is broken"
+        return Check("container", FAILED, found, remedies.EARLIER)
+    failure = chain_containers.first_failure(seen)
+    if failure is not None:
+        return Check("container", FAILED, failure.evidence, failure.kind.remedy)
+    if not seen.containers:
+        return Check(
+            "container", NOT_APPLICABLE, "no runtime here is configured to give containers GPUs"
+        )
+    return _ok("container", chain_containers.summary(seen))
+
+
 def _health(seen: Seen, wanted: Wanted) -> Check:
     if seen.quarantine.problem:
         return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
@@ -396,7 +421,10 @@ def _cuda(seen: Seen, wanted: Wanted) -> Check:
 def evaluate(seen: Seen, wanted: Wanted | None = None) -> tuple[Check, ...]:
     """Judge every link, in order; later ones are judged even when an earlier one is broken."""
     wanted = wanted or seen.wanted
-    links = (_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi, _health, _cuda)
+    links = (
+        *(_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi),
+        *(_container, _health, _cuda),
+    )
     return tuple(link(seen, wanted) for link in links)
 
 
@@ -412,6 +440,7 @@ __all__ = [
     "NO_LOW_LEVEL",
     "OK",
     "Check",
+    "ContainerResult",
     "CudaResult",
     "Key",
     "Seen",
@@ -421,4 +450,5 @@ __all__ = [
     "evaluate",
     "first_broken",
     "key",
+    "served_elsewhere",
 ]

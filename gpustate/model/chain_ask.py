@@ -1,7 +1,7 @@
 """Ask a node for everything the chain of proofs is judged by, without changing anything on it.
 
 For ``explain``: it shows the first broken link as things are now. The kernel is not run; what a
-kept proof says of CUDA is taken as long as the proof still stands.
+kept proof says of CUDA and of containers is taken as long as the proof still stands.
 """
 
 from __future__ import annotations
@@ -69,4 +69,6 @@ def ask_chain(
         seen.manager,
     )
     stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
-    return replace(seen, cuda=kept.cuda) if stands and kept.cuda else seen
+    if not stands:
+        return seen
+    return replace(seen, cuda=kept.cuda or None, containers=kept.containers)

@@ -157,6 +157,42 @@ class CudaResult:
 
 
 @dataclass(frozen=True)
+class ContainerResult:
+    """What became of a container that one runtime was to start with every GPU.
+
+    Args:
+        way: the runtime and how GPUs are requested: ``containerd 1.7.24, handler nvidia``.
+        kind: what failed where the node's own look found it (see :mod:`chain_containers`); empty where
+            ``error`` tells, or nothing failed before the container ran.
+        error: why no container ran, in the runtime's words; empty where one ran.
+        devices: device nodes of NVIDIA's in it.
+        denied: those that the device cgroup, or a security module, does not let it open.
+        unlinked: those without their link below /dev/char, where systemd writes the device cgroup.
+        files: files of the driver that were mounted into it.
+        gpus: UUIDs of the GPUs that NVML lists in it.
+        nvml_error: why NVML lists none.
+        cuda_ok: devices on which the kernel ran, with the right result.
+        cuda_error: CUresult of the first device on which it did not.
+        cuda_text: that device and what happened.
+        elapsed_s: seconds from the image to the end of the container.
+    """
+
+    way: str
+    kind: str = ""
+    error: str = ""
+    devices: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    unlinked: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    nvml_error: str = ""
+    cuda_ok: int = 0
+    cuda_error: int | None = None
+    cuda_text: str = ""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Seen:
     """Everything the chain is judged by."""
 
@@ -182,6 +218,7 @@ class Seen:
     kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
     cdi: tuple[CdiSpec, ...] = ()
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
+    containers: tuple[ContainerResult, ...] | None = None  # None: none was started
     runtime_digest: str = ""  # of the files that configure the container side
     manager: bool = False  # Fabric Manager runs, by the file with its process id
     files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
@@ -246,7 +283,7 @@ class Key:
         if self.mig != now.mig:
             return "the MIG layout has changed since"
         if self.runtime != now.runtime:
-            return "the container runtime's configuration has changed since"
+            return "the container runtime or its configuration has changed since"
         if self.quarantined != now.quarantined:
             ended, new = set(self.quarantined) - set(now.quarantined), set(now.quarantined)
             return "; ".join(

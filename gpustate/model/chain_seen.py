@@ -27,10 +27,15 @@ v=; [ -r "$PROC/driver/nvidia/version" ] && read -r v <"$PROC/driver/nvidia/vers
 printf 'version=%s\n' "$v"
 set --
 for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/nvidia-container-runtime/config.toml \
-  /etc/cdi/nvidia* /var/run/cdi/nvidia*; do
+  /etc/docker/daemon.json /etc/crio/crio.conf /etc/crio/crio.conf.d/* /etc/cdi/nvidia* /var/run/cdi/nvidia*; do
   [ -f "$f" ] && set -- "$@" "$f"
 done
 d=none; [ $# = 0 ] || { d=$(sha256sum "$@" | sha256sum); d=${d%% *}; }
+set --
+for f in containerd containerd-shim-runc-v2 dockerd crio podman runc crun nvidia-container-runtime nvidia-cdi-hook nvidia-container-runtime-hook; do
+  for g in /usr/bin/$f /usr/sbin/$f /usr/local/bin/$f; do [ -e "$g" ] && set -- "$@" "$g"; done
+done
+[ $# = 0 ] || { d=$({ echo "$d"; stat -L -c '%n %s %a %Y %i' "$@"; } | sha256sum); d=${d%% *}; }
 printf 'runtime_digest=%s\n' "$d"
 k=; { read -r k </proc/sys/kernel/osrelease; } 2>/dev/null
 set --

@@ -25,6 +25,7 @@ class Proof:
     checks: tuple[chain.Check, ...]
     cuda: tuple[chain.CudaResult, ...]
     status_files: tuple[str, ...]
+    containers: tuple[chain.ContainerResult, ...] | None = None  # None: none was started
 
 
 def read_proof(text: str) -> Proof | None:
@@ -39,6 +40,7 @@ def read_proof(text: str) -> Proof | None:
             checks=tuple(_check(check) for check in data["checks"]),
             cuda=tuple(typed(chain.CudaResult, result) for result in data["cuda"] or ()),
             status_files=tuple(str(name) for name in data["status_files"]),
+            containers=_containers(data.get("containers")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
@@ -51,9 +53,18 @@ def _check(data: Any) -> chain.Check:
     return check
 
 
-def _key(data: Any) -> chain.Key:
-    fields: dict[str, Any] = {
+def _containers(data: Any) -> tuple[chain.ContainerResult, ...] | None:
+    if data is None:
+        return None
+    return tuple(typed(chain.ContainerResult, _tuples(row)) for row in data)
+
+
+def _tuples(data: Any) -> dict[str, Any]:
+    return {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }
-    key: chain.Key = typed(chain.Key, fields)
+
+
+def _key(data: Any) -> chain.Key:
+    key: chain.Key = typed(chain.Key, _tuples(data))
     return key

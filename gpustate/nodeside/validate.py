@@ -3,6 +3,7 @@
     validate                 prove now; exit code 0, or 3 with the first broken link in the first line
     validate --if-needed     the same, unless a good proof for just this node as it is now exists
     validate --boot          as --if-needed, and a driver that still comes up is waited for
+    validate --clean         remove what a killed validation left with container runtimes, and nothing else
 
 Started through a small sh wrapper beside it, by an apply and by a boot unit. The status files are
 those of the GPU Operator's own validator, so that its toolkit, device plugin and MIG manager find
@@ -32,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpustate.model import chain, chain_seen
-from gpustate.nodeside import cuda_proof, nvml_facts
+from gpustate.nodeside import container_proof, cuda_proof, nvml_facts
 from gpustate.text import nvml_report
 
 FORMAT = "gpustate.proof/1"
@@ -51,7 +52,7 @@ DEV_ROOT_CTR_PATH=/host
 #: the driver's other clients, so ``health`` counts with the last.
 STATUS_FILES = (
     ("driver-ready", DRIVER_READY, ("pci", "driver", "libraries", "device-nodes")),
-    ("toolkit-ready", "", ("toolkit", "runtime", "cdi")),
+    ("toolkit-ready", "", ("toolkit", "runtime", "cdi", "container")),
     ("cuda-ready", "", ("cuda",)),
 )
 
@@ -176,14 +177,23 @@ class Validator:
             results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml, quarantine=held)))
         seen = chain_seen.parse(self.sh(chain_seen.KEY_SCRIPT + chain_seen.CHAIN_SCRIPT), nvml)
         if results is None:
-            return seen
+            return replace(seen, containers=self.containers(seen))
         done = {result["uuid"] for result in results}
         results += self.cuda(tuple(uuid for uuid in chain.cuda_devices(seen) if uuid not in done))
-        return replace(seen, cuda=tuple(chain.CudaResult(**result) for result in results))
+        seen = replace(seen, cuda=tuple(chain.CudaResult(**result) for result in results))
+        return replace(seen, containers=self.containers(seen))
 
     def cuda(self, uuids: tuple[str, ...]) -> list[dict[str, Any]]:
         """Run the kernel on devices."""
         return cuda_proof.prove(uuids, self.timeout_s) if uuids else []
+
+    def containers(self, seen: chain.Seen) -> tuple[chain.ContainerResult, ...] | None:
+        """Start containers where the node has them and its driver works; a GPU that fails here is not tried there."""
+        before = chain.evaluate(seen, self.wanted)[: chain.LINKS.index("toolkit")]
+        if not chain.containers_apply(seen, self.wanted) or any(one.failed for one in before):
+            return None
+        uuids = tuple(one.uuid for one in seen.cuda or () if one.ok)
+        return container_proof.prove(seen, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
         """What a proof would be made for now."""
@@ -236,6 +246,9 @@ class Validator:
             "made_for": asdict(key),
             "checks": [asdict(check) for check in checks],
             "cuda": None if seen.cuda is None else [asdict(result) for result in seen.cuda],
+            "containers": None
+            if seen.containers is None
+            else [asdict(result) for result in seen.containers],
             "status_files": written,
         }
         write_atomically(self.state / "proof.json", json.dumps(proof, indent=1) + "\n", 0o600)
@@ -271,6 +284,7 @@ def main() -> int:
     parser.add_argument("--config", required=True)
     parser.add_argument("--if-needed", action="store_true")
     parser.add_argument("--boot", action="store_true")
+    parser.add_argument("--clean", action="store_true")
     options = parser.parse_args()
     try:
         validator = Validator(json.loads(Path(options.config).read_text(encoding="utf-8")))
@@ -282,6 +296,9 @@ def main() -> int:
     validator.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(validator.state / "validate.lock", "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the boot unit and an apply may meet
+        if options.clean:
+            container_proof.clean()
+            return 0
         if (options.boot or options.if_needed) and validator.stands():
             print("the proof kept on this node still stands")
             return 0

@@ -1,7 +1,7 @@
 """It is proven that every GPU of the node works, from PCI to a CUDA kernel.
 
 The last state of a policy. It changes nothing about GPUs: it walks the chain of proofs (PCI, driver,
-libraries, device nodes, container toolkit, container runtime, CDI, CUDA) on the node, keeps the proof
+libraries, device nodes, container toolkit, container runtime, CDI, a container with every GPU, CUDA) on the node, keeps the proof
 there together with what it was made for, and brings a boot unit that walks the chain again at every
 boot. A failed proof names the first broken link, what was seen, and the next move.
 
@@ -53,10 +53,15 @@ NONE = "none"
 #: The programs of the node: package and file. They keep these paths there.
 PROGRAM = (
     ("gpustate.nodeside", "validate.py"),
+    ("gpustate.nodeside", "container_image.py"),
+    ("gpustate.nodeside", "container_inside.py"),
+    ("gpustate.nodeside", "container_proof.py"),
+    ("gpustate.nodeside", "cri.py"),
     ("gpustate.nodeside", "cuda_proof.py"),
     ("gpustate.nodeside", "nvml_facts.py"),
     ("gpustate.nodeside", "nvml_health.py"),
     ("gpustate.model", "chain.py"),
+    ("gpustate.model", "chain_containers.py"),
     ("gpustate.model", "chain_data.py"),
     ("gpustate.model", "chain_remedies.py"),
     ("gpustate.model", "chain_seen.py"),
@@ -84,7 +89,7 @@ DefaultDependencies=no
 Conflicts=shutdown.target
 Before=shutdown.target
 After=basic.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
-After=nvidia-cdi-refresh.service gpustate-cdi-refresh.service containerd.service
+After=nvidia-cdi-refresh.service gpustate-cdi-refresh.service containerd.service docker.service crio.service
 
 [Service]
 Type=oneshot
@@ -108,7 +113,9 @@ for f in @STATUS@/*-ready; do [ -e "$f" ] && printf 'status=%s\n' "${f##*/}"; do
 """
 
 # Only what still is what we wrote: name, inode and time are compared.
-_FORGET = """if [ -f "$G/status-files" ]; then
+# A validation that was killed may have left a container.
+_FORGET = """[ ! -f "$G/validator/validate" ] || sh "$G/validator/validate" --clean >/dev/null 2>&1 || :
+if [ -f "$G/status-files" ]; then
   while read -r n i t; do
     f=@STATUS@/$n
     if [ "$(stat -c '%i %Y' "$f" 2>/dev/null)" = "$i $t" ]; then rm -f "$f"; fi
@@ -151,11 +158,12 @@ class Validated(State[Observed]):
         cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's word is taken.
         gpus: how many GPUs there must be; as many as PCI shows when not given.
         containers: ``auto`` proves the container side where the toolkit, a runtime handler, a CDI
-            specification or a kubelet is, ``required`` always, ``none`` never.
+            specification or a kubelet is, ``required`` always, ``none`` never. It starts a container with every
+            GPU through each runtime that is configured for it, and removes it again.
         handler: runtime handler that containerd must have; empty: none.
         cdi: a CDI specification must be there and fit the GPUs.
         status_files: write the GPU Operator's files below /run/nvidia/validations.
-        timeout_s: seconds one GPU may take, and a boot may take until the chain holds; 10 to 1800.
+        timeout_s: seconds one GPU and one container may take, and a boot may take until the chain holds; 10 to 1800.
         force: prove again though the kept proof stands, as ``gpustate validate`` does.
 
     Disruption:
@@ -316,7 +324,7 @@ class Validated(State[Observed]):
             yield ops.Run(
                 f"sh {shlex.quote(seen.state_folder + '/validator/validate')}{always}\neffect proven",
                 "walk the chain of proofs",
-                timeout=3 * self.timeout_s + 120,
+                timeout=6 * self.timeout_s + 120,
             )
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
@@ -324,7 +332,7 @@ class Validated(State[Observed]):
             yield ops.Run(
                 f"sh {shlex.quote(seen.state_folder + '/validator/validate')} --boot\neffect proven",
                 "walk the chain of proofs",
-                timeout=3 * self.timeout_s + 120,
+                timeout=6 * self.timeout_s + 120,
                 running=True,
             )
 
@@ -366,7 +374,7 @@ class Validated(State[Observed]):
         return files
 
     def _unit(self, seen: Observed) -> str:
-        limit = str(3 * self.timeout_s + 120)
+        limit = str(6 * self.timeout_s + 120)
         return _UNIT.replace("@FOLDER@", f"{seen.state_folder}/validator").replace("@LIMIT@", limit)
 
 

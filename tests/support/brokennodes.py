@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from containerresults import GPUS as CONTAINER_GPUS
+from containerresults import RESULTS
 from nodetrees import ADDRESSES, KERNEL, LIBRARIES, UUIDS, V, World
 
-from gpustate.model import chain
+from gpustate.model import chain, chain_containers
 from gpustate.text import quarantine
 from gpustate.text.nvml_report import MigDevice, NvmlFacts
 
@@ -887,4 +889,23 @@ def kube_labels(world: World, more: dict[str, str]) -> None:
     )
 
 
-SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *CLUSTER)
+# --- a container that the validator started -------------------------------------------------------
+
+
+def showed(kind: str) -> Change:
+    """The kept proof has a container that failed so."""
+
+    def change(world: World) -> None:
+        assert CONTAINER_GPUS == UUIDS
+        world.prove()
+        world.containers = (RESULTS[kind],)
+
+    return change
+
+
+STARTED = tuple(
+    Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.says,))
+    for kind in chain_containers.KINDS
+)
+
+SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *STARTED, *CLUSTER)

@@ -104,6 +104,9 @@ def gpus(count: int = 2, **changes: Any) -> tuple[Gpu, ...]:
 class World:
     """A healthy node of two GPUs with containerd, a kubelet and the device plugin; scenarios change it."""
 
+    containers: tuple[chain.ContainerResult, ...] | None = (
+        None  # in the kept proof; None: as it should be
+    )
     kernel: str = KERNEL
     elf: str = "\x7fELF\x02\x01\x01".ljust(64, "\0")  # what is in the libraries
     loaded: str = V
@@ -579,6 +582,19 @@ class Tree(Node):
             return f"{head}error={nvml.error}\n"
         return f"{head}nvml={json.dumps(nvml_report.to_json(nvml))}\n"
 
+    def _container_results(self, results: tuple[chain.CudaResult, ...]) -> list[dict[str, Any]]:
+        """What a container showed: as the world has it, else every GPU that answers."""
+        if self.world.containers is not None:
+            return [asdict(one) for one in self.world.containers]
+        gpus = tuple(gpu.uuid for gpu in self.world.nvml.gpus if gpu.error is None)
+        nodes = tuple(f"/dev/nvidia{number}" for number in range(len(gpus)))
+        files = (f"/{LIBRARIES}/libcuda.so.{V}",)
+        way = "containerd 1.7.24, handler nvidia"
+        one = chain.ContainerResult(
+            way, devices=nodes, files=files, gpus=gpus, cuda_ok=sum(one.ok for one in results)
+        )
+        return [asdict(one)]
+
     def _proof(self, results: tuple[chain.CudaResult, ...]) -> None:
         fields = chain_seen.key_fields(self.run(chain_seen.KEY_SCRIPT).text)
         wanted = self.world.wanted or chain.Wanted()
@@ -598,6 +614,7 @@ class Tree(Node):
             "made_for": asdict(key),
             "checks": [],
             "cuda": [asdict(one) for one in results],
+            "containers": self._container_results(results),
             "status_files": [],
         }
         self.put("var/lib/gpustate/proof.json", json.dumps(proof))

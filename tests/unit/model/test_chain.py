@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.model import chain, chain_data, chain_remedies, chain_seen, health
+from gpustate.model import chain, chain_containers, chain_data, chain_remedies, chain_seen, health
 from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
 from gpustate.text.quarantine import Entry, Quarantine
 
@@ -51,6 +51,15 @@ GOOD = chain.Seen(
     ),
     cdi=(chain_data.CdiSpec("/var/run/cdi/nvidia.yaml", ("0", "1", "all"), ()),),
     cuda=tuple(chain.CudaResult(uuid, True, 0.4) for uuid in UUIDS),
+    containers=(
+        chain.ContainerResult(
+            "containerd 1.7.24, handler nvidia",
+            devices=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"),
+            files=(f"/usr/lib/libcuda.so.{V}",),
+            gpus=UUIDS,
+            cuda_ok=2,
+        ),
+    ),
     runtime_digest="d",
 )
 CONTAINERD = GOOD.containerd
@@ -233,6 +242,18 @@ CASES = [
         "cuda",
         "GPU-b: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA 802); 1 of 2 devices ok",
         chain_remedies.cuda(802),
+    ),
+    (
+        {"containers": None},
+        "container",
+        "no container was started",
+        chain_remedies.EARLIER,
+    ),
+    (
+        {"containers": (chain.ContainerResult("docker 28", error="no space left on device"),)},
+        "container",
+        "docker 28: there is no room for a container or its image",
+        chain_containers.classify("no space left on device").remedy,
     ),
     (
         {"cuda": (chain.CudaResult("GPU-a", True, 0.4),)},

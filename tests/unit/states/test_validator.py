@@ -161,7 +161,7 @@ def test_the_program_is_put_before_it_is_run() -> None:
             },
             "the MIG layout has changed since",
         ),
-        ({"digest": "config-2"}, "the container runtime's configuration has changed since"),
+        ({"digest": "config-2"}, "the container runtime or its configuration has changed since"),
     ],
 )
 def test_a_proof_falls_when_what_it_was_made_for_moves(

@@ -1,0 +1,195 @@
+"""Make a small container image of this node's own Python, without a registry and without a byte of NVIDIA's.
+
+The image has what :mod:`container_inside` needs and nothing else: the interpreter, the modules that it loads,
+the libraries that the dynamic loader takes for them, and the programs of the proof. So whatever a container of
+it finds of the driver was injected. It is made in memory, in the format of ``docker save``, which
+``ctr images import``, ``docker load`` and ``podman load`` all read.
+
+Surprising: the loader itself lists the libraries. With ``LD_TRACE_LOADED_OBJECTS`` set it prints what it would
+map, for the interpreter and for extension modules named in ``LD_PRELOAD``, and starts nothing: this is what
+ldd(1) does.
+
+Standard library only, Python 3.9.
+
+Sources:
+    ld.so(8): LD_TRACE_LOADED_OBJECTS, LD_PRELOAD; ldd(1).
+    moby/moby, image/spec/v1.2.md, "Combined Image JSON + Filesystem Changeset Format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+#: Where the programs of the proof lie in the image.
+FOLDER = "/gpustate/nodeside"
+PROGRAMS = ("container_inside.py", "cuda_proof.py")
+#: The driver's libraries need these of the C library, and so every real image has them.
+C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+#: Folders that are links where /usr is merged.
+_TOP_LINKS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
+
+_LIST = """import json, sys
+sys.path.insert(0, sys.argv[1])
+import gpustate.nodeside.container_inside
+print(json.dumps(sorted({m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)})))
+"""
+_LOADED = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$")
+
+
+class ImageError(Exception):
+    """This node's Python cannot be put into an image."""
+
+
+def _run(argv: list[str], **environment: str) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ImageError(f"{argv[0]}: {error}") from None
+    if done.returncode != 0:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+        raise ImageError(f"{argv[0]} exited with {done.returncode}: {last[0]}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def modules(programs: Path) -> list[str]:
+    """Files of every module that the proof's programs load."""
+    text = _run([sys.executable, "-I", "-S", "-B", "-c", _LIST, str(programs.parents[1])])
+    ours = str(programs)
+    return [str(name) for name in json.loads(text) if not str(name).startswith(ours)]
+
+
+def libraries(interpreter: str, extensions: Iterable[str]) -> dict[str, str]:
+    """Path in the image to file on this node, of every library that the loader takes, itself included.
+
+    Raises:
+        ImageError: the interpreter is static, or the loader prints nothing that can be read.
+    """
+    preload = ":".join((*extensions, *C_LIBRARY))
+    text = _run([interpreter], LD_TRACE_LOADED_OBJECTS="1", LD_PRELOAD=preload)
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _LOADED.match(line)
+        if match is None or match[2] in extensions:
+            continue
+        name = match[1] or match[2]
+        name = name if name.startswith("/") else f"{os.path.dirname(match[2])}/{name}"
+        found[name] = match[2]
+    if not any("/ld" in name for name in found):
+        raise ImageError(f"the dynamic loader lists no libraries for {interpreter}")
+    return found
+
+
+def _merged(path: str) -> str:
+    """A path without a link of the top folder: /lib/x is /usr/lib/x where /lib is a link."""
+    top, slash, rest = path[1:].partition("/")
+    return f"{os.path.realpath('/' + top)}{slash}{rest}" if slash else path
+
+
+def _layer(files: dict[str, str], links: dict[str, str]) -> bytes:
+    """A tar of files (path in the image to path here) and links, with every folder before its content."""
+    buffer = io.BytesIO()
+    folders: set[str] = {"."}
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+
+        def folder(name: str, mode: int = 0o755) -> None:
+            if name in folders or not name:
+                return
+            folder(os.path.dirname(name))
+            folders.add(name)
+            info = tarfile.TarInfo(name)
+            info.type, info.mode = tarfile.DIRTYPE, mode
+            tar.addfile(info)
+
+        for name in ("proc", "sys", "dev", "run", "etc", "usr/bin"):
+            folder(name)
+        folder("tmp", 0o1777)
+        for name, target in sorted(links.items()):
+            info = tarfile.TarInfo(name.lstrip("/"))
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+        for name, place in sorted(files.items()):
+            data = Path(place).read_bytes()
+            folder(os.path.dirname(name.lstrip("/")))
+            info = tarfile.TarInfo(name.lstrip("/"))
+            info.size, info.mode = len(data), 0o755 if os.access(place, os.X_OK) else 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def make(reference: str) -> tuple[bytes, list[str]]:
+    """The image under a name, and the command line to run in it.
+
+    Raises:
+        ImageError: a part of this node's Python cannot be found or read.
+    """
+    programs = Path(__file__).resolve().parent
+    interpreter = os.path.realpath(sys.executable)
+    files = {_merged(name): name for name in modules(programs)}
+    extensions = [name for name in files.values() if name.endswith(".so")]
+    loaded = libraries(interpreter, extensions)
+    files |= {_merged(name): os.path.realpath(place) for name, place in loaded.items()}
+    files[interpreter] = interpreter
+    for name in PROGRAMS:
+        files[f"{FOLDER}/{name}"] = str(programs / name)
+    links = {name: os.readlink(name) for name in _TOP_LINKS if os.path.islink(name)}
+    try:
+        layer = _layer(files, links)
+    except OSError as error:
+        raise ImageError(str(error)) from None
+    command = [interpreter, "-I", "-S", "-B", f"{FOLDER}/container_inside.py"]
+    return _archive(reference, layer), command
+
+
+def _archive(reference: str, layer: bytes) -> bytes:
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    digest = hashlib.sha256(layer).hexdigest()
+    config = {
+        "architecture": machine,
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/bin:/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "history": [{"created_by": "gpustate"}],
+    }
+    text = json.dumps(config).encode()
+    name = f"{hashlib.sha256(text).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [reference], "Layers": [f"{digest}/layer.tar"]}]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path, data in (
+            (name, text),
+            (f"{digest}/layer.tar", layer),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(data), 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def unpack(archive: bytes, folder: str) -> None:
+    """The files of an image of :func:`make` below a folder.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    with tarfile.open(fileobj=io.BytesIO(archive)) as outer:
+        name = next(one for one in outer.getnames() if one.endswith("/layer.tar"))
+        member = outer.extractfile(name)
+        with tarfile.open(fileobj=member) as layer:
+            layer.extractall(folder)

@@ -1,0 +1,571 @@
+"""Start a container with every GPU through each runtime that is configured to give containers GPUs.
+
+The image is made of this node's own Python (:mod:`container_image`), so no registry is needed and nothing of the
+driver is in it. containerd is asked over its CRI socket whether it serves pods, which handlers the running
+process has, and which cgroup driver. The containers themselves are started by ``ctr``, in a containerd
+namespace of gpustate's own and with the handler's program and options, by ``docker``, or by ``podman``; for
+CRI-O by the handler's program itself. Image, snapshot, container and namespace are removed afterwards, and what
+an interrupted run left is removed before the next one.
+
+Surprising: no pod is started over CRI, although a kubelet does so. A kubelet kills pods that it does not know
+within seconds, and a pod needs the runtime's own pause image. Shim, handler, hooks and CDI are the same.
+
+Standard library only, Python 3.9.
+
+Sources:
+    containerd, cmd/ctr (run --runc-binary, --device with a CDI name since 2.0); docs/namespaces.md; docker-run(1); podman-run(1);
+    kubernetes, pkg/kubelet/kubelet_pods.go, HandlePodCleanups; NVIDIA/nvidia-container-toolkit, internal/config/image.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpustate.model import chain
+from gpustate.model.chain_data import ContainerResult, Seen, Wanted
+from gpustate.nodeside import container_image, cri
+
+#: Of the containerd namespace, the containers and the image; nothing else bears it.
+NAME = "gpustate-validate"
+IMAGE = f"gpustate.invalid/{NAME}:1"
+MARK = "gpustate-container="
+ALL = "nvidia.com/gpu=all"
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+CRIO_SOCKET = "/var/run/crio/crio.sock"
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+#: Seconds that removing what a test left may take, a command.
+_CLEAN_S = 20.0
+_SNAPSHOTTERS = ("overlayfs", "native", "btrfs", "zfs", "fuse-overlayfs")
+
+
+class CommandError(Exception):
+    """A command failed; its last words are the text."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """What every container is to show.
+
+    Args:
+        uuids: GPUs and MIG devices on which the kernel runs in it.
+        timeout_s: how long one may take, with its image.
+        image: archive in the format of ``docker save``.
+        command: to run in it.
+    """
+
+    uuids: tuple[str, ...]
+    timeout_s: float
+    image: bytes
+    command: tuple[str, ...]
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line in the container."""
+        return [*self.command, f"{self.timeout_s:g}", *self.uuids]
+
+
+def run(
+    argv: Sequence[str], timeout_s: float, data: bytes | None = None, clean: bool = True
+) -> str:
+    """Run a program and return what it printed.
+
+    Raises:
+        CommandError: it is missing, failed, or did not finish in time.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in _UNSET}
+    environment["LC_ALL"] = "C"
+    try:
+        done = subprocess.run(
+            argv,
+            input=data if data is not None else b"",
+            capture_output=True,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"{argv[0]} did not finish within {timeout_s:.0f} s") from None
+    except OSError as error:
+        raise CommandError(f"{argv[0]}: {error.strerror or error}") from None
+    if done.returncode != 0 and clean:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        words = lines or done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise CommandError(" ".join(words[-6:]) or f"{argv[0]} exited with {done.returncode}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+#: These would lead to another machine's daemon, or another namespace.
+_UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINERD_NAMESPACE", "CONTAINERD_ADDRESS")
+
+
+def attempt(argv: Sequence[str]) -> str:
+    """As :func:`run`, for what may fail: empty then."""
+    try:
+        return run(argv, _CLEAN_S)
+    except CommandError:
+        return ""
+
+
+def started(way: str, argv: Sequence[str], test: Test, began: float) -> ContainerResult:
+    """Run a container and read its report."""
+    left = max(1.0, test.timeout_s - (time.monotonic() - began))
+    try:
+        out = run(argv, left)
+    except CommandError as error:
+        return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
+    lines = [line for line in out.splitlines() if line.startswith(MARK)]
+    try:
+        report: dict[str, Any] = json.loads(lines[-1][len(MARK) :])
+        return reported(way, report, began)
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError):
+        last = out.strip().splitlines()[-1:] or ["nothing"]
+        return ContainerResult(
+            way, error=f"the container printed no report but {last[0]}", elapsed_s=elapsed(began)
+        )
+
+
+def elapsed(began: float) -> float:
+    """Seconds since then."""
+    return round(time.monotonic() - began, 1)
+
+
+def reported(way: str, report: dict[str, Any], began: float) -> ContainerResult:
+    """Read what :mod:`container_inside` printed."""
+    failed = [one for one in report["cuda"] if not one["ok"]]
+    first: dict[str, Any] = failed[0] if failed else {"error": None}
+    return ContainerResult(
+        way,
+        devices=tuple(sorted(report["devices"])),
+        denied=tuple(p for p, code in sorted(report["devices"].items()) if code in (1, 13)),
+        files=tuple(report["files"]),
+        gpus=tuple(report["nvml"]["uuids"]),
+        nvml_error=report["nvml"]["error"],
+        cuda_ok=sum(one["ok"] for one in report["cuda"]),
+        cuda_error=first["error"],
+        cuda_text=f"{first['uuid']}: {first['text']}" if failed else "",
+        elapsed_s=elapsed(began),
+    )
+
+
+def unlinked(paths: Iterable[str]) -> tuple[str, ...]:
+    """Device nodes of this node without their link below /dev/char."""
+    found: list[str] = []
+    for path in paths:
+        try:
+            number = os.stat(path).st_rdev
+        except OSError:
+            continue
+        if not os.path.exists(f"/dev/char/{os.major(number)}:{os.minor(number)}"):
+            found.append(path)
+    return tuple(found)
+
+
+# --- how NVIDIA's runtime is asked ----------------------------------------------------------------
+
+
+def accepts(text: str, key: str) -> bool:
+    """Whether a key of the toolkit's configuration is true; both keys asked for have defaults of NVIDIA's."""
+    match = re.search(rf"(?m)^\s*{key}\s*=\s*(true|false)", text)
+    return match[1] == "true" if match else key.endswith("envvar-when-unprivileged")
+
+
+def request() -> str:
+    """How a container asks NVIDIA's runtime for all GPUs: ``envvar``, ``mounts`` or ``annotation``."""
+    try:
+        text = Path(TOOLKIT_CONFIG).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    if accepts(text, "accept-nvidia-visible-devices-envvar-when-unprivileged"):
+        return "envvar"
+    if accepts(text, "accept-nvidia-visible-devices-as-volume-mounts"):
+        return "mounts"
+    return "annotation"
+
+
+_MOUNT = "/var/run/nvidia-container-devices/all"
+
+
+# --- containerd -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Handler:
+    """One runtime handler as the running containerd has it."""
+
+    kind: str  # io.containerd.runc.v2
+    binary: str
+    systemd_cgroup: bool
+
+
+class Containerd:
+    """The node's containerd, asked over CRI and used by ``ctr``."""
+
+    def __init__(self, seen: Seen, wanted: Wanted, test: Test) -> None:
+        self.seen, self.wanted, self.test = seen, wanted, test
+        self.socket = CONTAINERD_SOCKET
+        self.status = cri.Status()
+        self.ctr = ["ctr", "--address", self.socket, "--namespace", NAME]
+
+    @property
+    def name(self) -> str:
+        """With its version, as evidence has it."""
+        version = self.status.version.removeprefix("v").partition("~")[0]
+        return f"containerd {version}" if version else "containerd"
+
+    def config(self) -> dict[str, Any]:
+        """The CRI plugin's configuration in the running process."""
+        config = self.status.info.get("config")
+        return config if isinstance(config, dict) else {}
+
+    def handlers(self) -> dict[str, Handler]:
+        """Handlers of the running process by name."""
+        table = self.config().get("containerd", {}).get("runtimes") or {}
+        found: dict[str, Handler] = {}
+        for name, one in table.items():
+            options = one.get("options") or {}
+            found[name] = Handler(
+                str(one.get("runtimeType") or one.get("runtime_type") or ""),
+                str(options.get("BinaryName") or ""),
+                options.get("SystemdCgroup") is True,
+            )
+        return found
+
+    def results(self) -> list[ContainerResult]:
+        """One for each way in which a container can ask for GPUs; one alone where none can be started."""
+        way = f"containerd, handler {self.wanted.handler}"
+        try:
+            self.status = cri.status(self.socket, min(self.test.timeout_s, 20.0))
+        except cri.CriError as error:
+            kind = "cri-dead" if error.unserved else "runtime-silent"
+            return [ContainerResult("containerd", kind, str(error) + self.plugin_error(error))]
+        way = f"{self.name}, handler {self.wanted.handler}"
+        problem = self.problem()
+        if problem is not None:
+            return [ContainerResult(way, *problem)]
+        began = time.monotonic()
+        self.clean()
+        try:
+            run([*self.ctr, "images", "import", "-"], self.test.timeout_s, self.test.image)
+            return self.containers(way, began)
+        except CommandError as error:
+            return [ContainerResult(way, error=str(error), elapsed_s=elapsed(began))]
+        finally:
+            self.clean()
+
+    def plugin_error(self, error: cri.CriError) -> str:
+        """What containerd says of the plugins that it could not load."""
+        if not error.unserved:
+            return ""
+        text = attempt([*self.ctr, "plugins", "ls", "--detailed"])
+        found = [
+            block
+            for block in re.split(r"\n(?=Type:)", text)
+            if re.search(r"(?m)^ID:\s+(cri|runtime)\s*$", block) and "Error:" in block
+        ]
+        words = re.search(r"(?s)Message:\s*(.+?)\s*$", found[0]) if found else None
+        return f"; {' '.join(words[1].split())}" if words else ""
+
+    def problem(self) -> tuple[str, str] | None:
+        """Why no pod with GPUs can start, by what the running process says; kind and words."""
+        for name, holds, words in self.status.conditions:
+            if name == "RuntimeReady" and not holds:
+                return "cri-not-ready", f"RuntimeReady is false: {words}"
+        handlers = self.handlers()
+        name = self.wanted.handler
+        if name not in handlers:
+            in_files = self.seen.containerd is not None and any(
+                one == name for one, _, _ in self.seen.containerd.handlers
+            )
+            has = ", ".join(sorted(handlers)) or "none"
+            return (
+                "handler-not-read" if in_files else "no-handler",
+                f"no {name}; it has {has}",
+            )
+        return self.cgroup_problem(handlers)
+
+    def cgroup_problem(self, handlers: dict[str, Handler]) -> tuple[str, str] | None:
+        """The pod's sandbox, its containers and the kubelet must have one cgroup driver."""
+        default = str(self.config().get("containerd", {}).get("defaultRuntimeName") or "runc")
+        ours = handlers[self.wanted.handler]
+        other = handlers.get(default, ours)
+        drivers = {
+            f"handler {self.wanted.handler}": driver(ours.systemd_cgroup),
+            f"handler {default}": driver(other.systemd_cgroup),
+        }
+        if not self.status.cgroup_driver:  # with it, a kubelet takes the runtime's word
+            kubelet = kubelet_driver()
+            if kubelet:
+                drivers[f"kubelet ({KUBELET_CONFIG})"] = kubelet
+        if len(set(drivers.values())) < 2:
+            return None
+        return "cgroup-drivers", ", ".join(f"{one}: {name}" for one, name in drivers.items())
+
+    def containers(self, way: str, began: float) -> list[ContainerResult]:
+        """Start them, one after the other."""
+        handler = self.handlers()[self.wanted.handler]
+        found = [self.start(way, handler, self.asking(), began)]
+        if self.wanted.cdi:
+            native = self.version() >= (2, 0)
+            device = ["--device", ALL] if native else ["--annotation", f"cdi.k8s.io/{NAME}={ALL}"]
+            default = self.handlers().get("runc", Handler("io.containerd.runc.v2", "", False))
+            began = time.monotonic()
+            found.append(
+                self.start(
+                    f"{self.name}, CDI device {ALL}", default if native else handler, device, began
+                )
+            )
+        return found
+
+    def version(self) -> tuple[int, int]:
+        """Major and minor; before all others where it cannot be read."""
+        match = re.match(r"v?(\d+)\.(\d+)", self.status.version)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
+    def asking(self) -> list[str]:
+        """Options by which a container asks NVIDIA's runtime for every GPU."""
+        capabilities = ["--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+        how = request()
+        if how == "envvar":
+            return [*capabilities, "--env", "NVIDIA_VISIBLE_DEVICES=all"]
+        if how == "mounts":
+            mount = f"type=bind,src=/dev/null,dst={_MOUNT},options=bind:ro"
+            return [*capabilities, "--mount", mount]
+        return ["--annotation", f"cdi.k8s.io/{NAME}={ALL}"]
+
+    def start(self, way: str, handler: Handler, asking: list[str], began: float) -> ContainerResult:
+        """Start one container, with a handler's program and options."""
+        name = f"{NAME}-{os.getpid()}-{time.monotonic_ns()}"
+        snapshotter = str(self.config().get("containerd", {}).get("snapshotter") or "")
+        options = ["--snapshotter", snapshotter] if snapshotter in _SNAPSHOTTERS else []
+        if handler.kind:
+            options += ["--runtime", handler.kind]
+        if handler.binary:
+            options += ["--runc-binary", handler.binary]
+        if handler.systemd_cgroup:
+            options += ["--runc-systemd-cgroup", "--cgroup", f"system.slice:{NAME}:{name}"]
+        argv = [*self.ctr, "run", "--rm", *options, *asking, IMAGE, name, *self.test.argv]
+        result = started(way, argv, self.test, began)
+        links = unlinked(result.devices) if handler.systemd_cgroup else ()
+        files = tuple(path for path in result.files if not path.startswith(_MOUNT))
+        return replace(result, unlinked=links, files=files)
+
+    def clean(self) -> None:
+        """Remove everything in our namespace, and it."""
+        if NAME not in attempt([*self.ctr[:3], "namespaces", "ls", "-q"]).split():
+            return
+        for one in attempt([*self.ctr, "containers", "ls", "-q"]).split():
+            attempt([*self.ctr, "tasks", "kill", "--all", "--signal", "KILL", one])
+            attempt([*self.ctr, "tasks", "rm", "--force", one])
+            attempt([*self.ctr, "containers", "rm", one])
+        images = attempt([*self.ctr, "images", "ls", "-q"]).split()
+        if images:
+            attempt([*self.ctr, "images", "rm", "--sync", *images])
+        attempt([*self.ctr[:3], "namespaces", "rm", NAME])
+
+
+def driver(systemd: bool) -> str:
+    """The name of a cgroup driver."""
+    return "systemd" if systemd else "cgroupfs"
+
+
+def kubelet_driver() -> str:
+    """The cgroup driver in the kubelet's file; empty where there is no file or it names none."""
+    try:
+        text = Path(KUBELET_CONFIG).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = re.search(r"(?m)^\"?cgroupDriver\"?:\s*\"?(systemd|cgroupfs)", text)
+    return match[1] if match else ""
+
+
+# --- docker, podman, CRI-O ------------------------------------------------------------------------
+
+
+def docker_info() -> dict[str, Any]:
+    """What the running docker says of itself; empty where there is none, or it does not run."""
+    if shutil.which("docker") is None:
+        return {}
+    active = attempt(["systemctl", "is-active", "docker"]).strip() == "active"
+    if os.path.isdir("/run/systemd/system") and not active:
+        return {}  # its socket would start it
+    try:
+        info = json.loads(attempt(["docker", "info", "--format", "{{json .}}"]) or "{}")
+    except ValueError:
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def docker_way(info: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """How this docker gives containers GPUs; ``None`` where it is not configured to."""
+    for name, one in sorted((info.get("Runtimes") or {}).items()):
+        path = str((one or {}).get("path") or "")
+        if path.rpartition("/")[2].startswith("nvidia-container-runtime"):
+            options = ["--runtime", name]
+            how = request()
+            if how == "mounts":
+                options += ["--volume", f"/dev/null:{_MOUNT}"]
+            elif how == "annotation":
+                options += ["--env", f"NVIDIA_VISIBLE_DEVICES={ALL}"]
+            else:
+                options += ["--env", "NVIDIA_VISIBLE_DEVICES=all"]
+            return f"runtime {name}", options
+    if any(
+        str(one.get("ID", "")).startswith("nvidia.com/gpu")
+        for one in info.get("DiscoveredDevices") or []
+    ):
+        return f"CDI device {ALL}", ["--device", ALL]
+    return None
+
+
+def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
+    """Through docker; nothing where it is not configured to give containers GPUs."""
+    found = docker_way(info)
+    if found is None:
+        return []
+    way = f"docker {info.get('ServerVersion') or ''}".strip() + f", {found[0]}"
+    result = loaded("docker", way, found[1], test)
+    links = unlinked(result.devices) if info.get("CgroupDriver") == "systemd" else ()
+    return [replace(result, unlinked=links)]
+
+
+def podman(test: Test) -> list[ContainerResult]:
+    """Through podman, which needs no configuration beside the CDI specification."""
+    version = attempt(["podman", "--version"]).strip().rpartition(" ")[2]
+    way = f"podman {version}, CDI device {ALL}"
+    return [loaded("podman", way, ["--device", ALL], test)] if version else []
+
+
+def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerResult:
+    """Load the image into docker or podman, run a container of it, and remove both."""
+    began = time.monotonic()
+    clean_loaded(program)
+    name = f"{NAME}-{os.getpid()}"
+    try:
+        run([program, "load", "--quiet"], test.timeout_s, test.image)
+        argv = [program, "run", "--rm", "--network", "none", "--name", name]
+        argv += ["--label", NAME, *options, IMAGE, *test.argv]
+        result = started(way, argv, test, began)
+    except CommandError as error:
+        result = ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
+    finally:
+        clean_loaded(program)
+    files = tuple(path for path in result.files if not path.startswith(_MOUNT))
+    return replace(result, files=files)
+
+
+def clean_loaded(program: str) -> None:
+    """Remove the containers and the image of a test from docker or podman."""
+    left = attempt([program, "ps", "-aq", "--filter", f"label={NAME}"]).split()
+    if left:
+        attempt([program, "rm", "--force", *left])
+    if attempt([program, "images", "-q", IMAGE]).strip():
+        attempt([program, "rmi", "--force", IMAGE])
+
+
+def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
+    """CRI-O over its socket, and a container by its handler's own program; it takes no image from a file."""
+    way = f"cri-o, handler {wanted.handler}"
+    clean_bundles()
+    if not os.path.exists(CRIO_SOCKET):
+        return []
+    try:
+        status = cri.status(CRIO_SOCKET, min(test.timeout_s, 20.0))
+    except cri.CriError as error:
+        return [ContainerResult(way, "runtime-silent", str(error))]
+    way = f"cri-o {status.version}, handler {wanted.handler}"
+    text = attempt(["crio", "config"])
+    match = re.search(
+        rf'(?ms)^\[crio\.runtime\.runtimes\.{re.escape(wanted.handler)}\].*?^runtime_path = "([^"]*)"',
+        text,
+    )
+    served = not status.handlers or wanted.handler in status.handlers
+    if match is None or not served:
+        return [
+            ContainerResult(way, "no-handler", f"no {wanted.handler} in crio config or its status")
+        ]
+    return [bundle(way, match[1], test)]
+
+
+def bundle(way: str, binary: str, test: Test) -> ContainerResult:
+    """A container by a handler's program itself, from a bundle in a folder of its own."""
+    began = time.monotonic()
+    name = f"{NAME}-{os.getpid()}"
+    folder = tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run")
+    base = [binary, "--root", f"{folder}/state"]
+    try:
+        container_image.unpack(test.image, f"{folder}/rootfs")
+        run([binary, "spec", "--bundle", folder], _CLEAN_S)
+        path = Path(folder, "config.json")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["process"].update(terminal=False, args=test.argv)
+        config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=" + ALL]
+        config["root"]["readonly"] = False
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return started(way, [*base, "run", "--bundle", folder, name], test, began)
+    except CommandError as error:
+        return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return ContainerResult(
+            way, error=f"no bundle in {folder}: {error}", elapsed_s=elapsed(began)
+        )
+    finally:
+        attempt([*base, "delete", "--force", name])
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clean_bundles() -> None:
+    """Remove what a killed validation left of bundles."""
+    for folder in glob.glob(f"/run/{NAME}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clean() -> None:
+    """Remove what a killed validation left with every runtime that is here."""
+    if os.path.exists(CONTAINERD_SOCKET):
+        Containerd(Seen(), Wanted(), Test((), _CLEAN_S, b"", ())).clean()
+    if docker_info():
+        clean_loaded("docker")
+    if shutil.which("podman") is not None:
+        clean_loaded("podman")
+    clean_bundles()
+
+
+def prove(
+    seen: Seen, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
+) -> tuple[ContainerResult, ...]:
+    """Start a container through every runtime that is configured; empty where none is."""
+    try:
+        image, command = container_image.make(IMAGE)
+    except container_image.ImageError as error:
+        return (ContainerResult("image", "no-image", str(error)),)
+    test = Test(uuids, timeout_s, image, tuple(command))
+    found: list[ContainerResult] = []
+    info = docker_info()
+    if wanted.handler and seen.containerd is not None and _containerd_serves(seen, wanted):
+        found += Containerd(seen, wanted, test).results()
+    found += docker(info, test)
+    if wanted.handler and "crio" in seen.other_runtimes:
+        found += crio(wanted, test)
+    if not found and "podman" in seen.other_runtimes:
+        found += podman(test)
+    return tuple(found)
+
+
+def _containerd_serves(seen: Seen, wanted: Wanted) -> bool:
+    """containerd has the handler, or nothing else here serves containers."""
+    handlers = seen.containerd.handlers if seen.containerd is not None else ()
+    has = any(name == wanted.handler for name, _, _ in handlers)
+    return has or not chain.served_elsewhere(seen, wanted)
