@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -107,8 +106,8 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.kill()
+            self._process.communicate()
 
     def _init(self) -> int:
         """The process id of the first process in the namespaces."""
