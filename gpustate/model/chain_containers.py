@@ -109,7 +109,7 @@ REPORTED = (
     Kind("hook-failed", "a hook fails",
          "its own words are above; nvidia-container-runtime.debug in config.toml names a log file", pattern=r"hook"),
     Kind("cgroup-path", "the runtime and its handler want different cgroup drivers",
-         "set SystemdCgroup of both runtimes to the same value", pattern=r"expected cgroupsPath|cgroup"),
+         "set SystemdCgroup of both runtimes to the same value", pattern=r"expected cgroupsPath"),
     Kind("apparmor", "AppArmor refuses the container",
          "journalctl -k | grep apparmor names the profile; load or change it", pattern=r"apparmor"),
     Kind("selinux", "SELinux refuses the container",

@@ -101,7 +101,8 @@ def run(
     except OSError as error:
         raise CommandError(f"{argv[0]}: {error.strerror or error}") from None
     if done.returncode != 0 and clean:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        text = done.stderr.decode("utf-8", "replace").strip()
+        lines = [line for line in text.splitlines() if "level=warning" not in line]
         words = lines or done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise CommandError(" ".join(words[-6:]) or f"{argv[0]} exited with {done.returncode}")
     return done.stdout.decode("utf-8", "replace")
@@ -455,7 +456,9 @@ def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerR
     name = f"{NAME}-{os.getpid()}"
     try:
         run([program, "load", "--quiet"], test.timeout_s, test.image)
-        argv = [program, "run", "--rm", "--network", "none", "--name", name]
+        # podman sets sysctls in a network namespace of its own, which a nested node may not.
+        network = "host" if program == "podman" else "none"
+        argv = [program, "run", "--rm", "--network", network, "--name", name]
         argv += ["--label", NAME, *options, IMAGE, *test.argv]
         result = started(way, argv, test, began)
     except CommandError as error:

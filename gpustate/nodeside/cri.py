@@ -276,8 +276,12 @@ class _Stream:
     def __init__(self, path: str, deadline: float) -> None:
         self.deadline = deadline
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.patience()
-        self.socket.connect(path)
+        try:
+            self.patience()
+            self.socket.connect(path)
+        except OSError:
+            self.socket.close()
+            raise
 
     def patience(self) -> None:
         left = self.deadline - time.monotonic()
