@@ -13,7 +13,8 @@ daemon-reload, also at one that a package makes while it is installed. A step of
 one fails instead.
 
 Sources:
-    NVIDIA/nvidia-container-toolkit#48 and discussion #1133; nvidia-ctk system create-dev-char-symlinks.
+    NVIDIA/nvidia-container-toolkit#48 and discussion #1133; 1.18.2, cmd/nvidia-ctk/system/create-dev-char-symlinks,
+    existing.go: ``nodeIsBlocked``.
     opencontainers/runc, libcontainer/cgroups/devices: devices without a link are skipped.
 """
 
@@ -36,25 +37,38 @@ ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="/usr/bin/nvidia-ctk sys
 """
 _ELSEWHERE = (f"/usr/lib/udev/rules.d/{RULE_NAME}", f"/lib/udev/rules.d/{RULE_NAME}")
 
+#: Device nodes that containers may get. NVIDIA's tool links none of those of GDS, NVSwitch and NVLink, and so
+#: they would have no link again after the next boot.
+_NODES = r"""
+nodes() {
+  for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
+    case ${f##*/} in nvidia-fs* | nvidia-nvswitch* | nvidia-nvlink*) continue ;; esac
+    [ -c "$f" ] && printf '%s\n' "$f"
+  done
+}
+"""
 _SCRIPT = (
     GPU_SCOPES
+    + _NODES
     + r"""
-set --; for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do [ -c "$f" ] && set -- "$@" "$f"; done
+set -- $(nodes)
 [ $# = 0 ] || stat -c 'node=%n %t %T' "$@"
 find /dev/char -maxdepth 1 -type l -lname '*nvidia*' -printf 'link=%f %l\n' 2>/dev/null
 gpu_scopes | while IFS= read -r s; do echo "exposed=$s"; done
 :
 """
 )
-_LINK = r"""
-for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
-  [ -c "$f" ] || continue
+_LINK = (
+    _NODES
+    + r"""
+for f in $(nodes); do
   set -- $(stat -c '%t %T' "$f"); l=/dev/char/$((0x$1)):$((0x$2))
   [ "$(readlink -f "$l" 2>/dev/null)" = "$f" ] && continue
   mkdir -p /dev/char; ln -sfnT "$f" "$l"
 done
 effect linked
 """
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,13 +42,14 @@ from gpustate.lab.spec import LabSpec
 pytestmark = pytest.mark.node
 
 POINT = os.environ.get("GPUSTATE_POINT", "")
-#: Version 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do; by its default
+#: Version 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do, and its mode
+#: auto would end in libnvidia-container, which the lab has not; by its default
 #: persistenced has nothing to do once the driver is loaded.
 POLICY = """
 from gpustate import Policy, presets, registry
 
 preset = presets.kubernetes_node(
-    driver={"version": "580.65.06"}, container_toolkit={"version": "1.17.8"},
+    driver={"version": "580.65.06"}, container_toolkit={"version": "1.17.8", "mode": "cdi"},
     persistenced={"uvm_persistence": True},
 )
 others = set(registry.states()) - {state.name for state in preset.states}
