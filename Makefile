@@ -1,4 +1,5 @@
-# Two commands: `make demo` runs the main job, `make test` passes the tests.
+# Two commands: `make demo` runs the main job, `make test` passes the tests. `make demo-kubernetes` goes on from the
+# first to pods that run on GPUs.
 # Both install what they need: a virtual environment in .venv, and, as root on Debian, the Debian
 # packages that the throw-away nodes need. They can be run again.
 
@@ -10,10 +11,13 @@ POLICY ?= docs/examples/clusterpolicy.yaml
 # Without its byte code every gpustate that a test starts would compile all of itself again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test proof bench quick lint setup system clean
+.PHONY: demo demo-kubernetes test proof bench quick lint setup system clean
 
 demo: setup
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
+
+demo-kubernetes: setup
+	@$(BIN)/python docs/examples/demo_kubernetes.py $(POLICY)
 
 # Three processes on two cores, for a test on a node waits half its time.
 test: setup

@@ -51,6 +51,14 @@ def run(*words: str, expect: tuple[int, ...] = (0,)) -> str:
     return said
 
 
+def lab(name: str) -> dict[str, str]:
+    """A lab's entry in ``gpustate lab list -o json``."""
+    words = [GPUSTATE, "lab", "list", "--name", name, "-o", "json"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(listed.stdout)["labs"][0]
+    return found
+
+
 def main(arguments: list[str]) -> None:
     keep = "--keep" in arguments
     named = [word for word in arguments if not word.startswith("-")]
@@ -70,11 +78,7 @@ def main(arguments: list[str]) -> None:
         "--gpus",
         "8xH100",
     )
-    listed = subprocess.run(
-        [GPUSTATE, "lab", "list", "-o", "json"], capture_output=True, text=True, check=True
-    )
-    labs = json.loads(listed.stdout)["labs"]
-    inventory = next(lab["inventory"] for lab in labs if lab["name"] == NAME)
+    inventory = lab(NAME)["inventory"]
     run("plan", policy, "-i", inventory)
     run("apply", policy, "-i", inventory, "--yes")
     run("validate", policy, "-i", inventory)

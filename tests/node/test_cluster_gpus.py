@@ -14,8 +14,16 @@ from typing import Any
 
 import pytest
 from commands import gpustate
-from gpupods import allocated, delete, gpu_pod, import_image, report
-from labkubernetes import create, get, kubectl, wait_for
+from gpupods import (
+    allocated,
+    delete,
+    gpu_deployment,
+    gpu_pod,
+    import_image,
+    report,
+    working,
+)
+from labkubernetes import create, get, kubectl, wait_for, wait_ready
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -181,6 +189,44 @@ def test_time_slices_are_resources_of_the_plugin(
     delete(cluster, "slice")
     gpustate("remove", policy, *verb, code=0)
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+
+@pytest.mark.parametrize(
+    "way", ["reboot", "power loss", pytest.param("reset", marks=pytest.mark.proof)]
+)
+def test_a_pod_with_gpus_comes_back_with_its_node(
+    cluster: Lab, interpreters: dict[str, str], way: str
+) -> None:
+    node = cluster.node("gpu1")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    two = gpu_deployment("stays", node, interpreters["gpu1"], {"nvidia.com/gpu": 2})
+    create(cluster, two)
+    before = wait_for(lambda: working(cluster, "stays", set()), "the pod works")
+    uid = get(cluster, "node", node.name)["metadata"]["uid"]
+    began = time.monotonic()
+    if way == "reboot":
+        node.reboot()
+    elif way == "power loss":
+        node.kill()
+        node.boot()
+    else:
+        node.reset()
+        gpustate("apply", POLICY, "-i", cluster.inventory, "-l", node.name, "--yes", code=0)
+        import_image(node)
+    up = time.monotonic()
+    wait_ready(cluster, node.name, node.boot_id())
+    ready = time.monotonic()
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    offered = time.monotonic()
+    # A pod that the kubelet starts before the plugin has registered fails, and the deployment makes another.
+    wait_for(lambda: working(cluster, "stays", {before}), "the pod works again")
+    print(
+        f"\n{way}: set up after {up - began:.1f} s; then Ready after {ready - up:.1f} s, all GPUs "
+        f"offered after {offered - up:.1f} s, the pod works after {time.monotonic() - up:.1f} s"
+    )
+    assert get(cluster, "node", node.name)["metadata"]["uid"] == uid
+    kubectl(cluster, "delete", "deployment", "stays")
+    kubectl(cluster, "delete", "pods", "--selector", "app=stays", "--now")
 
 
 def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from labkubernetes import kubectl, logs, pod, wait_phase
+from labkubernetes import get, kubectl, logs, pod, wait_phase
 
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
@@ -67,12 +67,48 @@ def gpu_pod(
     return made
 
 
+def gpu_deployment(
+    name: str, node: Node, interpreter: str, resources: dict[str, int]
+) -> dict[str, Any]:
+    """A deployment of one such pod that stays after the CUDA proof."""
+    spec = gpu_pod(name, node, interpreter, resources, restartPolicy="Always")["spec"]
+    spec["containers"][0]["command"][-1] += "import time\ntime.sleep(100000)\n"
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
 def report(lab: Lab, name: str) -> dict[str, Any]:
     """What the finished pod printed of its devices, files, GPUs and kernels."""
     wait_phase(lab, name, "Succeeded")
-    lines = [line for line in logs(lab, name).splitlines() if line.startswith(MARK)]
+    return printed(logs(lab, name))
+
+
+def printed(text: str) -> dict[str, Any]:
+    """The report in a pod's log."""
+    lines = [line for line in text.splitlines() if line.startswith(MARK)]
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(MARK))
     return found
+
+
+def working(lab: Lab, app: str, but: set[str]) -> str | None:
+    """Id of the running container of a deployment that has reported two GPUs, unless it is one of ``but``."""
+    for one in get(lab, "pods", "--selector", f"app={app}")["items"]:
+        for status in one["status"].get("containerStatuses", []):
+            identity: str = status.get("containerID", "")
+            if not status["state"].get("running") or identity in but:
+                continue
+            done = kubectl(lab, "logs", one["metadata"]["name"], check=False).stdout
+            if MARK in done and sum(gpu["ok"] for gpu in printed(done)["cuda"]) == 2:
+                return identity
+    return None
 
 
 def allocated(node: Node, pod_uid: str) -> set[str]:
