@@ -192,7 +192,9 @@ class Validator:
         before = chain.evaluate(seen, self.wanted)[: chain.LINKS.index("toolkit")]
         if not chain.containers_apply(seen, self.wanted) or any(one.failed for one in before):
             return None
-        uuids = tuple(one.uuid for one in seen.cuda or () if one.ok)
+        # A GPU in exclusive mode serves one process, of MPS for one, which a container here does not reach.
+        taken = {gpu.uuid for gpu in seen.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
+        uuids = tuple(one.uuid for one in seen.cuda or () if one.ok and one.uuid not in taken)
         return container_proof.prove(seen, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
