@@ -138,6 +138,20 @@ def started(way: str, argv: Sequence[str], test: Test, began: float) -> Containe
         )
 
 
+def completed(error: str, binary: str) -> str:
+    """Add the words of a handler's program that failed before containerd's shim could read them.
+
+    A program that cannot run anything says so again when it is asked for its version.
+    """
+    if not binary or "unable to retrieve OCI runtime error" not in error:
+        return error
+    try:
+        run([binary, "--version"], _CLEAN_S)
+    except CommandError as again:
+        return f"{error}; {binary} --version: {again}"
+    return error
+
+
 def elapsed(began: float) -> float:
     """Seconds since then."""
     return round(time.monotonic() - began, 1)
@@ -359,6 +373,7 @@ class Containerd:
             options += ["--runc-systemd-cgroup", "--cgroup", f"system.slice:{NAME}:{name}"]
         argv = [*self.ctr, "run", "--rm", *options, *asking, IMAGE, name, *self.test.argv]
         result = started(way, argv, self.test, began)
+        result = replace(result, error=completed(result.error, handler.binary))
         links = unlinked(result.devices) if handler.systemd_cgroup else ()
         files = tuple(path for path in result.files if not path.startswith(_MOUNT))
         return replace(result, unlinked=links, files=files)

@@ -54,10 +54,14 @@ apt() { # a shut package manager, no questions, conffiles kept, waits for somebo
 }
 apt_lists_kept() { sync /var/lib/apt/lists /var/lib/apt/lists/*_*; } # apt forces none of them to disk
 lock_holder() { # who holds a lock of dpkg or apt, as NAME (process N)
+  # At once: the shell reads byte by byte, and the kernel skips lines where locks come and go meanwhile.
+  lk=$(cat /proc/locks 2>/dev/null)
   for i in $(stat -c %i /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock 2>/dev/null); do
     while read -r _ _ _ _ p n _; do
       case $n in *:"$i") c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0 ;; esac
-    done </proc/locks
+    done <<LOCKS
+$lk
+LOCKS
   done 2>/dev/null
   return 1
 }

@@ -23,10 +23,14 @@ rpm_lock_holder() { # who is at work with rpm, dnf or zypper, as NAME (process N
     [ -d "/proc/$p" ] || continue # left behind
     c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0
   done
+  # At once, as lock_holder of apt's does, for the same reason.
+  lk=$(cat /proc/locks 2>/dev/null)
   for i in $(stat -c %i /var/lib/rpm/.rpm.lock /usr/lib/sysimage/rpm/.rpm.lock 2>/dev/null); do
     while read -r _ _ _ w p n _; do
       case $w$n in WRITE*:"$i") c=; { read -r c <"/proc/$p/comm"; } 2>/dev/null; echo "${c:-another program} (process $p)"; return 0 ;; esac
-    done </proc/locks
+    done <<LOCKS
+$lk
+LOCKS
   done 2>/dev/null
   return 1
 }

@@ -42,7 +42,9 @@ def binaries() -> list[str]:
     """Return every containerd that can be run here."""
     named = [path for path in os.environ.get("GPUSTATE_CONTAINERD", "").split(":") if path]
     cache = Path("/var/cache/gpustate-lab")
-    cached = [str(path) for path in sorted(cache.glob("layers/*/root/usr/bin/containerd"))]
+    # A layer that removes Debian's containerd has a character device in its place.
+    found = (p for p in sorted(cache.glob("layers/*/root/usr/bin/containerd")) if p.is_file())
+    cached = [str(path) for path in found]
     installed = [path for path in (shutil.which("containerd"),) if path]
     return [*named, *cached, *installed]
 

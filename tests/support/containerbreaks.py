@@ -105,7 +105,7 @@ BREAKS = (
           "mv /root/libnvidia-ptxjitcompiler.so.580.65.06 /usr/lib/x86_64-linux-gnu/", "library-deleted"),
     Break("library-missing", ("libnvidia-ml.so.1", "no library"), *spec("s/ *- hostPath: [^\\n]*libcuda[^\\n]*\\n( {6,}[^\\n]*\\n)*//")),
     Break("device-missing", ("/dev/nvidia-modeset",), "mv /dev/nvidia-modeset /root/", "mv /root/nvidia-modeset /dev/"),
-    Break("gpus-missing", ("7 of 8",), *spec("s/\\/dev\\/nvidia7/\\/dev\\/nvidia6/g")),
+    Break("gpus-missing", ("7 of 8",), *spec("s/\\/dev\\/nvidia7/\\/dev\\/nvidia6/g"), "", "cdi-device-numbers"),
     Break("denied", ("/dev/nvidia0", "Operation not permitted"),
           *spec("s/( *)- path: (.?\\/dev\\/nvidia[0-9a-z-]+.?)\\n/\\1- path: \\2\\n\\1  permissions: m\\n/g")),
     # What a specification has when it was made for MIG devices that were destroyed since.
