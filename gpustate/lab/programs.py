@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,11 +134,15 @@ class Module:
     @property
     def version(self) -> str:
         """What the programs report: the version that ``go.mod`` requires of their own module."""
-        main = self._build.main
         for match in _REQUIRE.finditer((self.folder / "go.mod").read_text()):
-            if match["path"] == main:
+            if match["path"] == self.main:
                 return match["version"]
-        raise LabError(f"go.mod does not require {main}", place=str(self.folder))
+        raise LabError(f"go.mod does not require {self.main}", place=str(self.folder))
+
+    @property
+    def main(self) -> str:
+        """Import path of the dependency that the programs come from."""
+        return self._build.main
 
     @property
     def _build(self) -> _Build:
@@ -371,17 +375,48 @@ def _program_of(package: str) -> str:
     return parts[-2] if re.fullmatch(r"v\d+", parts[-1]) else parts[-1]
 
 
-def module_folder(path: str, name: str, say: Say) -> Path:
-    """Where Go keeps the sources of a dependency, for the data files that a module ships.
+# --- files that modules ship --------------------------------------------------------------------
+
+
+def data_files(name: str, patterns: Sequence[str], say: Say) -> list[Path]:
+    """Copies, in the cache, of files that the main dependency of a module ships, in the order of their names.
+
+    Go is needed for the first use alone.
 
     Args:
-        path: import path of the dependency, for example ``sigs.k8s.io/kwok``.
-        name: the pinned module that requires it.
+        name: the pinned module.
+        patterns: glob patterns below the dependency's folder; file names must differ.
+
+    Raises:
+        LabError: there is no Go, its module proxy cannot be reached, or no file fits.
     """
-    go = _go(say)
-    argv = [go, "-C", str(module(name).folder), "mod", "download", "-json", path]
+    wanted = module(name)
+    digest = hashlib.sha256("\0".join([wanted.version, *patterns]).encode()).hexdigest()[:12]
+    folder = paths.cache_dir() / "data" / f"{name}@{digest}"
+    if not folder.exists():
+        lock = paths.cache_dir() / "locks" / f"data-{name}.lock"
+        with paths.locked(lock, wait_s=600, what=f"the data files of {name}"):
+            if not folder.exists():
+                source = _source(wanted, say)
+                fresh = folder.with_name(f".{folder.name}.new")
+                shutil.rmtree(fresh, ignore_errors=True)
+                fresh.mkdir(parents=True)
+                for file in (file for pattern in patterns for file in source.glob(pattern)):
+                    # The module cache is read-only, and so are its files.
+                    (fresh / file.name).write_bytes(file.read_bytes())
+                fresh.rename(folder)
+    files = sorted(folder.iterdir())
+    if not files:
+        raise LabError(f"{name} has no file like {', '.join(patterns)}", place=str(folder))
+    return files
+
+
+def _source(wanted: Module, say: Say) -> Path:
+    """Where Go keeps the sources of a module's main dependency."""
+    argv = [_go(say), "-C", str(wanted.folder), "mod", "download", "-json", wanted.main]
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": ""}
     result = run(argv, timeout_s=600, check=False, env=environment)
     if result.returncode != 0:
-        raise LabError(f"{path} cannot be downloaded: {tail(result.stdout + result.stderr, 2)}")
+        said = tail(result.stdout + result.stderr, 2)
+        raise LabError(f"{wanted.main} cannot be downloaded: {said}")
     return Path(json.loads(result.stdout)["Dir"])

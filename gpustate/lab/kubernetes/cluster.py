@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,41 +176,16 @@ class Kubernetes:
             self.control_plane.wait("virtual nodes", unmet, timeout_s, every_s=1.0)
 
 
-#: Import path, folder below it and which files.
+#: Data files that a module ships, by patterns.
 _DATA = {
-    "nfd": (
-        "sigs.k8s.io/node-feature-discovery",
-        "deployment/base/nfd-crds",
-        ("nfd-api-crds.yaml",),
-    ),
-    "kwok": (
-        "sigs.k8s.io/kwok",
-        "kustomize/stage",
-        tuple(f"{stage}/*.yaml" for stage in virtual.STAGES),
-    ),
+    "nfd": ("deployment/base/nfd-crds/nfd-api-crds.yaml",),
+    "kwok": tuple(f"kustomize/stage/{stage}/*.yaml" for stage in virtual.STAGES),
 }
 
 
 def _data_files(name: str, say: Callable[[str], None]) -> list[Path]:
-    """Copies, in the cache, of files that a module ships: Go is needed for the first use alone."""
-    path, below, patterns = _DATA[name]
-    folder = paths.cache_dir() / "data" / f"{name}@{programs.module(name).version}"
-    if not folder.exists():
-        with paths.locked(paths.cache_dir() / "locks" / f"data-{name}.lock", wait_s=600, what=name):
-            if not folder.exists():
-                source = programs.module_folder(path, name, say) / below
-                fresh = folder.with_name(f".{folder.name}.new")
-                shutil.rmtree(fresh, ignore_errors=True)
-                fresh.mkdir(parents=True)
-                for pattern in patterns:
-                    for file in sorted(source.glob(pattern)):
-                        if file.name != "kustomization.yaml":
-                            (fresh / file.name).write_bytes(file.read_bytes())
-                fresh.rename(folder)
-    files = sorted(folder.iterdir())
-    if not files:
-        raise LabError("is empty", place=str(folder), fix=f"remove {folder}")
-    return files
+    files = programs.data_files(name, _DATA[name], say)
+    return [file for file in files if file.name != "kustomization.yaml"]
 
 
 def _file_of_image(lab: Lab, name: str) -> Path:

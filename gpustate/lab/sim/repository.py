@@ -53,8 +53,8 @@ KEY_PATH = "keys/gpustate-lab.asc"
 NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
 STAMP = "complete.json"
 
-#: NVIDIA's programs by toolkit version and name.
-_Toolkits = Mapping[str, Mapping[str, Path]]
+#: By toolkit version: NVIDIA's programs by name, and the other files of its module.
+_Toolkits = Mapping[str, tuple[Mapping[str, Path], Mapping[str, Path]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def build(
     kernels = (running, node_packages.OLDER_KERNEL)
     repository = Repository(root=dest, key=dest / KEY_PATH, kernels=kernels)
     toolkits = {
-        version: programs.provide(toolkit_packages.module_of(version), say)
+        version: _toolkit(toolkit_packages.module_of(version), say)
         for version in toolkit_packages.VERSIONS
     }
     stamp = {"content": _content(toolkits), "kernels": list(kernels), "suites": list(suites)}
@@ -159,6 +159,12 @@ def build(
     return repository
 
 
+def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], dict[str, Path]]:
+    """NVIDIA's programs of a module by name, and its other files."""
+    files = programs.data_files(module, toolkit_packages.DATA, say)
+    return programs.provide(module, say), {file.name: file for file in files}
+
+
 def _content(toolkits: _Toolkits) -> str:
     """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs.
 
@@ -166,7 +172,8 @@ def _content(toolkits: _Toolkits) -> str:
     size and time.
     """
     digest = hashlib.sha256(run(["gcc", "--version"]))
-    for program in (path for one in toolkits.values() for path in one.values()):
+    # The data files are those of the version that the module pins.
+    for program in (path for one, _ in toolkits.values() for path in one.values()):
         status = program.stat()
         text = f"{program.parent.name}/{program.name} {status.st_size} {status.st_mtime_ns}\n"
         digest.update(text.encode())
@@ -201,7 +208,7 @@ def _fill(
     toolkit = [
         package
         for version, found in toolkits.items()
-        for package in toolkit_packages.packages(version, builder, found)
+        for package in toolkit_packages.packages(version, builder, *found)
     ]
     wanted = {
         f"{TOOLKIT_PATH}": (toolkit, "nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION")

@@ -1,8 +1,8 @@
 """The packages of the NVIDIA Container Toolkit, with NVIDIA's own programs in them.
 
 The programs are built from NVIDIA's Go module (:mod:`gpustate.lab.programs`). Units, their settings and the
-maintainer scripts in ``payload/toolkit/<version>`` are that module's files, unchanged. Two things are not
-NVIDIA's:
+maintainer scripts are that module's files, unchanged, taken from it when the packages are built. Two things
+are not NVIDIA's:
 
 - libnvidia-container is not built here: ``nvidia-container-cli`` says so and fails, so the legacy mode
   of the runtime injects nothing.
@@ -24,9 +24,17 @@ from pathlib import Path
 
 from gpustate.lab.sim.deb import Entry, Link, Package, Program
 from gpustate.lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
-from gpustate.lab.sim.native import PAYLOAD, Builder
+from gpustate.lab.sim.native import Builder
 
 VERSIONS = ("1.17.8", "1.18.2", "1.20.1")
+#: Files of NVIDIA's module that go into the packages as they are.
+DATA = (
+    *(f"packaging/debian/nvidia-container-toolkit*.{kind}" for kind in ("postinst", "postrm")),
+    "packaging/debian/nvidia-container-toolkit-base.maintscript",
+    "deployments/systemd/nvidia-cdi-refresh.*",
+    "deployments/systemd/10-container-engines.conf",
+    "deployments/udev/99-nvidia-cdi-refresh.rules",
+)
 REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 #: Programs of the base package; the hook of the legacy mode is in the other.
 BASE_PROGRAMS = (
@@ -80,11 +88,14 @@ def module_of(version: str) -> str:
     return f"container-toolkit-{version}"
 
 
-def packages(version: str, builder: Builder, programs: Mapping[str, Path]) -> list[Package]:
+def packages(
+    version: str, builder: Builder, programs: Mapping[str, Path], data: Mapping[str, Path]
+) -> list[Package]:
     """Return the four packages of one toolkit version.
 
     Args:
         programs: NVIDIA's programs of that version, by name.
+        data: NVIDIA's units, settings and maintainer scripts (:data:`DATA`), by name.
     """
     release = f"{version}-1"
     tools = "libnvidia-container-tools"
@@ -103,11 +114,11 @@ def packages(version: str, builder: Builder, programs: Mapping[str, Path]) -> li
             ),
             relations=_RELATIONS,
             scripts={
-                script: _text(version, f"nvidia-container-toolkit.{script}")
+                script: data[f"nvidia-container-toolkit.{script}"].read_text(encoding="utf-8")
                 for script in ("postinst", "postrm")
             },
         ),
-        _base(version, programs),
+        _base(version, programs, data),
         Package(
             name=tools,
             version=release,
@@ -120,7 +131,7 @@ def packages(version: str, builder: Builder, programs: Mapping[str, Path]) -> li
     ]
 
 
-def _base(version: str, programs: Mapping[str, Path]) -> Package:
+def _base(version: str, programs: Mapping[str, Path], data: Mapping[str, Path]) -> Package:
     files: dict[str, Entry] = {f"usr/bin/{name}": Program(programs[name]) for name in BASE_PROGRAMS}
     for name, (words, prefix) in _WRAPPED.items():
         text = _WRAPPER.replace("@WORDS@", words).replace("@PREFIX@", prefix)
@@ -128,15 +139,13 @@ def _base(version: str, programs: Mapping[str, Path]) -> Package:
         files[f"usr/bin/{name}.real"] = Program(programs[name])
     units = _UNIT_DIRECTORIES.get(version)
     if units:
-        folder = PAYLOAD / "toolkit" / version
-        files |= {f"{units}/{unit}": folder / unit for unit in REFRESH}
-        env = "nvidia-cdi-refresh.env"
-        files[f"etc/nvidia-container-toolkit/{env}"] = folder / env
-        if (folder / "10-container-engines.conf").exists():
-            name = "10-container-engines.conf"
-            files[f"{units}/nvidia-cdi-refresh.service.d/{name}"] = folder / name
-            name = "99-nvidia-cdi-refresh.rules"
-            files[f"usr/lib/udev/rules.d/{name}"] = folder / name
+        places = {
+            **dict.fromkeys(REFRESH, units),
+            "nvidia-cdi-refresh.env": "etc/nvidia-container-toolkit",
+            "10-container-engines.conf": f"{units}/nvidia-cdi-refresh.service.d",
+            "99-nvidia-cdi-refresh.rules": "usr/lib/udev/rules.d",
+        }
+        files |= {f"{place}/{name}": data[name] for name, place in places.items() if name in data}
     return Package(
         name="nvidia-container-toolkit-base",
         version=f"{version}-1",
@@ -144,16 +153,16 @@ def _base(version: str, programs: Mapping[str, Path]) -> Package:
         section="utils",
         files=files,
         relations=_RELATIONS,
-        scripts=_base_scripts(version),
+        scripts=_base_scripts(version, data),
     )
 
 
-def _base_scripts(version: str) -> dict[str, str]:
+def _base_scripts(version: str, data: Mapping[str, Path]) -> dict[str, str]:
     name = "nvidia-container-toolkit-base"
-    postinst = _text(version, f"{name}.postinst")
-    maintscript = PAYLOAD / "toolkit" / version / f"{name}.maintscript"
-    if not maintscript.exists():
+    postinst = data[f"{name}.postinst"].read_text(encoding="utf-8")
+    if f"{name}.maintscript" not in data:
         return {"postinst": postinst}
+    maintscript = data[f"{name}.maintscript"]
     # Units below /usr/lib are debhelper's to enable; those of 1.18 are enabled by the script above.
     moved = "".join(
         f'dpkg-maintscript-helper {line} -- "$@"\n'
@@ -222,10 +231,6 @@ def _library(version: str, release: str, builder: Builder) -> Package:
         },
         triggers=LDCONFIG,
     )
-
-
-def _text(version: str, name: str) -> str:
-    return (PAYLOAD / "toolkit" / version / name).read_text(encoding="utf-8")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

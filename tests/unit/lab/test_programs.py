@@ -16,6 +16,7 @@ STUB = r"""#!/bin/sh
 echo "$@" >>"@LOG@"
 case " $* " in
 *" version "*) echo "go version go@VERSION@ linux/amd64" ;;
+*" mod download "*) printf '{"Dir": "%s"}' "@SOURCE@" ;;
 *" list "*) printf 'fmt\nos\nexample\n' ;;
 *" build "*)
   while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -41,6 +42,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_go(folder: Path, version: str) -> None:
     text = STUB.replace("@VERSION@", version).replace("@LOG@", str(folder / "calls"))
+    text = text.replace("@SOURCE@", str(folder / "source"))
     go = folder / "go"
     go.write_text(text.replace("@FAIL@", str(folder / "fail")))
     go.chmod(0o755)
@@ -133,3 +135,22 @@ def test_without_go_and_without_pip_the_error_names_the_ways_out(
     with pytest.raises(LabError, match=r"no Go 1\.26\.8 or newer, and no pip") as caught:
         programs.provide("etcd", print)
     assert "KUBEBUILDER_ASSETS" in (caught.value.fix or "")
+
+
+def test_data_files_are_copied_from_the_modules_sources_once(stub: Path) -> None:
+    source = stub / "source" / "stages"
+    source.mkdir(parents=True)
+    for name in ("b.yaml", "a.yaml", "c.txt"):
+        (source / name).write_text(name)
+    found = programs.data_files("kwok", ["stages/*.yaml"], print)
+    assert [(file.name, file.read_text()) for file in found] == [
+        ("a.yaml", "a.yaml"),
+        ("b.yaml", "b.yaml"),
+    ]
+    calls = (stub / "calls").read_text()
+    assert "mod download -json sigs.k8s.io/kwok" in calls
+    (stub / "go").unlink()  # not needed any more
+    assert programs.data_files("kwok", ["stages/*.yaml"], print) == found
+    write_go(stub, "1.26.8")
+    with pytest.raises(LabError, match=r"kwok has no file like none/\*"):
+        programs.data_files("kwok", ["none/*"], print)
