@@ -19,11 +19,13 @@ Sources:
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -76,6 +78,15 @@ class Test:
         return [*self.command, f"{self.timeout_s:g}", *self.uuids]
 
 
+def end_with_parent() -> None:
+    """Have the kernel kill this process with the validation: it would go on to start its container."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+#: linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
 def run(
     argv: Sequence[str], timeout_s: float, data: bytes | None = None, clean: bool = True
 ) -> str:
@@ -95,6 +106,7 @@ def run(
             timeout=timeout_s,
             check=False,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     except subprocess.TimeoutExpired:
         raise CommandError(f"{argv[0]} did not finish within {timeout_s:.0f} s") from None

@@ -54,8 +54,10 @@ def spec(script: str) -> tuple[str, str]:
 
 
 def toolkit(line: str) -> tuple[str, str]:
-    """A section of the toolkit's configuration."""
-    return edited(TOOLKIT, f"printf '[nvidia-container-runtime]\\n{line}\\n' >>", ":")
+    """A key of the runtime's section in the toolkit's configuration."""
+    key = line.partition(" ")[0]
+    place = r"^\[nvidia-container-runtime\]$"
+    return edited(TOOLKIT, rf"sed -i '/^ *{key} *=/d; s/{place}/&\n{line}/'", ":")
 
 
 def containerd(table: str, line: str) -> tuple[str, str]:
