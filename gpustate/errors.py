@@ -12,7 +12,8 @@
     ├── ConnectionFailed     the node could not be reached, or the connection broke
     ├── ProbeError           the node answered, and the answer makes no sense
     ├── StepFailed           a step of an apply went wrong on the node
-    └── LabError             the throw-away nodes could not be made
+    ├── LabError             the throw-away nodes could not be made
+    └── ClusterError         the API server of a cluster failed or refused a request
 
 Each carries the exit code that ``design.md`` section 8 gives it; 9 is of nodes only, which wait for a
 person at their console. Which code wins when several
@@ -130,3 +131,7 @@ class StepFailed(GpustateError):
 
 class LabError(GpustateError):
     """The throw-away nodes could not be made or taken down."""
+
+
+class ClusterError(GpustateError):
+    """The API server of a cluster does not answer, or refuses a request."""

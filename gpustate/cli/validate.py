@@ -16,7 +16,13 @@ from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
 from gpustate.text.words import printable_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpustate.model.inventory import InventoryNode
+    from gpustate.model.state import AnyState
     from gpustate.plan.render import Page
+    from gpustate.run import pods
+    from gpustate.run.fleet import FleetResult
     from gpustate.run.sitetests import SiteTest
 
 
@@ -45,8 +51,27 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long one of those tests may take.",
 )
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Also run a pod with a GPU on nodes with a kubelet; its current context [default: the variable gpustate_kubeconfig].",
+)
+@click.option(
+    "--pod-timeout",
+    type=click.FloatRange(10, 3600),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long such a pod may take.",
+)
 def validate(
-    policy: str, output: str, folder: str | None, tests_limit: float, **options: Any
+    policy: str,
+    output: str,
+    folder: str | None,
+    tests_limit: float,
+    kubeconfig: str | None,
+    pod_timeout: float,
+    **options: Any,
 ) -> None:
     """Prove that the nodes' GPUs can be used, as POLICY's proving states say: exit 3 when they cannot.
 
@@ -72,6 +97,7 @@ def validate(
         for s in proofs
     ]
     inventory = common.load_inventory(options)
+    pod_request = _pod_request(inventory.nodes, proofs, kubeconfig or "", pod_timeout)
     request = fleet.Request(
         whole.but(*forced),
         inventory,
@@ -82,6 +108,8 @@ def validate(
     )
     result = common.run(request, verb="validate", quiet=output != "text")
     result.proved = True
+    if pod_request is not None and not result.interrupted:
+        _run_pods(result, replace(pod_request, forks=options["forks"]), quiet=output != "text")
     tests: list[SiteTest] = []
     if path is not None and not result.interrupted:
         from gpustate.run import sitetests
@@ -134,6 +162,53 @@ def validate(
         show(page)
         click.echo(result.summary())
     common.finish(exit_code)
+
+
+def _pod_request(
+    nodes: Sequence[InventoryNode], proofs: Sequence[AnyState], kubeconfig: str, timeout_s: float
+) -> pods.Request | None:
+    """What is to be tested with pods, its kubeconfigs read before any node is reached; ``None``: nothing."""
+    from gpustate.model.policy import parameters
+
+    values = [parameters(state) for state in proofs]
+    if all(one.get("containers") == "none" for one in values):
+        return None
+    if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):
+        return None
+    from gpustate.run import pods  # lightkube's import takes seconds
+
+    apis = pods.connect_all(nodes, kubeconfig)
+    cuda = any(one.get("cuda", True) for one in values)
+    return pods.Request(nodes, apis, kubeconfig, timeout_s=timeout_s, cuda=cuda)
+
+
+def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> None:
+    """Add the link ``pod`` to every node with a kubeconfig whose own validation succeeded."""
+    from gpustate.model.outcome import NodeStatus
+    from gpustate.run import pods
+
+    stop = common.Interrupt(
+        lambda: click.echo("interrupted: the pods are deleted", err=True),
+        "the pods end by themselves; the next validation deletes them",
+    )
+    stop.arm()
+    began = time.monotonic()
+    results = {one.name: one for one in result.nodes if one.status is NodeStatus.OK}
+    chosen = [
+        node
+        for node in request.nodes
+        if node.name in results and pods.kubeconfig_of(node, request.kubeconfig)
+    ]
+    if chosen and not quiet:
+        click.echo(
+            f"running a pod with a GPU on nodes with a kubelet ({len(chosen)} nodes)", err=True
+        )
+    for name, check in pods.run(replace(request, nodes=chosen), stop).items():
+        pods.add(results[name], check)
+    for api in request.apis.values():
+        api.close()
+    result.interrupted = stop()
+    result.duration_s += time.monotonic() - began
 
 
 def _checked(folder: str | None) -> Path | None:

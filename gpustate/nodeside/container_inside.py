@@ -1,9 +1,10 @@
 """Report what of the driver is in this container, and run the CUDA proof on devices.
 
-    python3 -I -S -B container_inside.py TIMEOUT_S UUID...
+    python3 -I -S -B container_inside.py TIMEOUT_S (all | UUID...)
 
 Prints one line ``gpustate-container=`` with a JSON object: device nodes with the error number of opening them,
-files that are mounted one by one, the GPUs that NVML lists, and a result of the kernel for each device asked for.
+files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
+device asked for: with ``all``, every MIG device that NVML lists, or every GPU where there is none.
 
 Surprising: a device node without permission in the device cgroup is there all the same; only opening it
 says so, with EPERM. Any other error is the driver's.
@@ -11,7 +12,8 @@ says so, with EPERM. Any other error is the driver's.
 Standard library only, Python 3.9.
 
 Sources:
-    proc_pid_mountinfo(5); NVML API reference (nvmlDeviceGetCount_v2 to nvmlDeviceGetUUID).
+    proc_pid_mountinfo(5); NVML API reference (nvmlDeviceGetCount_v2 to nvmlDeviceGetUUID,
+    nvmlDeviceGetMaxMigDeviceCount, nvmlDeviceGetMigDeviceHandleByIndex).
 """
 
 from __future__ import annotations
@@ -62,29 +64,58 @@ def files() -> list[str]:
 
 
 def nvml() -> dict[str, Any]:
-    """UUIDs of the GPUs that NVML lists; its error where it cannot."""
+    """UUIDs of the GPUs and MIG devices that NVML lists; its error where it cannot."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
-        return {"uuids": [], "error": str(error)}
+        return {"uuids": [], "mig": [], "error": str(error)}
     code = library.nvmlInit_v2()
     if code != 0:
-        return {"uuids": [], "error": f"nvmlInit_v2: error {code}"}
+        return {"uuids": [], "mig": [], "error": f"nvmlInit_v2: error {code}"}
     count = ctypes.c_uint()
     code = library.nvmlDeviceGetCount_v2(ctypes.byref(count))
     uuids: list[str] = []
+    mig: list[str] = []
     for index in range(count.value if code == 0 else 0):
-        handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        handle = ctypes.c_void_p()
         code = library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-        if code == 0 and library.nvmlDeviceGetUUID(handle, text, len(text)) == 0:
-            uuids.append(text.value.decode("ascii", "replace"))
-    return {"uuids": uuids, "error": "" if code == 0 else f"NVML lists its GPUs with error {code}"}
+        if code == 0:
+            uuids += _uuid(library, handle)
+            mig += _mig_devices(library, handle)
+    problem = "" if code == 0 else f"NVML lists its GPUs with error {code}"
+    return {"uuids": uuids, "mig": mig, "error": problem}
+
+
+def _uuid(library: ctypes.CDLL, handle: ctypes.c_void_p) -> list[str]:
+    text = ctypes.create_string_buffer(96)
+    good = library.nvmlDeviceGetUUID(handle, text, len(text)) == 0
+    return [text.value.decode("ascii", "replace")] if good else []
+
+
+def _mig_devices(library: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
+    """UUIDs of a GPU's MIG devices; none where the GPU or the driver does not know MIG."""
+    most = ctypes.c_uint()
+    try:
+        code = library.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(most))
+    except AttributeError:  # a driver before 450
+        return []
+    found: list[str] = []
+    for number in range(most.value if code == 0 else 0):
+        handle = ctypes.c_void_p()
+        by_index = library.nvmlDeviceGetMigDeviceHandleByIndex
+        if by_index(gpu, number, ctypes.byref(handle)) == 0:
+            found += _uuid(library, handle)
+    return found
 
 
 def main() -> int:
     """Entry point in the container."""
-    results = cuda_proof.prove(sys.argv[2:], float(sys.argv[1])) if sys.argv[2:] else []
-    report = {"devices": devices(), "files": files(), "nvml": nvml(), "cuda": results}
+    listed = nvml()
+    wanted = sys.argv[2:]
+    if wanted == ["all"]:
+        wanted = listed["mig"] or listed["uuids"]
+    results = cuda_proof.prove(wanted, float(sys.argv[1])) if wanted else []
+    report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": results}
     sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stdout.flush()
     return 0

@@ -60,6 +60,7 @@ PROGRAM = (
     ("gpustate.nodeside", "cuda_proof.py"),
     ("gpustate.nodeside", "nvml_facts.py"),
     ("gpustate.nodeside", "nvml_health.py"),
+    ("gpustate.nodeside", "pod_image.py"),
     ("gpustate.model", "chain.py"),
     ("gpustate.model", "chain_containers.py"),
     ("gpustate.model", "chain_data.py"),

@@ -23,8 +23,9 @@ from gpupods import (
     report,
     working,
 )
-from labkubernetes import create, get, kubectl, wait_for, wait_ready
+from labkubernetes import create, get, kubectl, wait_for, wait_phase, wait_ready
 
+from gpustate.cluster import pods
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
@@ -39,6 +40,8 @@ RUNTIME_CLASS = {
     "metadata": {"name": "nvidia"},
     "handler": "nvidia",
 }
+#: Selects the pods of ``gpustate validate``.
+VALIDATION_PODS = ",".join(f"{key}={value}" for key, value in pods.LABELS.items())
 #: Device nodes that every container with a GPU gets.
 COMMON = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 
@@ -229,6 +232,106 @@ def test_a_pod_with_gpus_comes_back_with_its_node(
     kubectl(cluster, "delete", "pods", "--selector", "app=stays", "--now")
 
 
+def pod_link(lab: Lab, code: int, *words: str) -> dict[str, dict[str, Any]]:
+    """The link ``pod`` of every node after ``gpustate validate``, which leaves neither pod nor image."""
+    ran = gpustate("validate", POLICY, "-i", lab.inventory, "-o", "json", *words, code=code)
+    assert not get(lab, "pods", "--all-namespaces", "-l", VALIDATION_PODS)["items"]
+    for node in lab.nodes:
+        assert "gpustate.invalid" not in node.run("ctr -n k8s.io images ls -q").stdout
+    rows = ran.document["nodes"]
+    return {row["name"]: check for row in rows for check in row["checks"] if check["name"] == "pod"}
+
+
+def test_validate_runs_a_pod_on_every_node(cluster: Lab) -> None:
+    for node in cluster.nodes:
+        wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    found = pod_link(cluster, 0)
+    assert set(found) == {node.name for node in cluster.nodes}
+    for node in cluster.nodes:
+        check = found[node.name]
+        assert check["outcome"] == "ok", check
+        assert f"pod on {node.name}, nvidia.com/gpu: GPU-" in check["evidence"]
+        assert "kernel ran on 1" in check["evidence"]
+        images = node.run("ctr -n k8s.io images ls").stdout
+        assert images.count("docker.io/library/gpustate-lab-cuda:1") <= 1
+
+
+def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster: Lab) -> None:
+    node = cluster.node("gpu1")
+    restart_plugin(node, "DEVICE_LIST_STRATEGY=volume-mounts")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    try:
+        check = pod_link(cluster, 0, "-l", "gpu1")["gpu1"]
+        assert "RuntimeClass nvidia" in check["evidence"], check
+        kubectl(cluster, "delete", "runtimeclass", "nvidia")
+        check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
+        assert check["evidence"].startswith("the pod runs and is given nothing of the driver")
+        assert "DEVICE_LIST_STRATEGY" in check["remedy"]
+        create(cluster, {**RUNTIME_CLASS, "handler": "missing"})
+        check = pod_link(cluster, 3, "-l", "gpu1", "--pod-timeout", "10")["gpu1"]
+        wanted = "the pod did not finish in time: 10 s; FailedCreatePodSandBox: "
+        assert check["evidence"].startswith(wanted), check
+        assert '"missing"' in check["evidence"]
+    finally:
+        kubectl(cluster, "delete", "runtimeclass", "nvidia", "--ignore-not-found")
+        create(cluster, RUNTIME_CLASS)
+        restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+
+
+def test_validate_names_what_the_runtime_says_of_a_stale_cdi_device(cluster: Lab) -> None:
+    node = cluster.node("gpu2")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    node.run("rm /var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
+    try:
+        check = pod_link(cluster, 3, "-l", "gpu2")["gpu2"]
+        assert check["evidence"].startswith("the runtime finds no CDI device of that name"), check
+        assert "k8s.device-plugin.nvidia.com/gpu=GPU-" in check["evidence"]
+    finally:
+        restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+
+def test_validate_does_not_wait_for_gpus_in_use(cluster: Lab, interpreters: dict[str, str]) -> None:
+    node = cluster.node("gpu2")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+    job = gpu_pod("job", node, interpreters["gpu2"], {"nvidia.com/gpu": 8})
+    job["spec"]["containers"][0]["command"][-1] = "import time; time.sleep(3600)"
+    create(cluster, job)
+    wait_phase(cluster, "job", "Running")
+    try:
+        check = pod_link(cluster, 0, "-l", "gpu2")["gpu2"]
+        assert check["outcome"] == "not applicable"
+        assert check["evidence"] == "all GPUs are in use: 8 of 8 nvidia.com/gpu, by 1 pods"
+        assert get(cluster, "pod", "job")["status"]["phase"] == "Running"
+    finally:
+        delete(cluster, "job")
+
+
+def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers(
+    cluster: Lab,
+) -> None:
+    node = cluster.node("gpu1")
+    left = pods.manifest(
+        get(cluster, "node", "gpu1"),
+        "gpustate-validate-gpu1-left",
+        image="gpustate.invalid/gone:1",
+        command=["true"],
+        resource="cpu",
+    )
+    create(cluster, {"apiVersion": "v1", "kind": "Pod", **left})
+    node.run(["systemctl", "stop", PLUGIN])
+    try:
+        wait_resources(cluster, node, {})
+        check = pod_link(cluster, 3, "-l", "gpu1")["gpu1"]
+        assert check["outcome"] == "failed"
+        assert (
+            "the device plugin reports no healthy GPU: gpu1 has a capacity of" in check["evidence"]
+        )
+    finally:
+        restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+
 def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     cluster: Lab, interpreters: dict[str, str], tmp_path: Path
 ) -> None:
@@ -250,3 +353,6 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     (given,) = allocated(node, uid)
     assert [one["uuid"] for one in seen["cuda"] if one["ok"]] == [given]
     kubectl(cluster, "delete", "pod", "instance", "--now")
+    proven = gpustate("validate", "validator", "-i", cluster.inventory, "-l", "gpu2", "-o", "json")
+    (check,) = [one for one in proven.node("gpu2")["checks"] if one["name"] == "pod"]
+    assert "pod on gpu2, nvidia.com/mig-3g.40gb: MIG-" in check["evidence"], check

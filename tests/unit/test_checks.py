@@ -46,7 +46,7 @@ def test_a_broken_rule_of_imports_would_be_seen(tmp_path: Path) -> None:
         if not (package / row).exists():
             (package / f"{row}.py").write_text("")
     (package / "states" / "one.py").write_text(
-        "import paramiko, pyinfra\nfrom gpustate import run\n"
+        "import httpx2, lightkube, paramiko, pyinfra\nfrom gpustate import run\n"
     )
     (package / "states" / "two.py").write_text("from gpustate.states import one\n")
     (package / "text.py").write_text("import gevent, socket\n")

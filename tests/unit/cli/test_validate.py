@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
+
+from commandline import Cli
 
 from gpustate.cli.validate import as_junit
 
@@ -20,3 +23,12 @@ def test_what_xml_cannot_hold_is_written_out() -> None:
     assert failure is not None
     assert failure.get("message") == "a\\x1b[2J\\x00b"
     assert failure.text == "x\\ud800\ny"
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_refused_before_any_node_is_reached(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "hosts.ini").write_text("n1 ansible_host=192.0.2.1\n")
+    done = gpustate("validate", "validator", "-i", "hosts.ini", "--kubeconfig", "missing.yml")
+    assert done.status == 1
+    assert done.err.startswith("gpustate: missing.yml: cannot be read (No such file or directory)")

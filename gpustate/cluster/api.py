@@ -1,0 +1,188 @@
+"""Requests to one cluster's API server, as the current context of a kubeconfig; answers are plain data.
+
+lightkube's import takes seconds, so this module is imported where a kubeconfig was named.
+
+Surprising: a client may wait for a connection of its pool as long as for an answer, and both end in the same
+error class. Every request is limited to ``TIMEOUT_S``.
+
+Sources:
+    lightkube 1.0: Client, KubeConfig, ApiError; httpx2: Timeout, HTTPError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import httpx2
+import yaml
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.core.exceptions import ConfigError
+from lightkube.operators import BinaryOperator, SequenceOperator
+from lightkube.resources.core_v1 import Event, Node, Pod
+from lightkube.resources.node_v1 import RuntimeClass
+
+from gpustate.errors import ClusterError, UsageError
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Fields = dict[str, str | BinaryOperator | SequenceOperator]
+
+TIMEOUT_S = 20.0
+#: A kubeconfig with embedded certificates is some ten KiB.
+_MAX_BYTES = 4 << 20
+
+
+class RefusedRequest(ClusterError):
+    """The API server answered with an error.
+
+    Args:
+        message: the request and the server's message.
+        status: its HTTP status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """One user's access to one cluster.
+
+    Args:
+        client: connects at the first request.
+        server: its URL, for messages.
+    """
+
+    def __init__(self, client: Client, server: str) -> None:
+        self._client = client
+        self.server = server
+
+    def _request(self, what: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except ApiError as error:
+            status = error.response.status_code
+            message = str(error) or f"HTTP status {status}"
+            raise RefusedRequest(f"{self.server}: {what}: {message}", status) from None
+        except (httpx2.HTTPError, OSError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ClusterError(f"API server {self.server} does not answer: {reason}") from None
+        except (ConfigError, ValueError) as error:
+            raise ClusterError(f"{self.server}: {what}: {error}") from None
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def nodes(self) -> list[Json]:
+        """Every Node."""
+        return self._request(
+            "list nodes", lambda: [one.to_dict() for one in self._client.list(Node)]
+        )
+
+    def node(self, name: str) -> Json:
+        """One Node."""
+        return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
+
+    def pods_on(self, node: str) -> list[Json]:
+        """The pods of every namespace that are bound to a Node."""
+        fields: Fields = {"spec.nodeName": node}
+        return self._request(
+            f"list pods on {node}",
+            lambda: [one.to_dict() for one in self._client.list(Pod, namespace="*", fields=fields)],
+        )
+
+    def labelled_pods(self, labels: dict[str, str]) -> list[Json]:
+        """The pods of the context's namespace with these labels."""
+        return self._request(
+            "list pods",
+            lambda: [one.to_dict() for one in self._client.list(Pod, labels=dict(labels))],
+        )
+
+    def create_pod(self, pod: Json) -> Json:
+        """Create a pod in the context's namespace."""
+        return self._request(
+            "create pod", lambda: self._client.create(cast(Pod, Pod.from_dict(pod))).to_dict()
+        )
+
+    def pod(self, name: str) -> Json | None:
+        """A pod of the context's namespace; ``None`` where there is none of that name."""
+        try:
+            return self._request(f"get pod {name}", lambda: self._client.get(Pod, name).to_dict())
+        except RefusedRequest as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod of the context's namespace within a second; one that does not exist is fine."""
+        try:
+            self._request(
+                f"delete pod {name}", lambda: self._client.delete(Pod, name, grace_period=1)
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
+
+    def log(self, name: str) -> str:
+        """The log of a pod of the context's namespace."""
+        return self._request(f"log of pod {name}", lambda: "".join(self._client.log(name)))
+
+    def events(self, uid: str) -> list[Json]:
+        """Events of an object of the context's namespace."""
+        fields: Fields = {"involvedObject.uid": uid}
+        namespace = str(self._client.namespace)
+        return self._request(
+            "list events",
+            lambda: [
+                one.to_dict()
+                for one in self._client.list(Event, namespace=namespace, fields=fields)
+            ],
+        )
+
+    def has_runtime_class(self, name: str) -> bool:
+        """Whether a RuntimeClass exists."""
+        try:
+            self._request(f"get runtimeclass {name}", lambda: self._client.get(RuntimeClass, name))
+        except RefusedRequest as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+
+def connect(path: str) -> Api:
+    """Read a kubeconfig. The server is not contacted yet.
+
+    Args:
+        path: of the file; ``~`` is the home folder. Its current context counts, with its namespace.
+
+    Raises:
+        UsageError: the file cannot be read, or is not a kubeconfig.
+    """
+    file = Path(path).expanduser()
+    fix = "name a kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig"
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot be read ({reason})", place=path, fix=fix) from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError("not a kubeconfig: more than 4 MiB", place=path, fix=fix)
+    try:
+        config = KubeConfig.from_dict(yaml.safe_load(data), fname=file).get()
+        if config is None or config.user is None:
+            raise ConfigError("its current context names no user")
+        client = Client(config=config, timeout=httpx2.Timeout(TIMEOUT_S))
+    except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        missing = isinstance(error, KeyError)
+        reason = f"it lacks {error}" if missing else " ".join(str(error).split())
+        raise UsageError(f"not a kubeconfig: {reason}", place=path, fix=fix) from error
+    except OSError as error:  # a certificate that it names
+        raise UsageError(
+            f"a file that it names cannot be read: {error}", place=path, fix=fix
+        ) from error
+    return Api(client, config.cluster.server)

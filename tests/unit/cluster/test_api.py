@@ -1,0 +1,198 @@
+"""Requests that lightkube really makes, to an HTTP server of this test; and kubeconfigs that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fakecluster import node
+
+from gpustate.cluster import pods
+from gpustate.cluster.api import Api, RefusedRequest, connect
+from gpustate.errors import ClusterError, UsageError
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by path, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.requests: list[tuple[str, str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def _answer(self) -> None:
+        owner = cast(Server, self.server)
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        owner.requests.append((self.command, self.path, body))
+        missing = (404, {"kind": "Status", "message": "not found", "code": 404})
+        status, data = owner.answers.get(f"{self.command} {self.path.split('?')[0]}", missing)
+        text = data if isinstance(data, str) else json.dumps(data)
+        self.send_response(status)
+        kind = "text/plain" if isinstance(data, str) else "application/json"
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.05,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def kubeconfig(folder: Path, url: str, **context: str) -> str:
+    file = folder / "kubeconfig.yml"
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "clusters": [{"name": "k", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {"token": "secret"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", **context}}],
+            }
+        )
+    )
+    return str(file)
+
+
+@pytest.fixture
+def api(server: Server, tmp_path: Path) -> Iterator[Api]:
+    found = connect(kubeconfig(tmp_path, server.url, namespace="checks"))
+    yield found
+    found.close()
+
+
+def test_nodes_are_plain_data_with_their_ids_and_resources(api: Api, server: Server) -> None:
+    sent = node("gpu1")
+    strings = ("architecture", "kernelVersion", "kubeProxyVersion", "kubeletVersion", "operatingSystem", "osImage")  # fmt: skip
+    sent["status"]["nodeInfo"] |= dict.fromkeys(strings, "x")  # always in an answer
+    server.answers["GET /api/v1/nodes"] = (200, {"items": [sent], "metadata": {}})
+    (found,) = api.nodes()
+    assert found["status"]["nodeInfo"]["bootID"] == "boot-gpu1"
+    assert found["status"]["allocatable"][pods.GPU] == "8"
+
+
+def test_pods_of_a_node_are_those_of_every_namespace(api: Api, server: Server) -> None:
+    server.answers["GET /api/v1/pods"] = (200, {"items": [], "metadata": {}})
+    assert api.pods_on("gpu1") == []
+    assert "fieldSelector=spec.nodeName%3Dgpu1" in server.requests[-1][1]
+
+
+def test_a_pod_is_created_as_described_in_the_contexts_namespace(api: Api, server: Server) -> None:
+    made = pods.manifest(node("gpu1"), "p", image="i:1", command=["x"], resource=pods.GPU)
+    path = "/api/v1/namespaces/checks/pods"
+    server.answers[f"POST {path}"] = (201, {**made, "metadata": {"name": "p", "uid": "7"}})
+    assert api.create_pod(made)["metadata"]["uid"] == "7"
+    sent = server.requests[-1][2]
+    assert sent["spec"] == made["spec"]
+    assert sent["metadata"] == made["metadata"]
+
+
+def test_a_pod_that_is_gone_is_none_and_may_be_deleted_again(api: Api, server: Server) -> None:
+    assert api.pod("p") is None
+    api.delete_pod("p")
+    path = "/api/v1/namespaces/checks/pods/p?gracePeriodSeconds=1"
+    assert server.requests[-1][:2] == ("DELETE", path)
+    assert not api.has_runtime_class("nvidia")
+
+
+def test_logs_and_events_of_a_pod_are_read(api: Api, server: Server) -> None:
+    place = "/api/v1/namespaces/checks"
+    server.answers[f"GET {place}/pods/p/log"] = (200, "one\ntwo\n")
+    server.answers[f"GET {place}/events"] = (200, {"items": [{"type": "Warning", "reason": "R", "message": "m", "involvedObject": {}, "metadata": {}}]})  # fmt: skip
+    assert api.log("p") == "one\ntwo\n"
+    assert pods.last_warning(api.events("7")) == "R: m"
+    server.answers["GET /apis/node.k8s.io/v1/runtimeclasses/nvidia"] = (
+        200,
+        {"metadata": {"name": "nvidia"}, "handler": "nvidia"},
+    )
+    assert api.has_runtime_class("nvidia")
+
+
+def test_a_refused_request_has_the_servers_words(api: Api, server: Server) -> None:
+    words = 'pods is forbidden: User "u" cannot create resource "pods"'
+    server.answers["POST /api/v1/namespaces/checks/pods"] = (403, {"kind": "Status", "message": words, "code": 403})  # fmt: skip
+    with pytest.raises(RefusedRequest, match='create pod: pods is forbidden: User "u"') as caught:
+        api.create_pod({"metadata": {"name": "p"}})
+    assert caught.value.status == 403
+
+
+def test_a_proxys_page_instead_of_an_answer_is_an_error_in_one_line(
+    api: Api, server: Server
+) -> None:
+    server.answers["GET /api/v1/nodes"] = (502, "<html>\nBad Gateway</html>")
+    with pytest.raises(ClusterError) as caught:
+        api.nodes()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with Server() as closed:
+        url = closed.url
+    with pytest.raises(ClusterError, match=f"API server {url} does not answer"):
+        connect(kubeconfig(tmp_path, url)).nodes()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read"),
+        ("", "not a kubeconfig"),
+        ("[1]", "not a kubeconfig"),
+        ("a: b: c", "not a kubeconfig"),
+        ("clusters: []", "it lacks 'contexts'"),
+        ('{"clusters": [], "contexts": [], "current-context": "x"}', "Context 'x' not found"),
+        ('{"clusters": [], "contexts": []}', "No current context"),
+        ("\x00", "not a kubeconfig"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_refused(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
+    file = tmp_path / "kubeconfig"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        connect(str(file))
+    assert "gpustate_kubeconfig" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_that_is_missing_is_an_error_of_the_kubeconfig(tmp_path: Path) -> None:
+    path = Path(kubeconfig(tmp_path, "https://127.0.0.1:1"))
+    data = json.loads(path.read_text())
+    data["clusters"][0]["cluster"]["certificate-authority"] = "missing.pem"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="kubeconfig"):
+        connect(str(path))
