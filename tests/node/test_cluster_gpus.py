@@ -195,7 +195,8 @@ def test_time_slices_are_resources_of_the_plugin(
 
 
 @pytest.mark.parametrize(
-    "way", ["reboot", "power loss", pytest.param("reset", marks=pytest.mark.proof)]
+    "way",
+    ["reboot", *(pytest.param(one, marks=pytest.mark.proof) for one in ("power loss", "reset"))],
 )
 def test_a_pod_with_gpus_comes_back_with_its_node(
     cluster: Lab, interpreters: dict[str, str], way: str
@@ -256,6 +257,7 @@ def test_validate_runs_a_pod_on_every_node(cluster: Lab) -> None:
         assert images.count("docker.io/library/gpustate-lab-cuda:1") <= 1
 
 
+@pytest.mark.proof
 def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster: Lab) -> None:
     node = cluster.node("gpu1")
     restart_plugin(node, "DEVICE_LIST_STRATEGY=volume-mounts")
@@ -291,6 +293,7 @@ def test_validate_names_what_the_runtime_says_of_a_stale_cdi_device(cluster: Lab
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
 
 
+@pytest.mark.proof
 def test_validate_does_not_wait_for_gpus_in_use(cluster: Lab, interpreters: dict[str, str]) -> None:
     node = cluster.node("gpu2")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
@@ -307,6 +310,7 @@ def test_validate_does_not_wait_for_gpus_in_use(cluster: Lab, interpreters: dict
         delete(cluster, "job")
 
 
+@pytest.mark.proof
 def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers(
     cluster: Lab,
 ) -> None:
