@@ -401,6 +401,12 @@ class Containerd:
         images = attempt([*self.ctr, "images", "ls", "-q"]).split()
         if images:
             attempt([*self.ctr, "images", "rm", "--sync", *images])
+        # An import that was killed holds what it has read, without an image.
+        for one in attempt([*self.ctr, "leases", "ls", "-q"]).split():
+            attempt([*self.ctr, "leases", "rm", "--sync", one])
+        content = attempt([*self.ctr, "content", "ls", "-q"]).split()
+        if content:
+            attempt([*self.ctr, "content", "rm", *content])
         attempt([*self.ctr[:3], "namespaces", "rm", NAME])
 
 

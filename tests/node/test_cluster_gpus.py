@@ -337,9 +337,11 @@ def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers
 
 
 def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
-    cluster: Lab, interpreters: dict[str, str], tmp_path: Path
+    cluster: Lab, tmp_path: Path
 ) -> None:
     node = cluster.node("gpu2")
+    # A validation's image has the same content, and is removed by its digest.
+    interpreter = import_image(node)
     policy = tmp_path / "mig.py"
     policy.write_text(
         "from gpustate import Policy\nfrom gpustate.states.cdi import CdiSpecification\n"
@@ -351,7 +353,7 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     gpustate("apply", policy, "-i", cluster.inventory, "-l", "gpu2", "--yes", code=0)
     restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri", "MIG_STRATEGY=mixed")
     wait_resources(cluster, node, {"nvidia.com/mig-3g.40gb": 16})
-    create(cluster, gpu_pod("instance", node, interpreters["gpu2"], {"nvidia.com/mig-3g.40gb": 1}))
+    create(cluster, gpu_pod("instance", node, interpreter, {"nvidia.com/mig-3g.40gb": 1}))
     seen = report(cluster, "instance")
     uid = get(cluster, "pod", "instance")["metadata"]["uid"]
     (given,) = allocated(node, uid)
