@@ -68,12 +68,13 @@ def document(found: list[Lab]) -> dict[str, Any]:
     ``inventory``, ``kubeconfig`` and ``programs`` on top are what most people ask for: those of the only
     lab, or of the one with the default name; ``null`` when neither can be said, or when it has no cluster.
     """
-    default = [lab for lab in found if lab.name == DEFAULT_NAME] or found
-    entry = _entry(default[0]) if len(default) == 1 else {}
+    entries = [_entry(lab) for lab in found]
+    default = [entry for entry in entries if entry["name"] == DEFAULT_NAME] or entries
+    entry = default[0] if len(default) == 1 else {}
     return {
         "format": FORMAT,
         **{key: entry.get(key) for key in ("inventory", "kubeconfig", "programs")},
-        "labs": [_entry(lab) for lab in found],
+        "labs": entries,
     }
 
 

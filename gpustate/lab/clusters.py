@@ -70,7 +70,7 @@ def variables(lab: Lab) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     if lab.spec.kubernetes:
-        found["gpustate_kubeconfig"] = str(lab.directory / "kubeconfigs" / "admin.yml")
+        found["gpustate_kubeconfig"] = str(kubernetes.Kubernetes(lab).layout.user_file("admin"))
     if lab.head is not None:
         found["gpustate_slurm_host"] = lab.head.address
     return found

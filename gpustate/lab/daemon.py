@@ -113,14 +113,9 @@ def serve(directory: str, address: str, port: int, state_file: Path, cgroups: li
 
 
 def execute(config_file: Path, state_file: Path) -> int:
-    """Become a program, in the lab's cgroups and as its user; its pid is known before it starts."""
+    """Become a program, in the lab's cgroups; its pid is known before it starts."""
     config = json.loads(config_file.read_text())
     join(config["cgroups"])
-    if config["user"] is not None:
-        uid, gid = config["user"]
-        os.setgroups([])
-        os.setgid(gid)
-        os.setuid(uid)
     write_state(state_file, {"program": identity(os.getpid())})
     os.execve(config["argv"][0], config["argv"], config["environment"])
 

@@ -167,7 +167,6 @@ def start_program(
     argv: Sequence[str],
     *,
     cgroup: str,
-    user: tuple[int, int] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Start a program of the lab detached, unless it runs; its output goes to ``<name>.log``.
@@ -176,7 +175,6 @@ def start_program(
         directory: where ``<name>.json`` (who it is), ``<name>.run.json`` and the log lie.
         argv: the program by its whole path, and its arguments.
         cgroup: the lab's own, so that ``down`` finds the program whatever happens.
-        user: user and group id; root when left out. The state file must be writable for it.
         environment: all of it; PATH alone when left out.
     """
     if program_runs(directory, name):
@@ -185,13 +183,10 @@ def start_program(
     config = {
         "argv": list(argv),
         "cgroups": make_cgroups(cgroup),
-        "user": user,
         "environment": {"PATH": search_path(), **(environment or {})},
     }
     config_file, state_file = directory / f"{name}.run.json", directory / f"{name}.json"
     config_file.write_text(json.dumps(config))
-    if user is not None:
-        os.chown(directory, *user)
     arguments = ["execute", str(config_file), str(state_file)]
     start_daemon(arguments, state_file, directory / f"{name}.log")
 

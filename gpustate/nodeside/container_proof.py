@@ -78,13 +78,13 @@ class Test:
         return [*self.command, f"{self.timeout_s:g}", *self.uuids]
 
 
+#: linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
 def end_with_parent() -> None:
     """Have the kernel kill this process with the validation: it would go on to start its container."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-#: linux/prctl.h.
-_PR_SET_PDEATHSIG = 1
 
 
 def run(

@@ -168,7 +168,7 @@ def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], 
 def _content(toolkits: _Toolkits) -> str:
     """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs.
 
-    A folder of built programs is named after what it was built from; ready ones are told apart by
+    A folder of built programs is named after what it was built from; ready ones are distinguished by
     size and time.
     """
     digest = hashlib.sha256(run(["gcc", "--version"]))
