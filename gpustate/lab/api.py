@@ -298,6 +298,7 @@ def _remove(name: str) -> list[str]:
             removed.append("repository server")
         # What was started a moment before `up` was killed may not have said who it is, nor be in its cgroup.
         process.kill_named(lab.directory)
+        process.wait_for_orphans(lab.directory)
         process.kill_cgroup(lab.network.tag)
         if process.remove_cgroups(lab.network.tag):
             removed.append(f"cgroup {lab.network.tag}")

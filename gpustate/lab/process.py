@@ -211,6 +211,28 @@ def kill_named(directory: Path) -> None:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
+def wait_for_orphans(directory: Path, timeout_s: float = 5.0) -> None:
+    """Wait for programs that a killed ``up`` had started, such as a compiler, and that write into a lab's directory.
+
+    They end by themselves, within the second. A person's own program there is not one of them, unless it was left
+    behind as well; it is not ended, and costs the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while _orphans(directory) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _orphans(directory: Path) -> bool:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if any(word.startswith(f"{directory}/") for word in words):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if parent == "1":
+                    return True
+    return False
+
+
 def end(who: dict[str, Any] | None, timeout_s: float = 10.0) -> bool:
     """SIGKILL one recorded process and wait for its end; False when it was not running."""
     if not daemon.alive(who):

@@ -197,7 +197,20 @@ def _ready(wanted: Module) -> dict[str, Path]:
     if not folder.is_dir():
         raise LabError(f"{READY_VARIABLE}: not a directory: {folder}")
     found = {program: folder / program for program in wanted.programs}
-    return {program: path for program, path in found.items() if os.access(path, os.X_OK)}
+    ready = {program: path for program, path in found.items() if os.access(path, os.X_OK)}
+    for path in ready.values():
+        if not _runs_here(path):
+            raise LabError(
+                f"{path}: not a program for this machine", fix="replace it, or remove it"
+            )
+    return ready
+
+
+def _runs_here(path: Path) -> bool:
+    """A script, or an ELF file for the processor that this Python was built for."""
+    with path.open("rb") as file, open("/proc/self/exe", "rb") as own:
+        head, mine = file.read(20), own.read(20)
+    return head[:2] == b"#!" or (head[:5], head[18:]) == (mine[:5], mine[18:])
 
 
 def _built(wanted: Module, say: Say) -> Path:

@@ -6,13 +6,21 @@ that leads out of one is not expected, and still :func:`_inside` refuses it.
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
 from gpustate.errors import LabError
-from gpustate.lab.command import run
 
 #: Home folder and owner, as ``base.sh`` makes the users: the first two of Debian's range.
 USERS = {"root": ("root", 0), "op": ("home/op", 1000), "oppw": ("home/oppw", 1001)}
@@ -20,8 +28,17 @@ USERS = {"root": ("root", 0), "op": ("home/op", 1000), "oppw": ("home/oppw", 100
 
 def make_key(path: Path, comment: str) -> None:
     """Make an ed25519 key pair, unless it is there."""
-    if not path.exists():
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+    if path.exists():
+        return
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_suffix(".pub").write_bytes(public + f" {comment}\n".encode())
+    # The pair counts as made with the private key, so that one comes last and whole.
+    half = path.with_suffix(".half")
+    half.unlink(missing_ok=True)
+    with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    half.rename(path)
 
 
 def host_key_of(node_directory: Path) -> Path:

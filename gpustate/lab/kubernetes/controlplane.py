@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpustate.errors import LabError
-from gpustate.lab import process
+from gpustate.lab import paths, process
 from gpustate.lab.command import tail
 from gpustate.lab.kubernetes.layout import MASTERS, PORT, Layout
 from gpustate.lab.paths import write_text
@@ -150,8 +150,11 @@ class ControlPlane:
             started = (self.layout.directory / f"{name}.json").exists()
             if started and not process.program_runs(self.layout.directory, name):
                 log = self.layout.directory / f"{name}.log"
+                # The lab's folder goes with an `up` that fails.
+                kept = paths.cache_dir() / log.name
+                shutil.copy(log, kept)
                 raise LabError(
-                    f"{name} ended: {tail(log.read_text(errors='replace'), 2)}", fix=f"read {log}"
+                    f"{name} ended: {tail(log.read_text(errors='replace'), 2)}", fix=f"read {kept}"
                 )
 
     def down(self) -> list[str]:

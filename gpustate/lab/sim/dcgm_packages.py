@@ -102,6 +102,7 @@ def _set(version: str) -> list[Package]:
 
 
 def _exporter(version: str) -> Package:
+    reader = (resources.files("gpustate.text") / "go_csv.py").read_text("utf-8")
     fields = (resources.files("gpustate.text.dcgm") / "fields.csv").read_text("utf-8")
     return Package(
         name="datacenter-gpu-manager-exporter",
@@ -111,6 +112,7 @@ def _exporter(version: str) -> Package:
             "usr/bin/dcgm-exporter": Program(_text("dcgm_exporter.py", version)),
             "etc/dcgm-exporter/default-counters.csv": _text("default-counters.csv", version),
             "usr/share/gpustate-lab-dcgm/fields.csv": fields,
+            "usr/share/gpustate-lab-dcgm/go_csv.py": reader,
             f"{UNIT_DIRECTORY}/{EXPORTER_UNIT}": _text(EXPORTER_UNIT, version),
         },
         depends=(f"{PREFIX}-core (>= 1:4)",),

@@ -77,6 +77,29 @@ def test_staging_modules_are_replaced_by_the_release_that_fits(name: str) -> Non
     assert set(replaced) == {staging}
 
 
+@pytest.mark.parametrize("name", ["kwok", "nfd", "device-plugin"])
+def test_a_clusters_programs_name_the_same_libraries_which_are_then_compiled_once(
+    name: str,
+) -> None:
+    libraries = (
+        *("k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/kube-openapi"),
+        *("google.golang.org/protobuf", "google.golang.org/grpc", "golang.org/x/net"),
+    )
+    cluster, mine = pinned("kubernetes-1.36"), pinned(name)
+    assert {library: mine[library] for library in libraries if library in mine} == {
+        library: cluster[library] for library in libraries if library in mine
+    }
+
+
+def pinned(name: str) -> dict[str, str]:
+    """What a module is built with: versions by path, after replacements."""
+    lines = (programs.MODULES / name / "go.mod").read_text().splitlines()
+    words = [line.removeprefix("require ").split() for line in lines]
+    required = {line[0]: line[1] for line in words if len(line) > 1 and line[1].startswith("v")}
+    replaced = {line[0]: line[3] for line in words if "=>" in line and line[0] != "replace"}
+    return required | replaced
+
+
 def test_an_unknown_module_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(LabError, match=r"no pinned module 'kubernetes-9\.9'"):
         programs.provide("kubernetes-9.9", print)
@@ -120,6 +143,9 @@ def test_ready_programs_are_taken_as_they_are(
     assert programs.provide("etcd", print) == {"etcd": ready / "etcd"}
     assert builds(stub) == 0
     assert programs.provide("kwok", print)["kwok"].parent != ready
+    (ready / "etcd").write_text("a note")
+    with pytest.raises(LabError, match="ready/etcd: not a program for this machine"):
+        programs.provide("etcd", print)
     monkeypatch.setenv(programs.READY_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(LabError, match="KUBEBUILDER_ASSETS: not a directory"):
         programs.provide("etcd", print)

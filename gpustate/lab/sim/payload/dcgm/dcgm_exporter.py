@@ -1,7 +1,8 @@
 #!/usr/lib/gpustate-lab/python -SB
 """Simulated dcgm-exporter: a counters file goes in, Prometheus' text format comes out, from the stub NVML.
 
-As the real one it does not start with a field it does not know or without the host engine it is told
+Its counters file is read as Go reads CSV, by gpustate's own reader of that, which is held against Go's
+answers. As the real one it does not start with a field that its release does not know or without the host engine it is told
 to use, leaves out what a GPU does not have, has no line for a GPU that is lost, and writes each line
 once for every job that the mapping folder names. What the stub NVML does not have (clocks, energy,
 profiling) is made up. A GPU that is divided with MIG is told of by its instances, those that were there when
@@ -15,17 +16,27 @@ Sources:
 from __future__ import annotations
 
 import argparse
-import csv
 import ctypes
+import functools
 import http.server
+import importlib
 import os
 import re
 import socket
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(0, "/usr/share/gpustate-lab-dcgm")
+go_csv: Any = importlib.import_module("go_csv")
 
 FIELDS = Path("/usr/share/gpustate-lab-dcgm/fields.csv")
-OWN = {"DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS"}
+OWN = {
+    "DCGM_EXP_CLOCK_EVENTS_COUNT",
+    "DCGM_EXP_XID_ERRORS_COUNT",
+    "DCGM_EXP_GPU_HEALTH_STATUS",
+    "DCGM_EXP_P2P_STATUS",
+}
 TYPES = ("gauge", "counter", "label", "histogram", "summary")
 
 
@@ -128,22 +139,49 @@ def _first(numbers: list[int]) -> int | None:
     return numbers[0] if numbers else None
 
 
-def read(path: str) -> list[tuple[str, str, str]]:
-    known = set(OWN)
+def read(path: str, release: str = "@VERSION@") -> list[tuple[str, str, str]]:
+    known = known_fields(release)
+    found: dict[int | str, tuple[str, str, str]] = {}
+    wide = 0
+    for record in go_csv.records(Path(path).read_bytes().decode("utf-8", "replace")):
+        row = [column.strip(" ") for column in record.columns]
+        wide = wide or len(row)
+        problem = record.problem or ("wrong number of fields" if len(row) != wide else "")
+        if problem:
+            refuse(f"Could not read metrics file '{path}'; err: line {record.line}: {problem}")
+        if len(row) != 3:
+            refuse(f"malformed CSV record; failed to parse line {record.line}, expected 3 fields")
+        name, kind, told = row
+        if name not in known and name not in OWN:
+            refuse(f"could not find DCGM field; err: unknown ExporterCounter field '{name}'")
+        if name in known and kind not in TYPES:
+            refuse(f"could not find Prometheus metric type '{kind}'")
+        # The values of a field are given to the first line that asks for its id.
+        found.setdefault(known.get(name, name), (name, kind, told))
+    return [*found.values()]
+
+
+@functools.cache
+def known_fields(release: str) -> dict[str, int]:
+    """Id of each field by the names that a release of the exporter knows."""
+    known: dict[str, int] = {}
     for line in FIELDS.read_text().splitlines():
-        if not line.startswith("#"):
-            known |= {f"DCGM_FI_{name}" for name in line.split(",")[1:]}
-    found = []
-    with open(path, newline="") as file:
-        lines = [line for line in file if line.strip() and not line.startswith("#")]
-    for row in csv.reader(lines, skipinitialspace=True):
-        if len(row) != 3 or row[0] not in known or row[1].strip() not in TYPES:
-            print(
-                f'level=ERROR msg="Failed to get counters" error="could not read {row}"', flush=True
-            )
-            raise SystemExit(1)
-        found.append((row[0], row[1].strip(), row[2].strip()))
-    return found
+        if line.startswith("#"):
+            continue
+        number, *names = line.split(",")
+        for name, _, since in (one.partition("@") for one in names):
+            if not since or parts(release) >= parts(since):
+                known[name if name.islower() else f"DCGM_FI_{name}"] = int(number)
+    return known
+
+
+def parts(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def refuse(why: str) -> NoReturn:
+    print(f'level=ERROR msg="Failed to get counters" error="{why}"', flush=True)
+    raise SystemExit(1)
 
 
 def jobs(folder: str | None, gpu: int) -> list[str]:
