@@ -3,10 +3,12 @@
 lightkube's import takes seconds, so this module is imported where a kubeconfig was named.
 
 Surprising: a client may wait for a connection of its pool as long as for an answer, and both end in the same
-error class. Every request is limited to ``TIMEOUT_S``.
+error class. Every request is limited to ``TIMEOUT_S``. Two threads that decode the first answer of one kind at the
+same time crash the process, so every kind is decoded once at the import.
 
 Sources:
-    lightkube 1.0: Client, KubeConfig, ApiError; httpx2: Timeout, HTTPError.
+    lightkube 1.0: Client, KubeConfig, ApiError, decoders; httpx2: Timeout, HTTPError.
+    msgspec 0.22: types of a Struct's fields are looked up at its first use, without a lock.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, TypeVar, cast
 import httpx2
 import yaml
 from lightkube import ApiError, Client, KubeConfig
+from lightkube.core import decoders
 from lightkube.core.exceptions import ConfigError
 from lightkube.operators import BinaryOperator, SequenceOperator
 from lightkube.resources.core_v1 import Event, Node, Pod
@@ -32,6 +35,10 @@ Fields = dict[str, str | BinaryOperator | SequenceOperator]
 TIMEOUT_S = 20.0
 #: A kubeconfig with embedded certificates is some ten KiB.
 _MAX_BYTES = 4 << 20
+
+decoders.decode_status(b"{}")
+for _kind in (Node, Pod, Event, RuntimeClass):
+    decoders.decode_list(b'{"items": []}', _kind)
 
 
 class RefusedRequest(ClusterError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -196,3 +198,27 @@ def test_a_certificate_that_is_missing_is_an_error_of_the_kubeconfig(tmp_path: P
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="kubeconfig"):
         connect(str(path))
+
+
+FIRST_ANSWERS = """
+import subprocess
+import sys
+import threading
+from lightkube.core import decoders
+from gpustate.cluster import api
+
+wait = threading.Barrier(4)
+def decode():
+    wait.wait()
+    for kind in (api.Node, api.Pod, api.RuntimeClass, api.Event):
+        assert decoders.decode_list(b'{"items": [], "metadata": {"continue": "x"}}', kind)[0] == "x"
+    assert decoders.decode_status(b'{"code": 404}').code == 404
+threads = [threading.Thread(target=decode) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_first_answers_of_a_kind_may_arrive_in_several_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_ANSWERS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
