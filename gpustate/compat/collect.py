@@ -17,7 +17,7 @@ from functools import lru_cache
 from gpustate.compat.facts import FACTS, MODELS, Value, derived, value
 from gpustate.errors import UsageError
 from gpustate.model.facts import NodeFacts
-from gpustate.model.outcome import StateResult
+from gpustate.model.outcome import Outcome, StateResult
 from gpustate.model.state import AnyState
 from gpustate.text import driverset, gpu_models
 from gpustate.text.dpkg import upstream_version
@@ -30,6 +30,7 @@ _FABRIC = {"fabric-manager": "fabric_manager", "nvlsm": "nvlsm", "imex": "imex"}
 #: What joins the GPUs, by the word of the states of the fabric.
 _TOPOLOGIES = {"none": "pcie", "nvswitch": "nvswitch", "nvlink5": "nvlink5", "multi-node": "mnnvl"}
 _OPEN, _PROPRIETARY = driverset.OPEN, driverset.PROPRIETARY
+_STAYS = (Outcome.REFUSED, Outcome.FAILED, Outcome.NOT_RUN)
 _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 
 
@@ -66,11 +67,16 @@ def collect(
 
 
 class _After:
-    """Fields of an observation as they will be; unknown while what becomes of the state is."""
+    """Fields of an observation as they will be; unknown while what becomes of the state is.
+
+    ``stays``: nothing of the state is changed, whatever the policy wants.
+    """
 
     def __init__(self, seen: object, result: StateResult | None) -> None:
         self.seen = seen
-        self.changes = {c.field: c.after for c in result.plan.changes} if result else {}
+        self.stays = result is not None and result.outcome in _STAYS
+        planned = result is not None and not self.stays
+        self.changes = {c.field: c.after for c in result.plan.changes} if result and planned else {}
         self.known = result is not None and not result.known_after
 
     def value(self, field: str) -> object:
@@ -104,14 +110,15 @@ def _of_node(node: NodeFacts) -> dict[str, object]:
 
 
 def _of_driver(state: AnyState, after: _After) -> dict[str, object]:
-    wanted = getattr(state, "version", None) or getattr(state, "branch", None)
+    asked = None if after.stays else state
+    wanted = getattr(asked, "version", None) or getattr(asked, "branch", None)
     found = after.value("library")
-    kind: object = getattr(state, "module_type", None)
+    kind: object = getattr(asked, "module_type", None)
     built = after.value("built")
     kinds = set(_kinds(built.values())) if isinstance(built, Mapping) else set[str]()
     if kind not in (_OPEN, _PROPRIETARY):
         kind = next(iter(kinds)) if len(kinds) == 1 else None
-    precompiled = getattr(state, "precompiled", None)
+    precompiled = getattr(asked, "precompiled", None)
     sources = {True: "precompiled", False: "dkms"}
     return {
         "driver": found or wanted,
@@ -144,9 +151,10 @@ def _kinds(built: Iterable[object]) -> Iterable[str]:
 
 def _of_toolkit(state: AnyState, after: _After) -> dict[str, object]:
     versions = after.value("versions")
-    wanted = getattr(state, "version", None)
+    asked = None if after.stays else state
+    wanted = getattr(asked, "version", None)
     given: dict[str, object] = {
-        "runtime_mode": getattr(state, "mode", None),
+        "runtime_mode": getattr(asked, "mode", None),
         "toolkit": wanted if isinstance(wanted, str) and wanted else None,
     }
     if isinstance(versions, Mapping):

@@ -36,6 +36,13 @@ def rule_data(rule: Rule) -> dict[str, Any]:
     for key, version in (("first_bad", rule.first_bad), ("first_good", rule.first_good)):
         if version:
             data[key] = version
+    if rule.review:
+        review = rule.review
+        data["review"] = {
+            "reader": review.reader,
+            "date": review.date,
+            "verdict": review.verdict.value,
+        } | ({"note": review.note} if review.note else {})
     data["tests"] = rule.tests
     return data
 
@@ -193,6 +200,12 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
         if version:
             lines.append(f"  {key}: {version}")
     lines.append(f"  source: {rule.source.address} (read {rule.source.retrieved})")
+    if rule.review:
+        review = rule.review
+        note = f": {review.note}" if review.note else ""
+        lines.append(
+            f"  second reading: {review.verdict.value} ({review.reader}, {review.date}){note}"
+        )
     for name, expected in (("positive", "holds"), ("negative", "does not hold")):
         lines.append(f"  {name} test ({expected}): {_flow(rule.tests[name])}")
     if result is not None:

@@ -29,22 +29,35 @@ Facts = Mapping[str, Value]
 #: GPU models by architecture, as inventories and rules name them.
 MODELS: Mapping[str, tuple[str, ...]] = {
     "kepler": ("K40", "K80"),
-    "maxwell": ("M10", "M40", "M60"),
-    "pascal": ("P4", "P40", "P100"),
-    "volta": ("V100",),
-    "turing": ("T4", "T400", "T600", "T1000", "RTX4000", "RTX5000", "RTX6000", "RTX8000"),
+    "maxwell": ("M10", "M40", "M60", "GTX980", "GTX980TI"),
+    "pascal": ("P4", "P40", "P100", "GTX1060", "GTX1070", "GTX1080", "GTX1080TI", "TITANXP"),
+    "volta": ("V100", "TITANV"),
+    "turing": (
+        *("T4", "T400", "T600", "T1000", "RTX4000", "RTX5000", "RTX6000", "RTX8000"),
+        *("GTX1650", "GTX1660", "GTX1660TI", "RTX2060", "RTX2070", "RTX2080", "RTX2080TI"),
+        "TITANRTX",
+    ),
     "ampere": (
         *("A2", "A10", "A10G", "A16", "A30", "A30X", "A40", "A100", "A100X", "A800"),
         *("A4000", "A4500", "A5000", "A5500", "A6000"),
+        *("RTX3050", "RTX3060", "RTX3060TI", "RTX3070", "RTX3070TI"),
+        *("RTX3080", "RTX3080TI", "RTX3090", "RTX3090TI"),
     ),
-    "ada": ("L2", "L4", "L20", "L40", "L40S", "L40G", "RTX6000ADA"),
+    "ada": (
+        *("L2", "L4", "L20", "L40", "L40S", "L40G", "RTX6000ADA"),
+        *("RTX4060", "RTX4060TI", "RTX4070", "RTX4070TI", "RTX4080", "RTX4090", "RTX4090D"),
+    ),
     "hopper": ("H20", "H100", "H200", "H800", "GH200"),
     "blackwell": (
         *("B200", "B300", "GB10", "GB200", "GB300"),
         *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
+        *("RTX5050", "RTX5060", "RTX5060TI", "RTX5070", "RTX5070TI"),
+        *("RTX5080", "RTX5090", "RTX5090D"),
     ),
 }
 _ARCHITECTURE = {model: name for name, models in MODELS.items() for model in models}
+#: GeForce and TITAN cards; a Quadro RTX 4000 is none.
+_GEFORCE = re.compile(r"GTX.*|TITAN.*|RTX[2-5]0[5-9]0(TI|D)?")
 _OTHER_NAMES = {"GRACEHOPPER": "GH200", "DGXSPARK": "GB10", "RTXA6000": "A6000"}
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
@@ -116,6 +129,7 @@ _LIST = (
     # GPUs and the fabric between them.
     _words("gpu", "GPU models, all of the node", _PROBE, _ARCHITECTURE, "gpus", "model"),
     _words("arch", "architectures of the GPUs", "follows from gpu", MODELS, "architecture"),
+    _flag("geforce", "GeForce or TITAN cards are among the GPUs", "follows from gpu"),
     _words("fabric", "what joins the GPUs", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
     _version("fabric_manager", "fabric manager", _PACKAGE, 2, "fabricmanager", "fm"),
     _flag("fabric_manager_runs", "its service is enabled", _POLICY),
@@ -275,7 +289,8 @@ def _word(fact: Fact, item: str) -> str:
 
 def _model(fact: Fact, item: str) -> str:
     bare = re.sub(r"^[0-9]{1,3} *[xX*] *", "", item).upper()
-    bare = re.sub(r"[ _-]|NVIDIA|TESLA|QUADRO", "", bare)
+    bare = re.sub(r"[ _-]|NVIDIA|TESLA|QUADRO|GEFORCE", "", bare)
+    bare = bare if bare in _ARCHITECTURE else bare.removesuffix("SUPER")
     bare = _OTHER_NAMES.get(bare, bare)
     if bare not in _ARCHITECTURE:
         near = difflib.get_close_matches(bare, _ARCHITECTURE, 2, 0.5)
@@ -331,8 +346,9 @@ def derived(known: Facts) -> dict[str, Value]:
     """The same facts, and those that follow from them."""
     found = dict(known)
     models = found.get("gpu")
-    if isinstance(models, frozenset) and "arch" not in found:
-        found["arch"] = frozenset(_ARCHITECTURE[model] for model in models)
+    if isinstance(models, frozenset):
+        found.setdefault("arch", frozenset(_ARCHITECTURE[model] for model in models))
+        found.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
     return found
 
 

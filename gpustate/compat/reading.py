@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpustate.compat import conditions
 from gpustate.compat.conditions import All, Condition, Not, Some
 from gpustate.compat.facts import FACTS, Fact, Value, derived, value
-from gpustate.compat.rules import Rule, Source, Verdict
+from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
 from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
 from gpustate.text import yaml_events
@@ -25,12 +25,18 @@ from gpustate.text.words import at, kind_of, shown
 FORMAT = "gpustate.compat/1"
 _TOP = ("format", "theme", "sources", "rules")
 _NEEDED = ("id", "when", "verdict", "because", "fix", "source", "tests")
-_RULE = (*_NEEDED, "first_bad", "first_good")
+_RULE = (*_NEEDED, "first_bad", "first_good", "review")
 _ID = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 _DAY = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]")
 _ADDRESS = re.compile(r"https://[^\s]+")
 _DEPTH = 8
-_YAML = yaml_events.Rules(UsageError, depth=16, values=200_000, text_keys=True)
+_YAML = yaml_events.Rules(
+    UsageError,
+    depth=16,
+    values=200_000,
+    tags={yaml_events.FLOAT: yaml_events.Written},
+    text_keys=True,
+)
 
 
 def read(text: str, path: str) -> list[Rule]:
@@ -146,6 +152,7 @@ class _Reader:
             first_bad=bounds["first_bad"],
             first_good=bounds["first_good"],
             place=at(self.path, line),
+            review=self.review(record, line),
             tests=record["tests"],
         )
 
@@ -158,6 +165,22 @@ class _Reader:
             hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sources)}"
             self.fail(f"source {shown(given)} is not among the file's sources", where, hint)
         return sources[given]
+
+    def review(self, record: dict[str, Any], line: int) -> Review | None:
+        if "review" not in record:
+            return None
+        where, needed = self.line_of(record, "review", line), ("reader", "date", "verdict")
+        one = self.closed(record["review"], (*needed, "note"), where, "review", needed)
+        date, verdict = self.text(one, "date", where), self.text(one, "verdict", where)
+        if not _DAY.fullmatch(date):
+            self.fail(f"date is {shown(date)}, wanted a day such as 2026-08-21", where)
+        verdicts = {item.value: item for item in ReviewVerdict}
+        if verdict not in verdicts:
+            self.fail(f"verdict is {shown(verdict)}, wanted {', '.join(verdicts)}", where)
+        note = self.text(one, "note", where) if "note" in one else ""
+        if not note and verdicts[verdict] in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
+            self.fail(f"a review that says {verdict} lacks note", where)
+        return Review(self.text(one, "reader", where), date, verdicts[verdict], note)
 
     def version(self, record: dict[str, Any], key: str, line: int) -> str:
         if key not in record:

@@ -34,6 +34,32 @@ class Source:
     retrieved: str
 
 
+class ReviewVerdict(Enum):
+    """What the second reading of a rule against its source found."""
+
+    CONFIRMED = "confirmed"  # the source says so
+    CORRECTED = "corrected"  # the rule differed from its source and was changed
+    UNREACHABLE = "unreachable"  # the source could not be read; the note says what agrees
+    PENDING = "pending"  # nobody but the rule's author has read it yet
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The second reading: the rule held against its source by somebody who did not write it.
+
+    Args:
+        reader: who read it, by role.
+        date: when, ISO.
+        verdict: what was found.
+        note: what was changed, or what else agrees.
+    """
+
+    reader: str
+    date: str
+    verdict: ReviewVerdict
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One fact about what goes together.
@@ -50,6 +76,7 @@ class Rule:
         first_bad, first_good: versions between which it is so, where that has a meaning.
         positive, negative: facts for which the condition holds, and for which it does not.
         place: file and line.
+        review: the second reading; the built-in rules all have one.
     """
 
     id: str
@@ -65,6 +92,7 @@ class Rule:
     first_bad: str = ""
     first_good: str = ""
     place: str = ""
+    review: Review | None = None
     tests: Mapping[str, object] = field(default_factory=dict[str, object])
 
 

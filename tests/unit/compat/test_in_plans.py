@@ -48,6 +48,7 @@ def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
         "kernel": "6.1.0",
         "arch": "ada",
         "gpu": "L40S",
+        "geforce": "no",
         "fabric": "pcie",
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +14,7 @@ import yaml
 
 from gpustate import compat
 from gpustate.compat.facts import FACTS, MODELS
-from gpustate.compat.rules import Rule, Verdict
+from gpustate.compat.rules import ReviewVerdict, Rule, Verdict
 from gpustate.compat.versions import parse
 from gpustate.text import gpu_models
 
@@ -42,6 +43,22 @@ def test_a_rule_says_who_says_so_why_and_what_to_do(rule: Rule) -> None:
 def test_first_bad_is_not_behind_first_good(rule: Rule) -> None:
     if rule.first_bad and rule.first_good:
         assert parse(rule.first_bad, 1).signs(parse(rule.first_good, 1)) == {-1}
+
+
+def test_every_rule_was_held_against_its_source_a_second_time() -> None:
+    assert [rule.id for rule in RULES if rule.review is None] == [], "add review"
+    read = {rule.id: (rule.review, rule.source) for rule in RULES if rule.review is not None}
+    assert [name for name, (review, source) in read.items() if review.date < source.retrieved] == []
+    assert [name for name, (review, _) in read.items() if len(review.note) > 200] == []
+    alone = {name for name, (review, _) in read.items() if review.reader == "author"}
+    pending = {name for name, (one, _) in read.items() if one.verdict is ReviewVerdict.PENDING}
+    assert alone == pending
+
+
+def test_few_rules_have_been_read_by_their_author_alone() -> None:
+    verdicts = Counter(rule.review.verdict for rule in RULES if rule.review)
+    assert verdicts[ReviewVerdict.PENDING] <= 0.06 * len(RULES)
+    assert verdicts[ReviewVerdict.CONFIRMED] + verdicts[ReviewVerdict.CORRECTED] >= 300
 
 
 def test_there_are_two_hundred_rules_and_more() -> None:
@@ -176,3 +193,58 @@ def test_drivers_on_debian_are_not_blocked(driver: str, system: tuple[str, str],
     given = {"driver": driver, "os": system[0], "kernel": system[1], "gpu": gpu}
     report = compat.check(compat.facts({**given, "module_type": "open"}), rules=RULES)
     assert [result.rule.id for result in report.blocks] == []
+
+
+# --- sets that are known to be bad ----------------------------------------------------------
+
+_BAD = [
+    ({"cuda": "10.2", "driver": "418.87.01", "cuda_compat": "no"}, "cuda-10.2-driver", "block"),
+    ({"cuda": "10.1.243", "driver": "410.48", "cuda_compat": "no"}, "cuda-10.1-driver", "block"),
+    ({"cuda": "11.0.3", "driver": "450.51.05", "cuda_compat": "no"}, "cuda-11.0-driver", "block"),
+    ({"cuda": "12.4.1", "driver": "535.183.01"}, "cuda-12.4-driver", "inform"),
+    ({"toolkit": "1.17.7"}, "toolkit-cve-2025-23266", "warn"),
+    ({"gpu": "B300", "driver": "580.65.06"}, "driver-first-b300", "block"),
+    ({"gpu": "GB300", "driver": "570.211.01", "mig": "no"}, "driver-first-b300", "block"),
+    ({"driver": "545.29.06", "kernel": "6.8.0", "module_source": "dkms"}, "build-545-linux-6.8", "warn"),
+    ({"driver": "580.119.02", "kernel": "7.0.9", "module_source": "dkms"}, "build-580-linux-7.0", "warn"),
+    ({"driver": "545.23.08"}, "driver-eol-545", "warn"),
+    ({"driver": "555.42.06"}, "driver-eol-555", "warn"),
+    ({"dcgm": "3.3.9", "gpu": "B200"}, "dcgm-blackwell", "block"),
+    ({"dcgm": "3.3.9", "gpu": "NVIDIA GeForce RTX 5090"}, "dcgm-blackwell", "block"),
+    ({"gpu": "GeForce RTX 4080 SUPER", "mig": "yes"}, "mig-not-on-geforce", "block"),
+    ({"gpu": "GTX 1080 Ti", "driver": "595.91.07"}, "driver-drops-pascal", "block"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name", "verdict"), _BAD, ids=lambda value: str(value)[:40])
+def test_a_set_that_is_known_to_be_bad_is_found(
+    given: dict[str, object], name: str, verdict: str
+) -> None:
+    report = compat.check(compat.facts(given), rules=RULES)
+    held = {result.rule.id: result.rule.verdict.value for result in report.results if result.holds}
+    assert held.get(name) == verdict
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cuda": "11.0.3", "driver": "450.51.06", "cuda_compat": "no"},
+        {"cuda": "10.0.130", "driver": "410.48", "cuda_compat": "no"},
+        {"toolkit": "1.17.8"},
+        {"gpu": "B300", "driver": "580.82.07", "module_type": "open"},
+        {"gpu": "RTX PRO 6000", "driver": "570.172.08", "module_type": "open"},
+        {"gpu": "RTX PRO 4500", "driver": "580.142", "module_type": "open"},
+        {"gpu": "GeForce RTX 3090", "driver": "580.142", "mig": "no"},
+        {"dcgm": "4.0.0", "gpu": "B200"},
+    ],
+    ids=str,
+)
+def test_the_first_good_release_is_not_blocked(given: dict[str, object]) -> None:
+    report = compat.check(compat.facts(given), rules=RULES)
+    assert [result.rule.id for result in report.blocks] == []
+
+
+def test_a_release_of_a_cuda_series_is_meant_with_its_patches() -> None:
+    """CUDA 12.4.1 is 12.4; a rule that names a bare minor release would miss it."""
+    bare = [rule.id for rule in RULES if re.search(r"'cuda': '", str(rule.written))]
+    assert bare == []

@@ -128,7 +128,7 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
             "when: {gpu: T4}",
             "when: {toolkit: 1.10}",
             7,
-            "toolkit: 1.1 is a number; write it in quotes",
+            "toolkit: 1.10 is a number; write it in quotes: '1.10'",
         ),
         ("when: {gpu: T4}", "when: {any: {gpu: T4}}", 7, "any is a mapping, wanted a list"),
         (
@@ -144,6 +144,19 @@ def test_one_id_in_two_files_is_an_error(tmp_path: Path) -> None:
         ("positive: {gpu: T4}", "positive: {gpu: L4}", 13, "its positive test says: does not hold"),
         ("negative: {gpu: L4}", "negative: {mig: true}", 14, "its negative test says: cannot tell"),
         ("    fix: use another GPU\n", "", 6, "a rule lacks fix"),
+        ("    tests:", "    review: {reader: x}\n    tests:", 12, "review lacks date"),
+        (
+            "    tests:",
+            "    review: {reader: x, date: 2026-11-23, verdict: fine}\n    tests:",
+            12,
+            "verdict is 'fine', wanted confirmed, corrected, unreachable, pending",
+        ),
+        (
+            "    tests:",
+            "    review: {reader: x, date: 2026-11-23, verdict: corrected}\n    tests:",
+            12,
+            "a review that says corrected lacks note",
+        ),
         ("fix: use", "fxi: use", 10, "unknown key 'fxi'; did you mean fix"),
         ("    because:", "    verdict: block\n    because:", 9, "is also in line 8"),
     ],
