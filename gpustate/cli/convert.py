@@ -22,19 +22,19 @@ FORMAT = "gpustate.converted/1"
     type=click.Path(dir_okay=False),
     help="Write it to a file, whole or not at all.",
 )
-@click.option("--strict", is_flag=True, help="End with 5 and write nothing when something is lost.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of policies in YAML instead.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def convert(
     policy: str | None,
     to: str | None,
     out: str | None,
-    strict: bool,
     schema: bool,
     output: str,
     **options: Any,
 ) -> None:
     """Write POLICY in another shape: gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
+
+    With --strict nothing is written when something is lost, and the exit code is 5.
 
     What that shape has no words for is listed on standard error and in comments at its top: the text
     is read again and compared with POLICY, value by value.
@@ -49,6 +49,7 @@ def convert(
             "convert wants a policy and its new shape", fix="gpustate convert policy.py --to yaml"
         )
     from gpustate.policies.converting import convert as converted
+    from gpustate.text.masking import masked
     from gpustate.text.words import printable
 
     if out is not None:
@@ -56,7 +57,12 @@ def convert(
     done = converted(common.load_policy(policy, options), to, policy)
     for line in done.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
-    if strict and done.lost:
+    if masked(done.text) != done.text:
+        click.echo(
+            "gpustate: secrets are not written: set them in the inventory, in the variable gpustate",
+            err=True,
+        )
+    if options["strict"] and done.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":
         document = {"format": FORMAT, "to": to, "text": done.text, "lost": list(done.lost)}

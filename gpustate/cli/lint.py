@@ -15,7 +15,7 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
 @click.option(
     "--release",
     metavar="VERSION",
-    help="Hold the files against this release of the Operator, such as v24.9.0, not the newest known.",
+    help="Hold the files against this release of the Operator (v24.9.0), not the one they name or the newest.",
 )
 @click.option("--strict", is_flag=True, help="Exit 5 when there is an error or a warning.")
 @click.option(
@@ -35,7 +35,9 @@ def lint(
     output: str,
     out: str | None,
 ) -> None:
-    """Say which keys of ClusterPolicy, NVIDIADriver, GPUCluster or Helm values do nothing, and why.
+    """Check files of the GPU Operator; '-' is standard input.
+
+    Say which keys of ClusterPolicy, NVIDIADriver, GPUCluster or Helm values do nothing, and why.
 
     Unknown keys with what was meant, removed and deprecated ones, those that the Operator ignores,
     settings that contradict one another, and what stands in the ConfigMaps beside the file. No node
@@ -52,7 +54,7 @@ def lint(
     reader = TextFiles("policy", PolicyError, limit_mib=5)
     reports: list[Report] = []
     for file in files:
-        text = reader.text(file)
+        text = reader.text("/dev/stdin" if file == "-" else file)
         try:
             reports.append(linted(text, file, release=release))
         except PolicyError:

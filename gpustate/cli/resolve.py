@@ -58,7 +58,7 @@ def resolve(
 
 def _only(name: str, options: dict[str, Any]) -> Inventory:
     options["limit"] = name if not options.get("limit") else f"{options['limit']}:&{name}"
-    loaded = common.load_inventory(options)
+    loaded = common.load_inventory(options, reach=False)
     if len(loaded.nodes) != 1:
         raise UsageError(f"{name!r} is {len(loaded.nodes)} nodes", fix="name one")
     return loaded
@@ -95,6 +95,7 @@ def _asked(found: Resolution, why: str) -> list[Value]:
 def _page(found: Resolution, rows: list[Value]) -> Page:
     from gpustate.model.layers import dotted
     from gpustate.plan.render import Page
+    from gpustate.text.masking import masked
 
     page = Page()
     page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
@@ -107,7 +108,7 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
             page.add("  ", (state, "bold"), ("  defaults", "dim"))
         for value in rows:
             if value.path[0] == state:
-                text = f"  {dotted(value.path):<{width}}  {shown_values[value.path]:<{column}}  "
+                text = f"  {masked(dotted(value.path)):<{width}}  {shown_values[value.path]:<{column}}  "
                 page.add(text, (_origin(value), "dim"))
     for rule, reason in found.allow.items():
         page.add("  allow ", (rule, "bold"), f"  {reason}")
@@ -127,10 +128,11 @@ def _origin(value: Value) -> str:
 def _why_page(rows: list[Value]) -> Page:
     from gpustate.model.layers import REMOVED, dotted
     from gpustate.plan.render import Page
+    from gpustate.text.masking import masked
 
     page = Page()
     for value in rows:
-        page.add((f"{dotted(value.path)} = {_short(value.value)}", "bold"))
+        page.add((f"{masked(dotted(value.path))} = {_short(value.value)}", "bold"))
         for number, said in enumerate(reversed(value.said)):
             word = "taken away" if said.value is REMOVED else _short(said.value)
             style = "" if number == 0 else "dim"
@@ -146,6 +148,7 @@ def _short(value: Any) -> str:
     """A value as YAML writes it, on one line."""
     import json
 
+    from gpustate.text.masking import masked_data
     from gpustate.text.words import printable
 
-    return printable(json.dumps(value, ensure_ascii=False))
+    return printable(json.dumps(masked_data(value), ensure_ascii=False))

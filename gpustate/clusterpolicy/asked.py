@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.clusterpolicy import history
 from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Setting
 from gpustate.clusterpolicy.companions import CONFIG_MAP, Companion, Shelf
@@ -48,6 +49,21 @@ class ForNode:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class ForLabels:
+    """Parameters of a state that hold on nodes with labels; ``condition`` as :mod:`gpustate.model.where` has it.
+
+    Args:
+        whole: everything that is not given has the state's default, whatever holds elsewhere.
+    """
+
+    condition: str
+    state: str
+    parameters: Mapping[str, Any]
+    place: str
+    whole: bool = True
+
+
 @dataclass(slots=True)
 class Source:
     """One document with its settings checked, and the documents beside it.
@@ -58,6 +74,7 @@ class Source:
         settings: what it sets.
         shelf: the ConfigMaps and Secrets beside it.
         kind: of the document, as in :data:`gpustate.clusterpolicy.shape.KINDS`, or ``helm``.
+        release: of the Operator that the document is for.
         notes: what no state does, filled while reading.
         told: paths that a note of their own speaks of.
         for_nodes: parameters for single nodes by state, with their places; filled while reading.
@@ -68,6 +85,7 @@ class Source:
     settings: tuple[Setting, ...]
     shelf: Shelf
     kind: str = "clusterpolicy"
+    release: str = field(default_factory=history.newest)
     notes: list[str] = field(default_factory=list[str])
     told: set[str] = field(default_factory=set[str])
     for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
@@ -75,6 +93,16 @@ class Source:
     def for_node(self, label: Label, state: str, **parameters: object) -> None:
         """Give a node's label to a state, on that node alone."""
         self.for_nodes.append(ForNode(label.node, state, parameters, label.place))
+
+    def before(self, release: str) -> bool:
+        """Whether the document is for a release before this one."""
+        return history.before(self.release, release)
+
+    def of_chart(self, path: str) -> Any:
+        """What the chart of the release has at a path; ``None`` for an object, and for nothing."""
+        if self.kind != "helm":
+            return None
+        return history.chart_defaults(self.release).get(path)
 
     def place(self, item: Item) -> str:
         """``file:line`` of an item."""
@@ -107,6 +135,11 @@ class Source:
         return self.shelf.need(CONFIG_MAP, name, path)
 
 
+#: What only earlier releases read, and what is read here for them too.
+_READ_THEN = (
+    *("cdi.default", "driver.useOpenKernelModules", "useOpenKernelModules"),
+    *("operator.defaultRuntime", "driver.nvidiaDriverCRD.nodeSelector"),
+)
 #: Sections that act only on nodes for virtual machines.
 _SANDBOX = (
     *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
@@ -131,6 +164,12 @@ def notes_on(source: Source) -> Iterator[str]:
     left = [
         s for s in source.settings if s.leaf.fate is not Fate.HONOURED and s.path not in source.told
     ]
+    read_then = [
+        s for s in left if s.leaf.until and not history.before(s.leaf.until, source.release)
+    ]
+    left = [s for s in left if s not in read_then]
+    asking = [s for s in read_then if s.path not in _READ_THEN and s.asks_for_something]
+    yield from _note(source, asking, f"of {source.release} alone, and not carried out")
     sandbox = source.spec.get("sandboxWorkloads", "enabled")
     if sandbox is None or not sandbox.value:
         off = [s for s in left if s.path.partition(".")[0] in _SANDBOX]

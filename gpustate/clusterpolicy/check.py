@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from gpustate.clusterpolicy import nearest
+from gpustate.clusterpolicy import former, history, nearest
 from gpustate.clusterpolicy.blocks import Leaf, Leaves
 from gpustate.clusterpolicy.documents import Item, plain
 from gpustate.clusterpolicy.nearest import Meant
@@ -22,6 +22,20 @@ _MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeleti
 #: A file with more unknown keys is another file.
 _MOST_MEANT = 200
 _ARTICLES = {"integer": "a whole number", "int-or-string": "a whole number or a string"}
+
+
+#: Says of a line whether a key in it that does nothing is an error.
+Strict = Callable[[int], bool]
+
+
+def nowhere(line: int) -> bool:
+    """In no line, as the API server sees it."""
+    return False
+
+
+def everywhere(line: int) -> bool:
+    """In every line."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,8 @@ class Problem:
     """Something that stands wrongly in a document.
 
     Args:
-        rule: ``unknown``, ``misnamed`` (read as what is meant), ``type``, ``value`` or ``nameless``.
+        rule: ``unknown``, ``newer`` (than the release), ``former`` (the release has it, the newest does
+            not), ``misnamed`` (read as what is meant), ``type``, ``value`` or ``nameless``.
         path: where, ``[]`` for the elements of lists.
         item: the value.
         message: what was seen and what was wanted.
@@ -80,7 +95,8 @@ class Checker:
         file: its path, for places.
         leaves: the table.
         kind: of which kind the document is, for what its keys were called elsewhere and before.
-        strict: an unknown key is an error; otherwise it becomes a note.
+        strict: an unknown key in this line is an error; otherwise it becomes a note.
+        release: of the Operator that the document is for.
         notes: filled while checking.
         strangers: unknown keys so far; what each was meant to be is worked out for the first of them.
     """
@@ -88,7 +104,8 @@ class Checker:
     file: str
     leaves: Leaves
     kind: str = "clusterpolicy"
-    strict: bool = True
+    strict: Strict = nowhere
+    release: str = ""
     notes: list[str] = field(default_factory=list[str])
     strangers: list[str] = field(default_factory=list[str])
 
@@ -104,13 +121,23 @@ class Checker:
                 found.append(one)
             elif one.rule == "misnamed":
                 self.notes.append(f"{self.file}:{one.item.line}: {one.message}")
-            elif one.rule == "unknown" and not self.strict:
+            elif one.rule == "former":
                 self.notes.append(
-                    f"{self.file}:{one.item.line}: unknown key {one.path} does nothing; {one.fix}"
+                    f"{self.file}:{one.item.line}: {one.path} is about Kubernetes objects, not nodes"
                 )
+            elif one.rule in ("unknown", "newer") and not self.strict(one.item.line):
+                fix = f"; {one.fix}" if one.fix else ""
+                self.notes.append(f"{self.file}:{one.item.line}: warning: {one.message}{fix}")
             else:
                 raise one.error(self.file)
         return tuple(found)
+
+    def known(self, spec: Item) -> Item:
+        """The same document without keys that only later releases have, as that release sees it."""
+        if not self.release or self.release == history.newest():
+            return spec
+        newer = {id(one.item) for one in self.walk(spec) if getattr(one, "rule", "") == "newer"}
+        return _without(spec, newer) if newer else spec
 
     def walk(self, spec: Item) -> Iterator[Setting | Problem]:
         """Yield everything that a document sets, and everything that is wrong with it."""
@@ -164,6 +191,14 @@ class Checker:
         elif leaf.choices and item.value not in leaf.choices:
             wanted = " or ".join(map(repr, leaf.choices))
             yield Problem("value", path, item, f"{path} is {shown(item.value)}, wanted {wanted}")
+        elif self._newer(path):
+            yield Problem(
+                "newer",
+                path,
+                item,
+                f"{path} is there since {history.since(self.kind, path)}, and this file is for "
+                f"{self.release}, which drops it",
+            )
         elif leaf.minimum is not None and item.value < leaf.minimum:
             yield Problem(
                 "value", path, item, f"{path} is {item.value}, wanted {leaf.minimum} or more"
@@ -171,7 +206,18 @@ class Checker:
         else:
             yield Setting(path, item, leaf)
 
+    def _newer(self, path: str) -> bool:
+        since = history.since(self.kind, path) if self.release else ""
+        return bool(since) and history.before(self.release, since)
+
     def _unknown(self, path: str, item: Item, branch: Branch) -> Problem:
+        release = self.release or history.newest()
+        for old in former.FORMER:
+            inside = not history.before(release, old.first) and not history.before(
+                old.last, release
+            )
+            if inside and old.covers(path, self.kind):
+                return Problem("former", path, item, f"{path} is read up to {old.last}")
         self.strangers.append(path)
         few = len(self.strangers) <= _MOST_MEANT
         meant = nearest.meant(path, item, self.leaves, self.kind) if few else None
@@ -185,6 +231,20 @@ class Checker:
             meant.hint if meant is not None else f"known here: {listed}",
             meant,
         )
+
+
+def _without(item: Item, left_out: set[int]) -> Item:
+    """A copy of a document without some of its values."""
+    if isinstance(item.value, dict):
+        kept = {
+            key: _without(child, left_out)
+            for key, child in item.value.items()
+            if id(child) not in left_out
+        }
+        return Item(kept, item.line)
+    if isinstance(item.value, list):
+        return Item([_without(child, left_out) for child in item.value], item.line)
+    return item
 
 
 def _misfit(item: Item, wanted: str, path: str) -> Problem | None:

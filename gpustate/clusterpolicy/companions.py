@@ -137,6 +137,10 @@ class Shelf:
         there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
         return (*((self.file, item) for item in self.own_nodes), *there)
 
+    def beside_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
+        """Every object of a kind in the folder, with its file."""
+        return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
+
     def find(self, kind: str, name: str) -> Companion | None:
         """Return the object of a kind and name.
 
@@ -204,6 +208,27 @@ class Shelf:
         return found
 
 
+def mig_text(text: str, file: str) -> str:
+    """The mig-parted file in a ConfigMap, its lines those of the file; empty where there is none.
+
+    Raises:
+        PolicyError: the text is no YAML, or there are several.
+    """
+    found: list[Entry] = []
+    for item in documents.read(text, file):
+        data = item.get("data") if item.text("kind") == CONFIG_MAP else None
+        for value in data.value.values() if data is not None else ():
+            if isinstance(value.value, str) and "mig-configs:" in value.value:
+                found.append(entry_of(value, file))
+    if len(found) > 1:
+        raise PolicyError(
+            "holds several mig-parted files",
+            place=found[1].place(0),
+            fix="give a file with one of them",
+        )
+    return padded(found[0]) if found else ""
+
+
 def padded(entry: Entry) -> str:
     """The text with as many empty lines before it as make its lines those of the file."""
     return "\n" * (entry.line - 1) + entry.text
@@ -248,12 +273,12 @@ def inline(item: Item, name: str, file: str, *, key: str | None = None) -> Compa
     if key is not None:
         if not isinstance(item.value, str):
             return None
-        return Companion(CONFIG_MAP, name, f"{file}:{item.line}", {key: _entry(item, file)})
+        return Companion(CONFIG_MAP, name, f"{file}:{item.line}", {key: entry_of(item, file)})
     if not isinstance(item.value, dict):
         return None
     if not all(isinstance(value.value, str) for value in item.value.values()):
         return None  # told as a value of the wrong type
-    entries = {at: _entry(value, file) for at, value in item.value.items()}
+    entries = {at: entry_of(value, file) for at, value in item.value.items()}
     return Companion(CONFIG_MAP, name, f"{file}:{item.line}", entries)
 
 
@@ -272,13 +297,13 @@ def _of_object(item: Item, file: str) -> Companion:
                     f"{key} of the {kind} {shown(name)} is no text", place=f"{file}:{value.line}"
                 )
             encoded = kind == SECRET and section == "data"
-            entries[key] = _decoded(value, file, key) if encoded else _entry(value, file)
+            entries[key] = _decoded(value, file, key) if encoded else entry_of(value, file)
     if not entries and item.get("binaryData") is None:
         raise PolicyError(f"the {kind} {shown(name)} holds no data", place=place)
     return Companion(kind, name, place, entries)
 
 
-def _entry(value: Item, file: str) -> Entry:
+def entry_of(value: Item, file: str) -> Entry:
     """A block scalar begins on the line after its key."""
     return Entry(value.value, file, value.line + (1 if "\n" in value.value else 0))
 

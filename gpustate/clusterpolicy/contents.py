@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpustate.clusterpolicy import documents
 from gpustate.clusterpolicy.companions import Companion, Entry, padded
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import MODULES
-from gpustate.errors import PolicyError
+from gpustate.errors import GpustateError, PolicyError
 from gpustate.mig import config as mig_config
-from gpustate.text import deviceplugin
-from gpustate.text.dcgm import fields
+from gpustate.text import dcgm, deviceplugin
 from gpustate.text.words import kind_of, shown
 
-_COUNTER_TYPES = ("gauge", "counter", "label", "histogram", "summary")
-#: Names of DCGM's first releases, which the exporter took too.
-_OLD_COUNTER = re.compile(r"dcgm_[a-z_]+")
-#: For more unknown fields than this nobody is told what was meant: that takes time.
-_MOST_MEANT = 50
 _REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
 _LICENSE = ("gridd.conf", "client_configuration_token.tok")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,6 +38,7 @@ class Flaw:
         file, line: where.
         key: of the object; empty: the object as a whole.
         message, fix: as in an error.
+        rule: of the linter.
     """
 
     file: str
@@ -51,6 +46,7 @@ class Flaw:
     key: str
     message: str
     fix: str | None = None
+    rule: str = "companion"
 
 
 def check(holds: str, companion: Companion) -> Iterator[Flaw]:
@@ -84,9 +80,14 @@ def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
 
 def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
     try:
-        mig_config.read(padded(entry), entry.file)
+        file = mig_config.read(padded(entry), entry.file)
     except PolicyError as error:
         yield _of_error(error, key, entry)
+        return
+    for warning in file.warnings:
+        place, _, message = warning.partition(": ")
+        flaw = _of_error(PolicyError(message, place=place), key, entry)
+        yield replace(flaw, rule="without-effect")
 
 
 def clients(entry: Entry) -> list[Item]:
@@ -132,25 +133,7 @@ def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
 
 
 def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
-    unknown = 0
-    for number, line in enumerate(entry.text.split("\n"), 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        near = ""
-        columns = [column.strip() for column in stripped.split(",", 2)]
-        why = None
-        if len(columns) < 3:
-            why = "wanted a field, a type and a text, with commas between them"
-        elif fields.find(columns[0]) is None and not _OLD_COUNTER.fullmatch(columns[0]):
-            unknown += 1
-            near = fields.like(columns[0]) if unknown <= _MOST_MEANT else ""
-            why = f"{shown(columns[0])} is no field of DCGM, and the exporter would not start"
-        elif columns[1] not in _COUNTER_TYPES:
-            why = f"type {shown(columns[1])}, wanted {' or '.join(_COUNTER_TYPES)}"
-        if why is not None:
-            fix = f"did you mean {near}" if near else None
-            yield Flaw(entry.file, entry.line + number - 1, key, f"{key}: {why}", fix)
+    yield from (_of_error(one, key, entry) for one in dcgm.check(padded(entry), entry.file).errors)
 
 
 def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
@@ -224,7 +207,7 @@ _CHECKS: Mapping[str, Callable[[str, Entry], Iterator[Flaw]]] = {
 }
 
 
-def _of_error(error: PolicyError, key: str, entry: Entry) -> Flaw:
+def _of_error(error: GpustateError, key: str, entry: Entry) -> Flaw:
     match = _PLACE.fullmatch(error.place or "")
     line = int(match[2]) if match is not None else entry.line
     return Flaw(entry.file, line, key, f"{key}: {error.message}", error.fix)

@@ -16,19 +16,28 @@ from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.text import yaml_events
+from gpustate.text.yaml_events import Written
 
 #: Of Kubernetes objects: several in one file, with binary data in Secrets.
 OBJECTS = yaml_events.Rules(
     PolicyError,
     depth=60,
     values=500_000,
-    tags={"tag:yaml.org,2002:binary": str},
+    tags={"tag:yaml.org,2002:binary": str, yaml_events.FLOAT: Written},
     text_keys=True,
     many=True,
 )
 #: What ``helm get values`` begins with; with ``--all`` the second.
 _HEADING = re.compile(r"(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(\r?\n|\Z)")
 _NO_VALUES = ("", "null", "{}")
+#: A variable that Flux fills in, with what holds where nobody gives it a value.
+_WITH_DEFAULT = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*:?[=-]([^{}\n]*)\}")
+#: What somebody else has to fill in.
+UNFILLED = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*\}|\{\{.*\}\}", re.DOTALL)
+_RENDERERS = (
+    (".gotmpl", "helmfile template > rendered.yaml"),
+    (".j2", "ansible localhost -m template -a 'src=FILE dest=rendered.yaml'"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ def plain(item: Item) -> Any:
         return {key: plain(value) for key, value in item.value.items()}
     if isinstance(item.value, list):
         return [plain(value) for value in item.value]
-    return item.value
+    return float(item.value) if isinstance(item.value, Written) else item.value
 
 
 def without_heading(text: str) -> str:
@@ -79,6 +88,17 @@ def without_heading(text: str) -> str:
     return "#\n" + ("operator: {}\n" if rest.strip() in _NO_VALUES else rest)
 
 
+def filled_in(text: str) -> str:
+    """A text with the defaults of Flux's variables in their places: ``${version:=580}``."""
+    return _WITH_DEFAULT.sub(lambda match: match[1], text) if "${" in text else text
+
+
+def rendering(path: str) -> str:
+    """What to do with a template."""
+    command = next((one for ending, one in _RENDERERS if path.endswith(ending)), "")
+    return f"render it first: {command or 'helm template gpu-operator CHART > rendered.yaml'}"
+
+
 def read(text: str, path: str) -> list[Item]:
     """Return the documents of a file that are not empty, those of a ``List`` one by one.
 
@@ -86,7 +106,17 @@ def read(text: str, path: str) -> list[Item]:
         PolicyError: with the line at which the text stops making sense.
     """
     found: list[Item] = []
-    for document in yaml_events.documents(without_heading(text), path, OBJECTS):
+    try:
+        read = yaml_events.documents(without_heading(text), path, OBJECTS)
+    except PolicyError as error:
+        line = next(
+            (n for n, one in enumerate(text.split("\n"), 1) if "{{" in one or "{%" in one), 0
+        )
+        if not line:
+            raise
+        place = f"{path}:{line}"
+        raise PolicyError("is a template, not YAML", place=place, fix=rendering(path)) from error
+    for document in read:
         item = document.wrapped(Item)
         if item.text("kind") == "List" and item.text("apiVersion") == "v1":
             items = item.get("items")

@@ -2,6 +2,7 @@
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1/clusterpolicy_types.go, DriverSpec.
+    NVIDIA/gpu-operator v24.9.2: controllers/object_controls.go, OPEN_KERNEL_MODULES_ENABLED.
     NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver, how kernelModuleConfig is read.
 """
 
@@ -25,6 +26,9 @@ _VERSION = re.compile(r"\d{3,4}(\.\d{1,4}){1,2}")
 _BRANCH = re.compile(r"\d{3,4}")
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)=(.*)")
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+#: The release that brought ``kernelModuleType``, and the first branch whose driver containers choose
+#: by the GPU when nobody says it.
+_MODULE_TYPE, _AUTO_BRANCH = "v25.3.0", 570
 #: Keys of the ConfigMap and the modules they are for.
 MODULES = {
     "nvidia.conf": "nvidia",
@@ -77,6 +81,8 @@ def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
     module_type = spec.get("kernelModuleType")
     if module_type is not None:
         driver.give("module_type", module_type.value, source.place(module_type))
+    elif source.before(_MODULE_TYPE):
+        _module_type_before(source, spec, driver)
     precompiled = spec.get("usePrecompiled")
     if precompiled is not None:
         driver.give("precompiled", precompiled.value, source.place(precompiled))
@@ -88,6 +94,20 @@ def wanted_driver(source: Source, spec: Item, prefix: str) -> Wanted:
     driver.beside.extend(wanted_license(source, spec, prefix))
     driver.pace = wanted_pace(source, spec, prefix)
     return driver
+
+
+def _module_type_before(source: Source, spec: Item, driver: Wanted) -> None:
+    """``useOpenKernelModules``: all that said it before there was ``kernelModuleType``."""
+    wanted = spec.get("useOpenKernelModules")
+    branch = int(
+        str(driver.parameters.get("version") or driver.parameters.get("branch") or 0).split(".")[0]
+    )
+    if wanted is not None and wanted.value:
+        driver.give("module_type", "open", source.place(wanted))
+    elif 0 < branch < _AUTO_BRANCH:
+        driver.give(
+            "module_type", "proprietary", source.place(wanted) if wanted is not None else None
+        )
 
 
 def _modules_beside(source: Source, spec: Item) -> Iterator[Wanted]:

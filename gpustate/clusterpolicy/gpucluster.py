@@ -4,15 +4,20 @@ It brings no driver, no toolkit and no device plugin: the driver is an NVIDIADri
 and containers get their GPUs by CDI. What is left for a node is the driver itself.
 
 Sources:
-    NVIDIA/gpu-operator v26.7: config/crd/bases, api/nvidia/v1alpha1/gpucluster_types.go.
+    NVIDIA/gpu-operator v26.7: config/crd/bases, api/nvidia/v1alpha1/gpucluster_types.go,
+    internal/state and manifests (what is read of an object).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from gpustate.clusterpolicy.blocks import (
     ENV,
     IMAGE,
     RESOURCES,
+    Fate,
+    Leaf,
     Leaves,
     dead,
     kubernetes,
@@ -47,9 +52,26 @@ DRA_DRIVER: Leaves = under(
     ),
 )
 
+#: Shared with ClusterPolicy, where they mean something.
+_UNREAD = (
+    *("daemonsets.podSecurityContext.", "daemonsets.updateStrategy"),
+    "daemonsets.rollingUpdate.maxUnavailable",
+)
+
+
+def _shared(path: str, leaf: Leaf) -> Leaf:
+    if not path.startswith(_UNREAD):
+        return leaf
+    return replace(leaf, fate=Fate.DEAD, detail="nothing in the Operator reads it")
+
+
 GPU_CLUSTER: Leaves = {
     **DRA_DRIVER,
-    **{path: leaf for path, leaf in CLUSTER_POLICY.items() if path.partition(".")[0] in _SHARED},
+    **{
+        path: _shared(path, leaf)
+        for path, leaf in CLUSTER_POLICY.items()
+        if path.partition(".")[0] in _SHARED
+    },
     # Upstream's own sample sets it, and the API server drops it.
     "hostPaths.rootFS": dead("string", "the schema does not have it", default="/"),
 }

@@ -56,7 +56,11 @@ _CHART_ONLY: Leaves = {
             "logging.develMode": kubernetes("boolean", _DEPLOYMENT),
             "cleanupCRD": kubernetes("boolean", _CHART),
             "upgradeCRD": kubernetes("boolean", _CHART),
-            "defaultGPUMode": dead("string", "the chart passes it on, and the API server drops it"),
+            "defaultGPUMode": dead(
+                "string",
+                "the chart passes it on, and the API server drops it",
+                until="1.5.1",
+            ),
         },
     ),
     "platform.openshift": kubernetes("boolean", _CHART),
@@ -79,7 +83,7 @@ _CHART_ONLY: Leaves = {
         "driver, when it is 'gpu'; the others are refused",
         choices=("gpu", "vgpu", "vgpu-host-manager"),
     ),
-    "driver.nvidiaDriverCRD.nodeSelector": honoured("map[string]", "refused unless empty"),
+    "driver.nvidiaDriverCRD.nodeSelector": dead("map[string]", _DROPPED, until="v26.3.3"),
     "dcgmExporter.config.create": honoured("boolean", "the ConfigMap of dcgm-exporter.counters"),
     "dcgmExporter.config.data": honoured("string", "the ConfigMap of dcgm-exporter.counters"),
     **{
@@ -153,7 +157,7 @@ def deploys_dra(source: Source) -> bool:
 
 
 def check_chart(source: Source) -> Item | None:
-    """Refuse what the chart refuses, and a driver for some nodes only.
+    """Refuse what the chart refuses.
 
     Returns:
         The key that leaves the driver to an NVIDIADriver which the chart does not make itself.
@@ -190,32 +194,35 @@ def check_chart(source: Source) -> Item | None:
     made = crd.get("deployDefaultCR")
     if made is not None and not made.value:
         return made
-    driver_type, selector = crd.get("driverType"), crd.get("nodeSelector")
+    driver_type = crd.get("driverType")
     if driver_type is not None and driver_type.value != "gpu":
         raise PolicyError(
             f"driver.nvidiaDriverCRD.driverType is {driver_type.value!r}, wanted 'gpu'",
             place=source.place(driver_type),
         )
-    if selector is not None and selector.value:
-        raise PolicyError(
-            "driver.nvidiaDriverCRD.nodeSelector asks for labels, which an inventory does not have",
-            place=source.place(selector),
-            fix="take it away and choose the nodes with --limit",
-        )
     return None
+
+
+def chart_selector(source: Source) -> Item | None:
+    """The labels of nodes that the NVIDIADriver of the chart is for; later charts do not pass them on."""
+    crd = source.spec.get("driver", "nvidiaDriverCRD")
+    if crd is None or not source.before("v26.7.0"):
+        return None
+    enabled = crd.get("enabled")
+    return crd.get("nodeSelector") if enabled is not None and enabled.value else None
 
 
 def chart_notes(source: Source) -> Iterator[str]:
     """Say what the chart makes of keys that the values leave out, where that is about a node."""
-    spec = source.spec
+    spec, defaults = source.spec, history.chart_defaults(source.release)
     left_out = [
-        f"{path} {shown_value(history.chart_defaults()[path])}"
+        f"{path} {shown_value(defaults[path])}"
         for path in _ABOUT_NODES
-        if spec.get(*path.split(".")) is None and not is_null(spec, path)
+        if path in defaults and spec.get(*path.split(".")) is None and not is_null(spec, path)
     ]
     if left_out:
         yield (
-            f"{source.file}: left out, and filled in by the chart of {history.newest()}: "
+            f"{source.file}: left out, and filled in by the chart of {source.release}: "
             f"{', '.join(left_out)}; versions are not taken from there"
         )
     for path in _SWITCHES:

@@ -262,7 +262,13 @@ CLUSTER_POLICY: Leaves = {
             "enabled": honoured(
                 "boolean", "cdi, and whether a runtime's default changes", default=True
             ),
-            "default": dead("boolean", "cdi.enabled says it all", default=False, instead="enabled"),
+            "default": dead(
+                "boolean",
+                "cdi.enabled says it all",
+                default=False,
+                instead="enabled",
+                until="v25.3.4",
+            ),
             "nriPluginEnabled": later(
                 "boolean",
                 "the NRI plugin runs inside the toolkit's container, and no unit of a host runs it; the "

@@ -18,7 +18,6 @@ from pathlib import Path
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.companions import CONFIG_MAP, SECRET, Companion, Entry
 from gpustate.clusterpolicy.documents import Item
-from gpustate.clusterpolicy.history import chart_defaults
 from gpustate.errors import PolicyError
 from gpustate.text import gridd
 from gpustate.text.numbers import whole
@@ -128,5 +127,5 @@ def _nls(source: Source, spec: Item, prefix: str) -> bool:
     return (
         source.kind == "helm"
         and not taken_away
-        and bool(chart_defaults().get(f"{prefix}licensingConfig.nlsEnabled"))
+        and bool(source.of_chart(f"{prefix}licensingConfig.nlsEnabled"))
     )

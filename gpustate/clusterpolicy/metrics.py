@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.companions import CONFIG_MAP
 from gpustate.clusterpolicy.driver import software_version
-from gpustate.clusterpolicy.operands import lacks, needed
+from gpustate.clusterpolicy.operands import lacks, missing, needed, without
 from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
@@ -41,6 +41,11 @@ def wanted_metrics(source: Source) -> Iterator[Wanted]:
         source.not_used("dcgm.enabled is not true", "dcgm.")
     if not source.enabled("dcgmExporter", otherwise=False):
         source.not_used("dcgmExporter.enabled is not true", "dcgmExporter.")
+        return
+    lacking = missing(source, "dcgmExporter.config.name")
+    if lacking is not None:
+        source.notes.append(without(source, lacking, "dcgmExporter.config.name", "dcgm-exporter"))
+        source.not_used("that object is not there", "dcgmExporter.", but=("dcgmExporter.enabled",))
         return
     state = Wanted("dcgm-exporter")
     _give_version(source, state, "dcgmExporter", 1)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from gpustate.clusterpolicy import contents, history, nodelabels
+from gpustate.clusterpolicy import contents, nodelabels
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.companions import (
     CONFIG_MAP,
@@ -60,12 +60,20 @@ def wanted_operands(source: Source) -> Iterator[Wanted]:
         PolicyError: a ConfigMap that is missing or makes no sense, or a label that names nothing in it.
     """
     labels = source.enabled("gfd", otherwise=True)
+    lacking = None
     if labels or source.enabled("devicePlugin", otherwise=True):
-        yield from _plugin(source)
+        lacking = missing(source, "devicePlugin.config.name")
+        if lacking is None:
+            yield from _plugin(source)
     else:
         why = "devicePlugin.enabled and gfd.enabled are false"
         source.not_used(why, "devicePlugin.config.")
-    if labels:
+    if lacking is not None:
+        # Labels tell how GPUs are shared, which that object says.
+        left_out = "device-plugin-config and gpu-labels" if labels else "device-plugin-config"
+        source.notes.append(without(source, lacking, "devicePlugin.config.name", left_out))
+        source.not_used("that object is not there", "devicePlugin.config.default", "mig.strategy")
+    elif labels:
         state = Wanted("gpu-labels")
         strategy, place = _strategy(source)
         if strategy:
@@ -82,7 +90,7 @@ def _strategy(source: Source) -> tuple[str, str | None]:
     if found is not None:
         return found.value, source.place(found)
     if source.kind == "helm" and not is_null(source.spec, "mig.strategy"):
-        return str(history.chart_defaults()["mig.strategy"]), None
+        return str(source.of_chart("mig.strategy") or ""), None
     return "", None
 
 
@@ -248,17 +256,40 @@ def _reboots(source: Source, state: Wanted) -> None:
 # --- both --------------------------------------------------------------------------------
 
 
+def missing(source: Source, path: str) -> Item | None:
+    """The key at a path, where it names a ConfigMap that is nowhere."""
+    name = source.spec.get(*path.split("."))
+    if name is None or not name.value or _made(source, path, str(name.value)) is not None:
+        return None
+    return name if source.shelf.find(CONFIG_MAP, str(name.value)) is None else None
+
+
+def without(source: Source, name: Item, path: str, states: str) -> str:
+    """The note on states that are left out because nobody can know what they are to hold."""
+    return (
+        f"{source.place(name)}: warning: {states} left out: {path} names the ConfigMap "
+        f"{shown(name.value)}, which is not beside the file; kubectl get configmap {name.value} -o yaml "
+        f"> {source.shelf.folder.name}/{name.value}.yaml puts it there"
+    )
+
+
+def _made(source: Source, path: str, name: str) -> Companion | None:
+    """The ConfigMap that the chart makes of the values."""
+    if source.kind != "helm":
+        return None
+    reference = next(one for one in REFERENCES["helm"] if one.path == path)
+    return inline_of(source.spec, reference, name, source.file)
+
+
 def needed(source: Source, name: Item, path: str) -> Companion:
     """Return the ConfigMap that a key names: one the chart makes of the values, else one beside them.
 
     Raises:
         PolicyError: it is nowhere.
     """
-    if source.kind == "helm":
-        reference = next(one for one in REFERENCES["helm"] if one.path == path)
-        made = inline_of(source.spec, reference, str(name.value), source.file)
-        if made is not None:
-            return made
+    made = _made(source, path, str(name.value))
+    if made is not None:
+        return made
     return source.config_map(Item(str(name.value), name.line), path)
 
 

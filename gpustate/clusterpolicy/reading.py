@@ -17,32 +17,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpustate.clusterpolicy import documents, nodelabels, shape
-from gpustate.clusterpolicy.asked import ForNode, Source, Wanted, notes_on
-from gpustate.clusterpolicy.blocks import Leaves
-from gpustate.clusterpolicy.check import Checker
+from gpustate.clusterpolicy import documents, history, nodelabels, shape, umbrella
+from gpustate.clusterpolicy.asked import ForLabels, ForNode, Source, Wanted, notes_on
+from gpustate.clusterpolicy.beside import Beside
+from gpustate.clusterpolicy.blocks import Fate, Leaves
+from gpustate.clusterpolicy.check import Checker, Strict, nowhere
 from gpustate.clusterpolicy.companions import Companion, Shelf, found_beside
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import wanted_driver
 from gpustate.clusterpolicy.gpucluster import GPU_CLUSTER
-from gpustate.clusterpolicy.helm import HELM, chart_notes, check_chart, deploys_dra, is_null
+from gpustate.clusterpolicy.helm import (
+    HELM,
+    chart_notes,
+    chart_selector,
+    check_chart,
+    deploys_dra,
+    is_null,
+)
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
 from gpustate.clusterpolicy.machines import with_machines
 from gpustate.clusterpolicy.metrics import wanted_metrics
 from gpustate.clusterpolicy.operands import wanted_operands
+from gpustate.clusterpolicy.parts import parts
+from gpustate.clusterpolicy.pools import (
+    Pool,
+    condition_of,
+    driver_stack,
+    of_selector,
+    together,
+)
 from gpustate.clusterpolicy.runtime import wanted_links, wanted_runtime, wanted_validator
 from gpustate.errors import PolicyError
 from gpustate.text.words import named, shown
 
-_VALUES = ("helm", "umbrella", "helmrelease")
 #: On when nothing is said, and nothing of a node, or without a state yet.
 _ON_BY_DEFAULT = ("devicePlugin", "dcgm", "dcgmExporter")
 _OF_DRIVER = ("driver.", "gds.", "gdrcopy.")
+_FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
 #: What an object may have at its top.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
-#: Labels that every node with a GPU has; a selector of these selects all.
-_EVERY_NODE = {"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"}
+#: The states of a driver; ``None``: it is somebody else's.
+Stack = tuple[Wanted, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,9 @@ class Reading:
         notes: everything else the file says, each with its place.
         companions: ConfigMaps and Secrets that were found, by the path of the key that names each.
         for_nodes: parameters that labels of single nodes give to states, in their order.
+        for_labels: the same for nodes with labels, by NVIDIADriver.
         pace: what a batch of nodes must not exceed.
+        release: of the Operator that it was read for, as it is tagged.
     """
 
     kind: str
@@ -65,43 +83,49 @@ class Reading:
     notes: tuple[str, ...]
     companions: tuple[tuple[str, Companion], ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
+    for_labels: tuple[ForLabels, ...] = ()
     pace: tuple[str, ...] = ()
+    release: str = ""
 
 
-def read(text: str, file: str, *, strict: bool = True) -> Reading:
+def read(text: str, file: str, *, strict: Strict = nowhere, release: str = "") -> Reading:
     """Read the text of an Operator file.
 
     Args:
         text: all of it.
         file: its path, for places, and for the folder of ConfigMaps beside it.
-        strict: unknown keys are errors; otherwise they become notes.
+        strict: in which lines unknown keys are errors; in the others they become notes, as the Operator
+            runs such a file.
+        release: of the Operator; where nobody says it, that of the wrapper, else the newest known.
 
     Raises:
         PolicyError: it is none of the known kinds, or something in it is wrong.
     """
-    reader = _Reader(file, strict, sort(text, file))
-    reading = reader.read()
-    return replace(
-        reading, notes=(*reading.notes, *reader.beside()), companions=tuple(reader.companions)
-    )
-
-
-def sort(text: str, file: str) -> dict[str, list[Item]]:
-    """The documents of a file by kind.
-
-    Raises:
-        PolicyError: there are none, or one of them only looks like one of the Operator's.
-    """
-    by_kind: dict[str, list[Item]] = {}
-    found = documents.read(text, file)
-    if not found:
-        raise PolicyError("is empty, wanted a policy", place=file)
-    for item in found:
-        kind = shape.kind(item, file)
-        by_kind.setdefault("helm" if kind in _VALUES else kind, []).append(
-            shape.values(item, kind) if kind in _VALUES else item
+    found = parts(text, file)
+    beside = Beside(file)
+    if beside.is_patch:
+        raise PolicyError(
+            "is a patch of a kustomization: by itself it leaves out what the object has beside it",
+            place=f"{file}:{found[0].item.line}",
+            fix=f"render it first: kubectl kustomize {beside.directory} > rendered.yaml",
         )
-    return by_kind
+    by_kind: dict[str, list[Item]] = {}
+    for one in found:
+        by_kind.setdefault(one.kind, []).append(one.item)
+    said = next((one.release for one in found if one.release), "")
+    wrapped = [one.held for one in found if one.held is not None]
+    reader = _Reader(file, strict, by_kind, release or said or history.newest(), bool(wrapped))
+    reader.shelf.used.update(one for held in wrapped for one in held.used)
+    reading = reader.read()
+    above = [note for held in wrapped for note in held.notes]
+    if said and not release and said != history.newest():
+        above.append(
+            f"{file}: read as for {said} of the Operator, which the file says; --release says another one"
+        )
+    notes = (*above, *reading.notes, *reader.beside())
+    return replace(
+        reading, notes=notes, companions=tuple(reader.companions), release=reader.release
+    )
 
 
 @dataclass(slots=True)
@@ -109,11 +133,15 @@ class _Reader:
     """Reads the documents of one file, sorted by kind."""
 
     file: str
-    strict: bool
+    strict: Strict
     by_kind: dict[str, list[Item]]
+    release: str
+    wrapped: bool = False
     shelf: Shelf = field(init=False)
     companions: list[tuple[str, Companion]] = field(default_factory=list[tuple[str, Companion]])
     stray: list[str] = field(default_factory=list[str])
+    for_nodes: list[ForNode] = field(default_factory=list[ForNode])
+    for_labels: list[ForLabels] = field(default_factory=list[ForLabels])
 
     def __post_init__(self) -> None:
         beside = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
@@ -150,7 +178,14 @@ class _Reader:
         if "helm" in self.by_kind:
             return self._helm(self.by_kind["helm"][0])
         if "nvidiadriver" in self.by_kind:
-            return self._nvidia_driver_alone()
+            return self._nvidia_drivers_alone()
+        if set(self.by_kind) <= {"configmap", "secret", "node"}:
+            raise PolicyError(
+                "holds no policy, only what one names",
+                place=self.file,
+                fix=f"put it into the folder {self.shelf.folder.name} of the policy's file; gpustate lint "
+                "and gpustate mig plan read it alone",
+            )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
         told = ", ".join(map(named, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
         raise PolicyError(f"holds no policy, only {told}", place=self.file, fix=shape.WANTED)
@@ -169,14 +204,14 @@ class _Reader:
         source = self._source(self._spec(item), CLUSTER_POLICY, "clusterpolicy")
         crd = source.spec.get("driver", "useNvidiaDriverCRD")
         drivers = self.by_kind.get("nvidiadriver", [])
-        driver: Wanted | None = None
+        driver: Stack = None
         if source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
             if crd is not None and crd.value:
-                driver = self._nvidia_driver(source, crd)
+                driver = self._pools(source.notes, source.place(crd))
                 source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
             else:
-                driver = wanted_driver(source, section, "driver.")
+                driver = driver_stack(wanted_driver(source, section, "driver."))
         if drivers and (crd is None or not crd.value):
             source.notes.append(
                 f"{self.file}:{drivers[0].line}: an NVIDIADriver, which driver.useNvidiaDriverCRD "
@@ -187,9 +222,9 @@ class _Reader:
 
     def _gpu_cluster(self, item: Item) -> Reading:
         source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
-        driver = None
-        if "nvidiadriver" in self.by_kind:
-            driver = self._nvidia_driver(source, item)
+        driver: Stack = None
+        if "nvidiadriver" in self.by_kind or self.shelf.beside_of("NVIDIADriver"):
+            driver = self._pools(source.notes, None)
         else:
             source.notes.append(
                 f"{source.place(item)}: no NVIDIADriver in this file: the driver is somebody else's "
@@ -200,14 +235,23 @@ class _Reader:
 
     def _helm(self, item: Item) -> Reading:
         source = self._source(item, HELM, "helm")
+        self._is_of_this_chart(item)
         left_to_crd = check_chart(source)
-        driver = None
+        driver: Stack = None
         if left_to_crd is not None:
-            driver = self._nvidia_driver(source, left_to_crd)
+            driver = self._pools(source.notes, source.place(left_to_crd))
             source.not_used("the NVIDIADriver says it", *_OF_DRIVER, but=_SWITCHES)
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
-            driver = wanted_driver(source, section, "driver.")
+            driver = driver_stack(wanted_driver(source, section, "driver."))
+            selector = chart_selector(source)
+            parts = list(of_selector(selector))
+            if selector is not None and parts:
+                condition = " & ".join(parts)
+                pool = Pool(
+                    driver, f"({condition})" if parts[1:] else condition, source.place(selector)
+                )
+                driver = self._together([pool], source.notes)
         source.notes.extend(chart_notes(source))
         if deploys_dra(source):
             source.not_used(
@@ -217,71 +261,64 @@ class _Reader:
             return self._reading("helm", item, source, wanted, ())
         wanted = with_machines(source, lambda: _stack(source, driver))
         # dcgm is off in the chart, as long as nobody takes that away with null.
-        on = tuple(n for n in _ON_BY_DEFAULT if n != "dcgm" or is_null(item, "dcgm.enabled"))
+        of_chart = bool(source.of_chart("dcgm.enabled"))
+        on = tuple(
+            n for n in _ON_BY_DEFAULT if n != "dcgm" or of_chart or is_null(item, "dcgm.enabled")
+        )
         return self._reading("helm", item, source, wanted, on)
 
-    def _nvidia_driver_alone(self) -> Reading:
-        item = self._one_driver(None)
-        source = self._source(self._spec(item), NVIDIA_DRIVER, "nvidiadriver")
-        driver = self._driver_of(source)
-        return self._reading("nvidiadriver", item, source, _dra_stack(driver), ())
+    def _nvidia_drivers_alone(self) -> Reading:
+        own: list[str] = []
+        stack = self._pools(own, None)
+        item = self.by_kind["nvidiadriver"][0]
+        source = Source(self.file, item, (), self.shelf, "nvidiadriver", self.release, own)
+        return self._reading("nvidiadriver", item, source, _dra_stack(stack), ())
 
-    def _nvidia_driver(self, policy: Source, crd: Item) -> Wanted:
-        """The driver of the NVIDIADriver that ``crd`` asks for; its notes go to the policy's."""
-        item = self._one_driver(policy.place(crd))
-        source = self._source(self._spec(item), NVIDIA_DRIVER, "nvidiadriver")
-        driver = self._driver_of(source)
-        policy.notes.extend((*source.notes, *notes_on(source)))
-        return driver
+    def _pools(self, notes: list[str], asked: str | None) -> Stack:
+        """The driver's states, as the NVIDIADrivers of the file and its folder have them.
 
-    def _one_driver(self, place: str | None) -> Item:
-        drivers = self.by_kind.get("nvidiadriver", [])
-        if not drivers:
-            raise PolicyError(
-                "the driver is left to an NVIDIADriver, and there is none in this file",
-                place=place,
-                fix="add it to the file as a document of its own, after a line '---'",
+        Args:
+            notes: filled with theirs.
+            asked: where the policy leaves the driver to them.
+        """
+        here = [(self.file, item) for item in self.by_kind.get("nvidiadriver", [])]
+        pools: list[Pool] = []
+        for file, item in (*here, *self.shelf.beside_of("NVIDIADriver")):
+            spec = self._spec(item, file)
+            source = self._source(spec, NVIDIA_DRIVER, "nvidiadriver", file)
+            kind = spec.get("driverType")
+            if kind is not None and kind.value != "gpu":
+                raise PolicyError(
+                    f"driverType {kind.value!r} has no state yet, wanted 'gpu'",
+                    place=source.place(kind),
+                )
+            states = driver_stack(wanted_driver(source, spec, ""))
+            pools.append(Pool(states, condition_of(source), f"{file}:{item.line}"))
+            notes.extend((*source.notes, *notes_on(source)))
+        if not pools:
+            notes.append(
+                f"{asked}: warning: the driver is left to an NVIDIADriver, and there is none beside the "
+                "file: the driver stays as it is; kubectl get nvidiadrivers -o yaml "
+                f"> {self.shelf.folder.name}/drivers.yaml puts it there"
             )
-        if len(drivers) > 1:
-            raise PolicyError(
-                f"a second NVIDIADriver, the first is in line {drivers[0].line}; which nodes each "
-                "is for depends on labels, which an inventory does not have",
-                place=f"{self.file}:{drivers[1].line}",
-                fix="make a file of each and choose the nodes with --limit",
-            )
-        return drivers[0]
+            return None
+        return self._together(pools, notes)
 
-    def _driver_of(self, source: Source) -> Wanted:
-        spec = source.spec
-        driver_type = spec.get("driverType")
-        if driver_type is not None and driver_type.value != "gpu":
-            raise PolicyError(
-                f"driverType {driver_type.value!r} has no state yet, wanted 'gpu'",
-                place=source.place(driver_type),
-            )
-        selector = spec.get("nodeSelector")
-        affinity = spec.get("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-        narrow = selector is not None and set(documents.plain(selector).items()) - set(
-            _EVERY_NODE.items()
-        )
-        if narrow or affinity is not None:
-            chosen = selector if narrow else affinity
-            raise PolicyError(
-                f"{'nodeSelector' if narrow else 'nodeAffinity'} chooses nodes by labels, which an "
-                "inventory does not have; all its nodes would get this driver",
-                place=source.place(chosen or spec),
-                fix="take it away and choose the nodes with --limit",
-            )
-        return wanted_driver(source, spec, "")
+    def _together(self, pools: list[Pool], notes: list[str]) -> Stack:
+        """One driver on its nodes, or several side by side; Nodes beside the file have their own word."""
+        stack, narrow, nodes = together(pools, self.shelf, notes)
+        self.for_labels.extend(narrow)
+        self.for_nodes.extend(nodes)
+        return stack
 
-    def _spec(self, item: Item) -> Item:
+    def _spec(self, item: Item, file: str = "") -> Item:
         for key, child in item.value.items() if isinstance(item.value, dict) else ():
             if key not in _HEAD:
                 self._stray(key, child)
         spec = item.get("spec")
         if spec is None:
             raise PolicyError(
-                f"the {item.text('kind')} has no spec", place=f"{self.file}:{item.line}"
+                f"the {item.text('kind')} has no spec", place=f"{file or self.file}:{item.line}"
             )
         return spec
 
@@ -293,15 +330,37 @@ class _Reader:
             place=f"{self.file}:{child.line}",
             fix=f"move it below spec: spec.{key}" if known else f"known here: {', '.join(_HEAD)}",
         )
-        if self.strict:
+        if self.strict(child.line):
             raise error
-        self.stray.append(f"{error.place}: {error.message}; {error.fix}")
+        self.stray.append(f"{error.place}: warning: {error.message}; {error.fix}")
 
-    def _source(self, spec: Item, leaves: Leaves, kind: str) -> Source:
-        checker = Checker(self.file, leaves, kind, self.strict)
+    def _source(self, spec: Item, leaves: Leaves, kind: str, file: str = "") -> Source:
+        file = file or self.file
+        checker = Checker(file, leaves, kind, self.strict, self.release)
         settings = checker.settings(spec)
+        for one in settings:
+            value = one.item.value
+            unfilled = documents.UNFILLED.search(value) if isinstance(value, str) else None
+            if unfilled is not None and one.leaf.fate is Fate.HONOURED:
+                raise PolicyError(
+                    f"{one.path} is {shown(value)}, which somebody else fills in",
+                    place=f"{file}:{one.item.line}",
+                    fix=_FLUX_RENDERS if unfilled[0][0] == "$" else documents.rendering(self.file),
+                )
+        spec = checker.known(spec)
         self.companions.extend(found_beside(self.shelf, spec, kind))
-        return Source(self.file, spec, settings, self.shelf, kind, checker.notes)
+        notes = checker.notes
+        return Source(file, spec, settings, self.shelf, kind, self.release, notes)
+
+    def _is_of_this_chart(self, values: Item) -> None:
+        """Refuse values of which hardly a key is the chart's: with them everything would be default.
+
+        Raises:
+            PolicyError: naming the first key that is not.
+        """
+        error = None if self.wrapped else umbrella.foreign(values, self.file)
+        if error is not None:
+            raise error
 
     def _reading(
         self, kind: str, item: Item, source: Source, wanted: tuple[Wanted, ...], on: tuple[str, ...]
@@ -315,26 +374,18 @@ class _Reader:
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
         pace = next((one.pace for one in wanted if one.pace), ())
-        return Reading(kind, name, wanted, notes, for_nodes=tuple(source.for_nodes), pace=pace)
+        nodes = (*self.for_nodes, *source.for_nodes)
+        labels = tuple(self.for_labels)
+        return Reading(kind, name, wanted, notes, for_nodes=nodes, for_labels=labels, pace=pace)
 
 
-def _driver_stack(driver: Wanted) -> Iterator[Wanted]:
-    yield Wanted("nouveau")
-    yield Wanted("driver-repository")
-    yield driver
-    yield from driver.beside
-    yield Wanted("persistenced")
-    yield Wanted("nvlsm")
-    yield Wanted("fabric-manager")  # the driver container starts it too, where there are NVSwitches
-
-
-def _dra_stack(driver: Wanted | None) -> tuple[Wanted, ...]:
+def _dra_stack(driver: Stack) -> tuple[Wanted, ...]:
     """What is left for a node where nothing but a driver is set up."""
     validator = Wanted("validator", {"containers": "none", "handler": "", "cdi": False})
-    return (Wanted("preflight"), *(_driver_stack(driver) if driver is not None else ()), validator)
+    return (Wanted("preflight"), *(driver or ()), validator)
 
 
-def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
+def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
     """The whole stack of a ClusterPolicy; without ``driver`` the driver is somebody else's."""
     root = source.spec.get("hostPaths", "rootFS")
     if root is not None and root.value not in ("", "/"):
@@ -344,7 +395,9 @@ def _stack(source: Source, driver: Wanted | None) -> Iterator[Wanted]:
         )
     yield Wanted("preflight")
     if driver is not None:
-        yield from _driver_stack(driver)
+        yield from driver
+    elif source.enabled("driver", otherwise=True):
+        pass  # left to an NVIDIADriver that is not beside the file, which is told already
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(

@@ -61,17 +61,29 @@ class Record:
         return self.leaf.fate
 
 
+def records(kind: str, release: str = "") -> Mapping[str, Record]:
+    """Every record of a kind, by path, in the order of the table.
+
+    Args:
+        kind: of file.
+        release: whose defaults they have; the newest by default.
+    """
+    return _records(kind, release or history.newest())
+
+
 @cache
-def records(kind: str) -> Mapping[str, Record]:
-    """Every record of a kind, by path, in the order of the table."""
-    return {path: _record(kind, path, leaf) for path, leaf in TABLES[kind].items()}
+def _records(kind: str, release: str) -> Mapping[str, Record]:
+    return {path: _record(kind, path, leaf, release) for path, leaf in TABLES[kind].items()}
 
 
-def _record(kind: str, path: str, leaf: Leaf) -> Record:
-    default, filled_by = leaf.default, "API server" if leaf.default is not None else ""
+def _record(kind: str, path: str, leaf: Leaf, release: str) -> Record:
+    default = leaf.default
+    if release != history.newest():
+        default = history.filled("clusterpolicy" if kind == "helm" else kind, path, release)
+    filled_by = "API server" if default is not None else ""
     if kind == "helm":
         mapping = leaf.type.startswith(("map", "any"))
-        given, of_chart = history.chart_default(path, mapping=mapping)
+        given, of_chart = history.chart_default(path, mapping=mapping, release=release)
         if given:
             default, filled_by = of_chart, "chart"
     return Record(kind, path, leaf, default, filled_by, history.since(kind, path))

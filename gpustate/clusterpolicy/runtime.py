@@ -10,7 +10,8 @@ another runtime is somebody's own.
 
 Sources:
     NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer (names and defaults).
-    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, TransformToolkit.
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, TransformToolkit; v25.3.4: the same (what
+    cdi.default did); v1.8.2: controllers/object_controls.go (operator.defaultRuntime).
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.clusterpolicy import history
 from gpustate.clusterpolicy.asked import Source, Wanted
 from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.driver import software_version
+from gpustate.clusterpolicy.helm import is_null
+from gpustate.clusterpolicy.records import records
 from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
@@ -132,6 +136,9 @@ ENVIRONMENT = {
     "ROOT": _INSIDE,
     "TOOLKIT_PID_FILE": _INSIDE,
 }
+#: The first release that leaves containers to CDI alone, and the first that looks for the runtime.
+_CDI_ALONE, _FINDS_OUT = "v25.10.0", "v1.9.0"
+_MODE = "nvidia-container-runtime.mode"
 #: The toolkit is there, and no runtime is told of it.
 _NONE = "NO_RUNTIME_CONFIG"
 _NO_LINKS = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
@@ -147,7 +154,7 @@ def wanted_runtime(source: Source) -> Iterator[Wanted]:
     """
     spec = source.spec
     toolkit_enabled = source.enabled("toolkit", otherwise=True)
-    cdi_enabled = source.enabled("cdi", otherwise=True)
+    cdi_enabled = source.enabled("cdi", otherwise=cdi_by_default(source))
     nri = spec.get("cdi", "nriPluginEnabled")
     if nri is not None and nri.value and not (cdi_enabled and toolkit_enabled):
         raise PolicyError(
@@ -174,17 +181,27 @@ def wanted_runtime(source: Source) -> Iterator[Wanted]:
         if runtime_class is not None and runtime_class.value and name in _WITH_HANDLER:
             state.give("handler", runtime_class.value, source.place(runtime_class))
         # As the Operator does: with CDI nothing has to become the default runtime, without it has to.
-        state.give("default", not cdi_enabled)
+        state.give("default", not cdi_enabled or source.before(_CDI_ALONE))
     if runtimes and not set(runtimes) & set(_WITH_HANDLER) and _other_name(runtime_class):
         source.not_used("k3s always calls it nvidia", "operator.runtimeClass")
     if not cdi_enabled and "containerd" in runtimes:
         runtimes["containerd"].give("enable_cdi", None)
+    default = spec.get("cdi", "default")
+    if default is not None and default.value and cdi_enabled and source.before(_CDI_ALONE):
+        toolkit.give("config", {_MODE: "cdi"}, source.place(default))
     _environment(source, {toolkit.state: toolkit, **runtimes})
     yield Wanted("toolkit-repository")
     yield toolkit
     yield from runtimes.values()
     if cdi_enabled:
         yield Wanted("cdi")
+
+
+def cdi_by_default(source: Source) -> bool:
+    """``cdi.enabled`` where nothing is said: the API server's default, or the chart's."""
+    if source.kind == "helm" and is_null(source.spec, "cdi.enabled"):
+        return bool(history.filled("clusterpolicy", "cdi.enabled", source.release))
+    return bool(records(source.kind, source.release)["cdi.enabled"].default)
 
 
 def _other_name(item: Item | None) -> bool:
@@ -221,7 +238,7 @@ def _variables(source: Source) -> Iterator[tuple[Item, str, Item]]:
 
 def _runtimes(source: Source) -> tuple[str, ...]:
     """The states of the runtimes there may be."""
-    states = FOUND_OUT
+    states = _of_default_runtime(source) or FOUND_OUT
     for _, name, value in _variables(source):
         if name == "RUNTIME":
             if value.value not in RUNTIMES:
@@ -239,6 +256,15 @@ def _runtimes(source: Source) -> tuple[str, ...]:
         elif name == _NONE and flag_of(source, f"toolkit.env {name}", value):
             return ()
     return states
+
+
+def _of_default_runtime(source: Source) -> tuple[str, ...]:
+    """What ``operator.defaultRuntime`` asks for; later releases find the runtime out themselves."""
+    if not source.before(_FINDS_OUT):
+        return ()
+    item = source.spec.get("operator", "defaultRuntime")
+    word = item.value if item is not None else source.of_chart("operator.defaultRuntime")
+    return RUNTIMES.get(str(word or "docker"), ())
 
 
 def _home(path: str) -> str | None:

@@ -1,11 +1,9 @@
 """Which kind of document it is, told by what stands in it; and what looks like one and is none.
 
-Helm values come bare, under the name of the chart in the values of a chart that has it as a
-dependency, and inside a Flux HelmRelease: all three are taken for what they are.
+Values inside another program's file are the business of :mod:`gpustate.clusterpolicy.wrappers`.
 
 Sources:
     NVIDIA/gpu-operator v26.7: api/nvidia/v1, api/nvidia/v1alpha1.
-    Helm documentation, "Subcharts and Global Values". Flux documentation, HelmRelease.
 """
 
 from __future__ import annotations
@@ -37,9 +35,6 @@ _OTHERS = {
     ("amd.com", "DeviceConfig"): "the AMD GPU Operator's",
     ("deviceplugin.intel.com", "GpuDevicePlugin"): "the Intel device plugins'",
     ("nfd.openshift.io", "NodeFeatureDiscovery"): "the NFD Operator's, about node labels",
-    ("argoproj.io", "Application"): "Argo CD's; give the values inside it as a file of their own",
-    ("helm.cattle.io", "HelmChart"): "k3s's; give its valuesContent as a file of its own",
-    ("helm.cattle.io", "HelmChartConfig"): "k3s's; give its valuesContent as a file of its own",
     (
         "operators.coreos.com",
         "Subscription",
@@ -80,7 +75,6 @@ _MEANT = {
     "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
     "dradriver": "draDriver of a GPUCluster",
 }
-_CHART = "gpu-operator"
 #: Keys that the chart has below a section, and those of pods, which people write beside the sections.
 _BELOW = frozenset(word for path in HELM for word in re.split(r"[.\[\]]+", path)[1:] if word)
 _OF_PODS = frozenset(
@@ -114,8 +108,6 @@ def kind(item: Item, file: str) -> str:
         return _values(item, place)
     if (version, name) in KINDS:
         return KINDS[version, name]
-    if name == "HelmRelease" and item.get("spec", "values") is not None:
-        return "helmrelease"
     _refuse_look_alike(version, name, place)
     if not version or not name:
         raise PolicyError(f"lacks {'apiVersion' if not version else 'kind'}", place=place)
@@ -125,9 +117,6 @@ def kind(item: Item, file: str) -> str:
 def _values(item: Item, place: str) -> str:
     if SECTIONS & set(item.value):
         return "helm"
-    inner = item.get(_CHART)
-    if inner is not None and isinstance(inner.value, dict) and SECTIONS & set(inner.value):
-        return "umbrella"
     key = next(iter(item.value), "")
     if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):
         return "helm"
@@ -161,6 +150,9 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
         other = _OTHERS.get((group, name))
         if other is not None:
             raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
+        meant = _MEANT.get(_folded(name))
+        if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
+            raise _no_such_kind(version, name, f"did you mean {meant}", place)
         return
     for known_version, known in KINDS:
         if known_version == "v1" or name.lower() != known.lower():
@@ -175,24 +167,18 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
         )
     if not version or not name:
         return
-    meant = _MEANT.get(name.lower().replace("-", "").replace("_", ""))
+    meant = _MEANT.get(_folded(name))
     if meant is None:
         near = difflib.get_close_matches(name, [k for v, k in KINDS if v != "v1"], 1)
         meant = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
-    raise PolicyError(
-        f"unknown kind {shown(name)} of {version}",
-        place=place,
-        fix=f"did you mean {meant}" if meant else WANTED,
+    raise _no_such_kind(version, name, f"did you mean {meant}" if meant else WANTED, place)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:
+    return PolicyError(
+        f"unknown kind {shown(name)} of {version}: there is none of that name", place=place, fix=fix
     )
-
-
-def values(item: Item, of_kind: str) -> Item:
-    """The Helm values in a document of kind ``helm``, ``umbrella`` or ``helmrelease``."""
-    if of_kind == "helm":
-        return item
-    found = item.get(_CHART) if of_kind == "umbrella" else item.get("spec", "values")
-    if found is None or not isinstance(found.value, dict):
-        return item
-    # The condition of a dependency, which Helm takes out before the chart sees its values.
-    kept = {key: value for key, value in found.value.items() if key != "enabled"}
-    return Item(kept, found.line)

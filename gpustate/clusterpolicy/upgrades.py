@@ -15,7 +15,6 @@ import re
 
 from gpustate.clusterpolicy.asked import Source
 from gpustate.clusterpolicy.documents import Item
-from gpustate.clusterpolicy.history import chart_defaults
 from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
@@ -77,5 +76,5 @@ def _automatic(source: Source, policy: Item, prefix: str) -> bool:
         return bool(item.value)
     if source.kind == "helm":
         taken_away = "autoUpgrade" in policy.value
-        return not taken_away and bool(chart_defaults().get(f"{prefix}upgradePolicy.autoUpgrade"))
+        return not taken_away and bool(source.of_chart(f"{prefix}upgradePolicy.autoUpgrade"))
     return source.kind == "nvidiadriver"

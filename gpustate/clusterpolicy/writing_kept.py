@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpustate.clusterpolicy import documents, shape
+from gpustate.clusterpolicy import documents
 from gpustate.clusterpolicy.blocks import Fate, Leaf, Leaves
 from gpustate.clusterpolicy.companions import CONFIG_MAP, SECRET
 from gpustate.clusterpolicy.helm import HELM, NIL_IS_ON
 from gpustate.clusterpolicy.history import chart_default, chart_defaults
 from gpustate.clusterpolicy.leaves import CLUSTER_POLICY
 from gpustate.clusterpolicy.licensing import CONF
+from gpustate.clusterpolicy.parts import parts
 from gpustate.clusterpolicy.reading import Reading
 
 _RENAMED = {"driver.upgradePolicy.gpuPodDeletion.": "driver.upgradePolicy.podDeletion."}
@@ -119,8 +120,12 @@ def _not_carried(path: str, value: object, said: Mapping[str, Any]) -> str:
     if path.startswith(tuple(f"{one}." for one in _OBJECTS)) and value is not None:
         return ""
     there, passed_on = _leaf(_renamed(path), CLUSTER_POLICY), _leaf(path, HELM)
-    if there is None or passed_on is None or passed_on.fate is Fate.DEAD:
+    if there is None:
         return "a ClusterPolicy has no such key"
+    if passed_on is None:
+        return "the chart has no such key"
+    if passed_on.fate is Fate.DEAD:
+        return f"it does nothing: {passed_on.detail}"
     if path.endswith((".repository", ".image")) and not said.get(_version_beside(path)):
         return "the Operator wants a version beside it, and the chart has one of its own"
     return ""
@@ -145,12 +150,11 @@ def _renamed(path: str) -> str:
 
 def _values(text: str) -> dict[str, Any] | None:
     found: dict[str, Any] | None = None
-    for item in documents.read(text, ""):
-        kind = shape.kind(item, "")
-        if kind == "nvidiadriver":
+    for one in parts(text, ""):
+        if one.kind == "nvidiadriver":
             return None
-        if kind in ("helm", "umbrella", "helmrelease"):
-            found = documents.plain(shape.values(item, kind))
+        if one.kind == "helm":
+            found = documents.plain(one.item)
     return found
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 
+#: What people write for standard input.
+STDIN = "-"
 _FILES = TextFiles("policy", PolicyError, limit_mib=5)
-
-#: How a file begins, as far as it is text; empty for a pipe, which can be read only once.
-head = _FILES.head
-
 
 #: The text of a file beside a policy: values, a patch. It may be empty.
 text_of = _FILES.text
+
+
+def head(path: str) -> str:
+    """How a file begins, as far as it is text; empty for a pipe, which can be read only once."""
+    return "" if path == STDIN else _FILES.head(path)
 
 
 def read_text(path: str) -> str:
@@ -21,7 +24,7 @@ def read_text(path: str) -> str:
     Raises:
         PolicyError: not there, not readable, too large, binary, not UTF-8, or empty.
     """
-    text = _FILES.text(path)
+    text = _FILES.text("/dev/stdin" if path == STDIN else path)
     if not text.strip():
         raise PolicyError("is empty, wanted a policy", place=path)
     return text

@@ -63,13 +63,19 @@ def own_policy(text: str, source: str) -> bool:
 
 
 def load(
-    source: str, *, strict: bool = True, changes: Changes | None = None, origins: bool = False
+    source: str,
+    *,
+    strict: bool = False,
+    changes: Changes | None = None,
+    origins: bool = False,
+    release: str | None = None,
 ) -> Policy:
     """Load a policy.
 
     Args:
         source: a Python file, gpustate's own YAML, a file of the GPU Operator, or the name of a state.
         strict: keys of an Operator file that its schema does not have are errors, not notes.
+        release: of the Operator that such a file is for; what the file says, else the newest, otherwise.
         changes: what the command line changes in it.
         origins: find out where the values of a Python file stand; of other files it is known anyway.
 
@@ -95,7 +101,7 @@ def load(
     else:
         from gpustate.policies import operator  # the tables, only for those who need them
 
-        policy = operator.read(text, source, strict=strict, changes=changes)
+        policy = operator.read(text, source, strict=strict, changes=changes, release=release)
     return policy.but(*policy.states, name=policy.name or FilePath(source).stem)
 
 

@@ -8,14 +8,19 @@ NVIDIADriver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpustate import clusterpolicy, registry
-from gpustate.clusterpolicy import Wanted, writing_kept
-from gpustate.clusterpolicy.documents import OBJECTS, without_heading
+from gpustate.clusterpolicy import Wanted, history, writing_kept
+from gpustate.clusterpolicy.check import everywhere, nowhere
+from gpustate.clusterpolicy.documents import OBJECTS, Item, filled_in, plain, without_heading
+from gpustate.clusterpolicy.parts import parts
+from gpustate.clusterpolicy.writing import dump
 from gpustate.errors import PolicyError
 from gpustate.model.layers import REMOVED, Path, leaves, value_at
-from gpustate.model.policy import Original, Policy, build, parameters
+from gpustate.model.policy import Original, Policy, build, every_parameter, parameters
 from gpustate.model.state import AnyState
 from gpustate.policies import trees
 from gpustate.policies.changes import Changes, at_top
@@ -27,27 +32,52 @@ _OBJECT_KEYS = ("apiVersion", "kind", "metadata", "spec", "status")
 _CHANGED = ("ClusterPolicy", None, "GPUCluster", "NVIDIADriver")
 
 
-def read(text: str, path: str, *, strict: bool = True, changes: Changes | None = None) -> Policy:
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a file is read: for which release, and whether keys that do nothing are errors."""
+
+    strict: bool
+    release: str
+
+
+def read(
+    text: str,
+    path: str,
+    *,
+    strict: bool = False,
+    changes: Changes | None = None,
+    release: str | None = None,
+) -> Policy:
     """Turn the text of an Operator file into a policy.
+
+    Args:
+        text: all of it.
+        path: of the file.
+        strict: keys that do nothing are errors, not notes.
+        changes: of the command line.
+        release: of the Operator that the file is for; that of its wrapper, else the newest, otherwise.
 
     Raises:
         PolicyError: with the line the trouble goes back to.
+        UsageError: there is no such release.
     """
+    how = _How(strict, history.release(release) if release is not None else "")
     if not changes:
-        return _read(text, path, strict, None)
-    documents = _documents(text, path)
+        return _read(text, path, how, None)
+    documents, said = _documents(text, path)
     which = _which(documents)
     helm = documents[which].get("kind") is None
+    how = replace(how, release=how.release or said)
     changed = changes.on(documents[which], at_top if helm else _home)
     rewritten = Rewritten(path)
     for number, tree in enumerate(documents):
         rewritten.add(changed.tree if number == which else tree)
     try:
-        policy = _read(rewritten.text, path, strict, rewritten)
+        policy = _read(rewritten.text, path, how, rewritten)
     except PolicyError as error:
         raise rewritten.error(error) from None
     try:
-        before: Policy | None = _read(text, path, strict, None)
+        before: Policy | None = _read(text, path, how, None)
     except PolicyError:
         before = None  # the change repairs it
     made = policy.but(*policy.states, last=_last(policy, before, path))
@@ -59,8 +89,13 @@ def read(text: str, path: str, *, strict: bool = True, changes: Changes | None =
     return made
 
 
-def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Policy:
-    reading = clusterpolicy.read(text, path, strict=strict)
+def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
+    strict = everywhere if how.strict else nowhere
+    if rewritten is not None and not how.strict:
+        strict = (
+            rewritten.is_foreign
+        )  # what somebody types now is not what the Operator once dropped
+    reading = clusterpolicy.read(text, path, strict=strict, release=how.release)
     states = [_state(wanted, path) for wanted in reading.wanted]
     places: dict[Path, str] = {
         ("states", wanted.state, name): place
@@ -77,24 +112,69 @@ def _read(text: str, path: str, strict: bool, rewritten: Rewritten | None) -> Po
         nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
         place = rewritten.place(one.place) if rewritten is not None else one.place
         places[("nodes", one.node, one.state)] = place
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    given = {state.name: parameters(state) for state in states}
+    for part in reading.for_labels:
+        whole = _defaults(part.state, given[part.state]) if part.whole else {}
+        groups.setdefault(part.condition, {})[part.state] = {**whole, **part.parameters}
+        place = rewritten.place(part.place) if rewritten is not None else part.place
+        places[("groups", part.condition)] = place
     policy = Policy(
         *states,
         name=reading.name or None,
         notes=notes,
+        groups=groups,
         nodes=nodes,
         places=places,
         pace=reading.pace,
     )
-    policy.original = Original(text, reading.kind == "helm", tuple(writing_kept.beside(reading)))
+    beside = tuple(writing_kept.beside(reading))
+    policy.original = Original(_unwrapped(text, path), reading.kind == "helm", beside)
     return policy
+
+
+def _defaults(state: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parameters given elsewhere are where nobody gives them."""
+    by_default = every_parameter(build(registry.get(state), {}))
+    return {name: by_default[name] for name in given if name in by_default}
+
+
+def _unwrapped(text: str, path: str) -> str:
+    """The text without the wrapper of Helm values."""
+    found = parts(text, path)
+    if not any(one.held is not None for one in found):
+        return filled_in(text)
+    return dump(plain(one.item) for one in found if one.held is not None or one.kind != "other")
 
 
 def _home(key: str) -> Path:
     return () if key in _OBJECT_KEYS else ("spec",)
 
 
-def _documents(text: str, path: str) -> list[Tree]:
-    """The objects of a file, those of a ``List`` one by one."""
+def _documents(text: str, path: str) -> tuple[list[Tree], str]:
+    """The objects of a file, those of a ``List`` one by one, and the release that one of them says.
+
+    Values stand there without their wrapper.
+    """
+    there = parts(text, path)
+    if any(one.held is not None for one in there):
+        kept = [one for one in there if one.held is not None or one.kind != "other"]
+        release = next((one.release for one in kept if one.release), "")
+        return [_tree(one.item, path) for one in kept], release
+    return _own_documents(filled_in(text), path), next((o.release for o in there if o.release), "")
+
+
+def _tree(item: Item, path: str) -> Tree:
+    """An item as a tree whose places are those of the file."""
+    value: Any = item.value
+    if isinstance(value, dict):
+        value = {key: _tree(child, path) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [_tree(child, path) for child in value]
+    return Tree(value, f"{path}:{item.line}")
+
+
+def _own_documents(text: str, path: str) -> list[Tree]:
     found: list[Tree] = []
     for tree in trees.documents(without_heading(text), path, OBJECTS):
         items = tree.get("items")

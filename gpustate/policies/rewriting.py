@@ -54,6 +54,10 @@ class Rewritten:
             return text
         return self._origin(int(found[2])) or text
 
+    def is_foreign(self, line: int) -> bool:
+        """Whether a line is not of the file: it was written on the command line."""
+        return not self._number(self._origin(line))
+
     def note(self, text: str) -> str:
         """Translate every line that a sentence names: ``path:3``, ``(line 3)``, ``lines 3-7``."""
         text = re.sub(

@@ -17,7 +17,13 @@ from gpustate.text.words import at
 Steps = tuple[str | int, ...]
 Path = tuple[str, ...]
 
-RULES = yaml_events.Rules(PolicyError, depth=60, values=500_000, text_keys=True)
+RULES = yaml_events.Rules(
+    PolicyError,
+    depth=60,
+    values=500_000,
+    tags={yaml_events.FLOAT: yaml_events.Written},
+    text_keys=True,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gpustate.model.policy import Policy
 from gpustate.model.state import AnyState
 from gpustate.policies import document
 from gpustate.text.words import printable
+from gpustate.text.yaml_events import Written
 
 _WIDTH = 100
 #: What every state has comes after its own.
@@ -33,6 +34,9 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+_Dumper.add_representer(Written, lambda dumper, number: dumper.represent_float(float(number)))
 
 
 def as_yaml(policy: Policy, comments: Sequence[str] = ()) -> str:

@@ -2,7 +2,8 @@
 
     python tests/support/leafhistory.py CLONE > gpustate/clusterpolicy/data/history.json
 
-A key of a kind is there when the schema has it; one of the chart when values.yaml or a template has.
+A key of a kind is there when the schema has it; one of the chart when values.yaml or a template has. Keys
+of node feature discovery are those of the chart of it that the release brings along.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from gpustate.clusterpolicy.nfd import NFD
+
 FIRST = (1, 3, 0)
 KINDS = {
     "clusterpolicy": "clusterpolicies",
@@ -29,6 +32,9 @@ SCHEMAS = (
     "deployments/gpu-operator/crds/nvidia.com_{}.yaml",
 )
 CHART = "deployments/gpu-operator"
+SUBCHART = "node-feature-discovery"
+#: The last release with the subchart of the first ones, and the first that has it unpacked.
+UNPACKED = "v1.7.0"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -54,6 +60,17 @@ def schema_leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
         yield path
 
 
+def schema_defaults(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Defaults that the API server fills in, by path; ``[]`` is left out."""
+    if schema.get("properties") and not schema.get("x-kubernetes-int-or-string"):
+        for name, below in schema["properties"].items():
+            yield from schema_defaults(below, f"{path}.{name}" if path else name)
+    elif schema.get("type") == "array" and schema["items"].get("properties"):
+        yield from schema_defaults(schema["items"], path)
+    elif "default" in schema:
+        yield path, schema["default"]
+
+
 def value_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for name, below in value.items():
@@ -62,16 +79,45 @@ def value_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def of_kind(clone: str, tag: str, names: set[str], kind: str) -> set[str]:
-    """Paths of a kind's spec in one release; ``[]`` is left out."""
+def schema_of(clone: str, tag: str, names: set[str], kind: str) -> Mapping[str, Any]:
+    """The schema of a kind's spec in one release; empty where there is no such kind."""
     for pattern in SCHEMAS:
         file = pattern.format(KINDS[kind])
         if file in names:
             spec = yaml.load(git(clone, "show", f"{tag}:{file}"), Loader=_LOADER)["spec"]
             versions = spec.get("versions") or [{}]
             schema = versions[0].get("schema") or spec["validation"]
-            return set(schema_leaves(schema["openAPIV3Schema"]["properties"]["spec"]))
-    return set()
+            found: Mapping[str, Any] = schema["openAPIV3Schema"]["properties"]["spec"]
+            return found
+    return {}
+
+
+def of_subchart(clone: str, tag: str, names: set[str]) -> set[str]:
+    """Leaves of the table of node feature discovery that its chart of one release has."""
+    base = f"{CHART}/charts/{SUBCHART}/"
+    if f"{CHART}/charts/{SUBCHART}-2.0.0.tgz" in names:
+        tag = UNPACKED  # the same chart, unpacked
+        names = set(git(clone, "ls-tree", "-r", "--name-only", tag).split())
+    if f"{base}values.yaml" not in names:
+        return set()
+    values = dict(
+        value_leaves(yaml.load(git(clone, "show", f"{tag}:{base}values.yaml"), Loader=_LOADER))
+    )
+    text = "".join(
+        git(clone, "show", f"{tag}:{name}")
+        for name in names
+        if name.startswith(f"{base}templates/")
+    )
+    named = set(re.findall(r"\.Values\.([A-Za-z0-9_.]+)", text)) | set(values)
+    whole = tuple(f"{path}." for path in re.findall(r"toYaml \(?\.Values\.([A-Za-z0-9_.]+)", text))
+    # A value that a template hands on as a whole, or takes apart in a block of its own.
+    whole += tuple(f"{path}." for path in re.findall(r"with \(?\.Values\.([A-Za-z0-9_.]+)", text))
+    found: set[str] = set()
+    for path in (path.removeprefix(f"{SUBCHART}.") for path in NFD):
+        there = path in named or any(one.startswith(f"{path}.") for one in named)
+        if there or path.startswith(whole):
+            found.add(f"{SUBCHART}.{path}")
+    return found
 
 
 def of_chart(clone: str, tag: str, names: set[str], schema: set[str]) -> dict[str, Any]:
@@ -118,32 +164,76 @@ def prefixes(first: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def changes(of_releases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
+    """What each path is from which release on; an entry of a release alone: nothing any more."""
+    found: dict[str, list[list[Any]]] = {}
+    for tag, table in of_releases.items():
+        for path, value in table.items():
+            past = found.setdefault(path, [])
+            if not past or len(past[-1]) == 1 or past[-1][1] != value:
+                past.append([tag, value])
+        for path, past in found.items():
+            if path not in table and len(past[-1]) == 2:
+                past.append([tag])
+    return dict(sorted(found.items()))
+
+
 def count(clone: str) -> dict[str, Any]:
     """Everything that ``data/history.json`` holds."""
     releases = tags(clone)
-    first: dict[str, dict[str, str]] = {kind: {} for kind in (*KINDS, "helm")}
-    last: dict[str, set[str]] = {}
-    defaults: dict[str, Any] = {}
+    kinds = (*KINDS, "helm")
+    there: dict[str, dict[str, set[str]]] = {kind: {} for kind in kinds}
+    filled: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
+    charts: dict[str, dict[str, Any]] = {}
     for tag in releases:
         names = set(git(clone, "ls-tree", "-r", "--name-only", tag).split())
         for kind in KINDS:
-            last[kind] = of_kind(clone, tag, names, kind)
-            for path in last[kind]:
-                first[kind].setdefault(path, tag)
-        chart = of_chart(clone, tag, names, last["clusterpolicy"] | last["gpucluster"])
-        for path in chart:
-            first["helm"].setdefault(path, tag)
+            schema = schema_of(clone, tag, names, kind)
+            there[kind][tag] = set(schema_leaves(schema)) if schema else set()
+            filled[kind][tag] = dict(schema_defaults(schema)) if schema else {}
+        of_kinds = there["clusterpolicy"][tag] | there["gpucluster"][tag]
+        chart = of_chart(clone, tag, names, of_kinds)
+        inner = {path for path in chart if path.partition(".")[0] == SUBCHART}
+        inside = of_subchart(clone, tag, names)
+        inside |= {one for one in NFD if any(f"{path}.".startswith(f"{one}.") for path in inner)}
+        there["helm"][tag] = (set(chart) - inner) | inside
         text = git(clone, "show", f"{tag}:{CHART}/values.yaml")
-        defaults = dict(value_leaves(yaml.load(text, Loader=_LOADER)))
-    since = {kind: {path: first[kind][path] for path in last[kind]} for kind in KINDS}
-    since["helm"] = first["helm"]
+        charts[tag] = dict(value_leaves(yaml.load(text, Loader=_LOADER)))
+    since: dict[str, dict[str, str]] = {}
+    for kind in kinds:
+        first: dict[str, str] = {}
+        for tag, table in there[kind].items():
+            for path in table:
+                first.setdefault(path, tag)
+        known = set(first) if kind == "helm" else there[kind][releases[-1]]
+        since[kind] = {path: first[path] for path in known}
     return {
         "source": f"NVIDIA/gpu-operator {releases[0]} to {releases[-1]}",
         "releases": releases,
         "since": {kind: prefixes(table) for kind, table in since.items()},
-        "chart": dict(sorted(defaults.items())),
+        "filled": {kind: changes(filled[kind]) for kind in KINDS},
+        "chart": changes(charts),
     }
 
 
+def text_of(counted: Mapping[str, Any]) -> str:
+    """The file: a line an entry."""
+    lines: list[str] = []
+    for section, table in counted.items():
+        if not isinstance(table, dict):
+            lines.append(f'"{section}": {json.dumps(table)}')
+            continue
+        rows = ",\n".join(f" {json.dumps(key)}: {_row(value)}" for key, value in table.items())
+        lines.append(f'"{section}": {{\n{rows}\n}}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _row(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in value.items())
+    return "{\n" + rows + "\n }"
+
+
 if __name__ == "__main__":
-    print(json.dumps(count(sys.argv[1]), indent=1))
+    print(text_of(count(sys.argv[1])), end="")

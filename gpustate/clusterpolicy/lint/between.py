@@ -20,6 +20,7 @@ from gpustate.clusterpolicy.companions import (
     object_name,
     padded,
 )
+from gpustate.clusterpolicy.documents import Item
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding
 from gpustate.errors import PolicyError
@@ -149,10 +150,55 @@ def companions(context: Context, shelf: Shelf) -> Iterator[Finding]:
         yield from _content(context, reference, found)
 
 
+#: What a ConfigMap holds by a key that only such a one has, or by a word of its text.
+_HOLDS = (
+    ("clients.yaml", "", "clients"),
+    ("dcgm-metrics.csv", "", "counters"),
+    ("nvidia.conf", "", "modules"),
+    ("nvidia-uvm.conf", "", "modules"),
+    ("gridd.conf", "", "license"),
+    ("", "mig-configs:", "mig"),
+    ("", "version: v1", "plugin"),
+)
+
+
+def alone(file: str, items: Sequence[Item]) -> tuple[list[Finding], bool]:
+    """What is to be said of ConfigMaps without the policy that names them, and whether any is known."""
+    found: list[Finding] = []
+    known = False
+    for item in items:
+        name = item.text("metadata", "name")
+        try:
+            companion = Shelf(file, (item,)).find(item.text("kind"), name)
+        except PolicyError as error:
+            found.append(Finding("companion", "", error.message, file, item.line, error.fix))
+            known = True
+            continue
+        holds = _held(companion) if companion is not None else ""
+        if companion is None or not holds:
+            continue
+        known = True
+        title = f"{companion.kind} {name}"
+        for flaw in contents.check(holds, companion):
+            found.append(
+                Finding("companion", "", flaw.message, flaw.file, flaw.line, flaw.fix, title)
+            )
+    return found, known
+
+
+def _held(companion: Companion) -> str:
+    for key, word, holds in _HOLDS:
+        if key in companion.entries:
+            return holds
+        if word and any(word in entry.text for entry in companion.entries.values()):
+            return holds
+    return ""
+
+
 def _content(context: Context, reference: Reference, found: Companion) -> Iterator[Finding]:
     for flaw in contents.check(reference.holds, found):
         yield Finding(
-            "companion", reference.path, flaw.message, flaw.file, flaw.line, flaw.fix, context.title
+            flaw.rule, reference.path, flaw.message, flaw.file, flaw.line, flaw.fix, context.title
         )
     if reference.path == "devicePlugin.config.name":
         default = context.given("devicePlugin.config.default")

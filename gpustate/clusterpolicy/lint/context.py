@@ -57,7 +57,7 @@ class Context:
         found = self.given(path)
         if found is not None:
             return found
-        record = records(self.kind).get(path)
+        record = records(self.kind, self.release).get(path)
         if record is None:
             return None
         if record.filled_by == "chart" and is_null(self.spec, path):
@@ -68,6 +68,18 @@ class Context:
         """Whether a component is switched on; nothing said is what the Operator makes of it."""
         value = self.value(f"{section}.enabled")
         return f"{section}.enabled" in NIL_IS_ON if value is None else bool(value)
+
+    def of_nvidia(self, prefix: str) -> bool:
+        """Whether an image is one that NVIDIA publishes: from its registry, under its own name.
+
+        Args:
+            prefix: of the keys ``repository`` and ``image``: ``driver.``, or empty in an NVIDIADriver.
+        """
+        repository = self.value(f"{prefix}repository")
+        if repository and not str(repository).startswith("nvcr.io/nvidia"):
+            return False
+        usual = history.chart_defaults().get(f"{prefix or 'driver.'}image")
+        return self.given(f"{prefix}image") in (None, "", usual)
 
     def line(self, path: str) -> int:
         """The line of a key, else of the nearest one above it that the file has; ``""``: the object."""

@@ -14,12 +14,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from gpustate.clusterpolicy import history
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding
 from gpustate.text.words import shown
 
 Check = Callable[[Context], Iterator[Finding]]
 _BRANCH = re.compile(r"\d{3,4}")
+#: The first nvidia-fs that is built for the open modules only, and the first release with one.
+_GDS_OPEN, _GDS_IS_OPEN_SINCE = (2, 17, 5), "v23.9.1"
+#: Since when the device plugin is told of them, whoever installed their modules (GDS_ENABLED, GDRCOPY_ENABLED).
+_OF_PLUGIN = {"gds": "v22.9.0", "gdrcopy": "v25.10.0"}
 
 
 def _driver(context: Context) -> str:
@@ -59,6 +64,8 @@ def precompiled(context: Context) -> Iterator[Finding]:
     version = str(context.value(f"{prefix}version") or "")
     if not version or version.startswith("sha256:") or _BRANCH.fullmatch(version):
         return
+    if not context.of_nvidia(prefix):
+        return  # who builds images tags them as they like
     given = context.given(f"{prefix}version") is not None
     what = f"is {shown(version)}" if given else f"is not given, and {shown(version)} then"
     yield context.find(
@@ -72,6 +79,11 @@ def precompiled(context: Context) -> Iterator[Finding]:
 def storage(context: Context) -> Iterator[Finding]:
     """nvidia-fs 2.17.5 and later are built for the open modules only."""
     path = f"{_driver(context)}kernelModuleType"
+    if context.before(_GDS_IS_OPEN_SINCE) or (_driver(context) and not context.on("driver")):
+        return
+    version = history.number(str(context.given("gds.version") or ""))
+    if version is not None and version < _GDS_OPEN:
+        return
     if context.on("gds") and context.given(path) == "proprietary":
         yield context.find(
             "contradiction",
@@ -94,11 +106,15 @@ def rdma(context: Context) -> Iterator[Finding]:
 
 
 def driver_off(context: Context) -> Iterator[Finding]:
-    """What belongs to the driver is off with it."""
+    """What belongs to the driver is off with it; the device plugin goes by two of them too."""
     if context.kind == "nvidiadriver" or context.on("driver"):
         return
     switches = ["driver.rdma.enabled", "driver.useNvidiaDriverCRD", "driver.usePrecompiled"]
-    switches += ["driver.nvidiaDriverCRD.enabled", "gds.enabled", "gdrcopy.enabled"]
+    switches += ["driver.nvidiaDriverCRD.enabled"]
+    plugin = context.kind != "gpucluster" and context.on("devicePlugin")
+    for section, since in _OF_PLUGIN.items():
+        if not plugin or context.before(since):
+            switches.append(f"{section}.enabled")
     for path in switches:
         if context.given(path) is True:
             yield context.find(

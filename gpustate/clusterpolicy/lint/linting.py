@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpustate.clusterpolicy import documents, former, history, shape
+from gpustate.clusterpolicy import former, history, shape, umbrella
 from gpustate.clusterpolicy.blocks import Fate
 from gpustate.clusterpolicy.check import Checker, Problem, Setting
 from gpustate.clusterpolicy.companions import Shelf
@@ -14,19 +13,22 @@ from gpustate.clusterpolicy.documents import Item, plain
 from gpustate.clusterpolicy.lint import between, contradictions, idle, settings, variables
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding, Report, Use
+from gpustate.clusterpolicy.parts import Part, parts
 from gpustate.clusterpolicy.reading import read
 from gpustate.clusterpolicy.records import TABLES, TITLES, Record, records
-from gpustate.errors import PolicyError, UsageError
+from gpustate.errors import PolicyError
 from gpustate.text.words import shown
 
-_VALUES = ("helm", "umbrella", "helmrelease")
 _RULES = {
     "unknown": "unknown-key",
+    "newer": "newer-key",
     "misnamed": "misnamed-key",
     "type": "wrong-type",
     "value": "wrong-value",
     "nameless": "wrong-value",
 }
+#: So many keys that the chart does not have, more than it has, make values those of another chart.
+_OF_OTHERS = 8
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS, *idle.CHECKS)
 
@@ -43,35 +45,41 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
         PolicyError: it is no YAML, or none of the Operator's files.
         UsageError: there is no such release.
     """
-    against = _release(release)
-    found = documents.read(text, file)
-    if not found:
-        raise PolicyError("is empty, wanted a policy", place=file)
     findings: list[Finding] = []
     contexts: list[Context] = []
     beside: list[Item] = []
-    for item in found:
-        try:
-            kind = shape.kind(item, file)
-        except PolicyError as error:
-            if not item.text("kind") or not item.text("apiVersion"):
-                raise
-            findings.append(_of_error("kind", error, file, item))
-            continue
-        if kind in ("configmap", "secret", "node"):
-            beside.append(item)
-        elif kind != "other":
-            context, more = _document(item, kind, file, against)
+
+    def failed(error: PolicyError, item: Item) -> None:
+        findings.append(_of_error("kind", error, file, item))
+
+    asked = history.release(release) if release is not None else ""
+    found = parts(text, file, failed=failed)
+    said = next((one.release for one in found if one.release), "")
+    against = asked or said or history.newest()
+    for one in found:
+        bare = one.kind == "helm" and one.held is None
+        foreign = umbrella.foreign(one.item, file, least=_OF_OTHERS) if bare else None
+        if foreign is not None:
+            findings.append(_of_error("kind", foreign, file, one.item))
+        elif one.kind in ("configmap", "secret", "node"):
+            beside.append(one.item)
+        elif one.kind != "other":
+            context, more = _document(one, file, against)
             contexts.append(context)
             findings.extend(more)
+    if not contexts and beside and not findings:
+        alone, known = between.alone(file, beside)
+        if known:
+            return Report(file, against, tuple(sorted(alone, key=_order)), ())
     if not contexts and not findings:
-        kinds = sorted({item.text("kind") for item in found})
+        kinds = sorted({one.item.text("kind") for one in found})
         raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
     findings.extend(_together(contexts, Shelf(file, tuple(beside))))
     if not any(one.level == "error" for one in findings):
         # An object that is not beside the file is told already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
-        findings.extend(one for one in _refused(text, file) if (one.file, one.line) not in lacking)
+        refused = _refused(text, file, against)
+        findings.extend(one for one in refused if (one.file, one.line) not in lacking)
     uses = tuple(use for context in contexts for use in _uses(context))
     return Report(file, against, tuple(sorted(findings, key=_order)), uses)
 
@@ -80,30 +88,17 @@ def _order(finding: Finding) -> tuple[str, int, str]:
     return (finding.file, finding.line, finding.rule)
 
 
-def _release(asked: str | None) -> str:
-    if asked is None:
-        return history.newest()
-    wanted = history.number(asked)
-    found = next((tag for tag in history.releases() if history.number(tag) == wanted), None)
-    if wanted is None or found is None:
-        near = difflib.get_close_matches(asked, history.releases(), 1, 0.5)
-        raise UsageError(
-            f"no release of the GPU Operator is called {shown(asked)}",
-            fix=f"did you mean {near[0]}" if near else f"the newest known is {history.newest()}",
-        )
-    return found
-
-
-def _document(item: Item, kind: str, file: str, release: str) -> tuple[Context, list[Finding]]:
+def _document(part: Part, file: str, release: str) -> tuple[Context, list[Finding]]:
     found: list[Finding] = []
-    of_kind = "helm" if kind in _VALUES else kind
-    spec = shape.values(item, kind) if kind in _VALUES else item.get("spec")
+    item, of_kind = part.item, part.kind
+    spec = item if of_kind == "helm" else item.get("spec")
     title = TITLES[of_kind]
     name = item.text("metadata", "name") if of_kind != "helm" else ""
     title = f"{title} {name}" if name else title
-    if kind in _VALUES[1:]:
-        where = "gpu-operator" if kind == "umbrella" else "spec.values"
-        what = f"these are the values of the chart at {where}"
+    if part.held is not None:
+        what = f"these are the values of the chart in {part.held.wrapper}"
+        if part.release:
+            what = f"{what}, for {part.release}"
         found.append(Finding("wrapped", "", what, file, item.line, None, title))
     elif of_kind != "helm":
         found.extend(_head(item, file, title))
@@ -112,12 +107,11 @@ def _document(item: Item, kind: str, file: str, release: str) -> tuple[Context, 
         found.append(Finding("contradiction", "", what, file, item.line, None, title))
         spec = Item({}, item.line)
     good: list[Setting] = []
-    for one in Checker(file, TABLES[of_kind], of_kind).walk(spec):
+    for one in Checker(file, TABLES[of_kind], of_kind, release=release).walk(spec):
         if isinstance(one, Setting):
             good.append(one)
         else:
-            problem = _problem(one, of_kind, file, title, release)
-            found.extend([problem] if problem is not None else [])
+            found.extend(_problem(one, of_kind, file, title, release))
     context = Context(of_kind, file, title, spec, tuple(good), item, release)
     found.extend(one for setting in good for one in _leaf(setting, context))
     return context, found
@@ -139,12 +133,15 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
             yield Finding("unknown-key", key, what, file, child.line, fix, title)
 
 
-def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Finding | None:
+def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Iterator[Finding]:
+    if problem.rule == "former":
+        return
     rule, message, fix = _RULES[problem.rule], problem.message, problem.fix
+    if problem.rule == "newer":
+        message = (
+            f"{problem.path} is there since {_since(kind, problem.path)}, and this is {release}"
+        )
     if problem.rule == "unknown":
-        for old in former.FORMER:
-            if old.covers(problem.path, kind) and _between(old.first, release, old.last):
-                return None
         since = _since(kind, problem.meant.path) if problem.meant is not None else ""
         if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
             fix = f"{fix}; that is there since {since}, and this is {release}"
@@ -157,7 +154,7 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
     elif problem.rule == "misnamed" and problem.meant is not None:
         message = f"unknown key {shown(problem.path)}, which the API server would drop in silence"
         fix = f"did you mean {problem.meant.path}, as which gpustate reads it"
-    return Finding(rule, problem.path, message, file, problem.item.line, fix, title)
+    yield Finding(rule, problem.path, message, file, problem.item.line, fix, title)
 
 
 def _since(kind: str, path: str) -> str:
@@ -177,13 +174,7 @@ def _between(first: str, release: str, last: str) -> bool:
 
 def _leaf(setting: Setting, context: Context) -> Iterator[Finding]:
     """What is to be said of one setting by itself."""
-    record = records(context.kind)[setting.path]
-    if record.since and context.before(record.since):
-        what = f"{setting.path} is there since {record.since}, and this is {context.release}"
-        yield Finding(
-            "newer-key", setting.path, what, context.file, setting.item.line, None, context.title
-        )
-        return
+    record = records(context.kind, context.release)[setting.path]
     looked_at = setting.leaf.until and _between("1.0.0", context.release, setting.leaf.until)
     if looked_at or not _asks(setting, record):
         return
@@ -252,10 +243,10 @@ _SANDBOX = (
 )
 
 
-def _refused(text: str, file: str) -> Iterator[Finding]:
+def _refused(text: str, file: str, release: str) -> Iterator[Finding]:
     """What the reader would stop at."""
     try:
-        read(text, file, strict=False)
+        read(text, file, release=release)
     except PolicyError as error:
         yield _of_error("refused", error, file, Item(None, 1))
 

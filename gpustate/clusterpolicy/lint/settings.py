@@ -2,7 +2,7 @@
 
 Sources:
     NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
-    deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer.
+    deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.10 to v1.20: cmd/nvidia-ctk-installer, tools/container.
     NVIDIA/gpu-operator issues 219, 270, 861, 1200; ibm-mas/ansible-devops issue 1651.
     kubernetes-sigs/node-feature-discovery v0.19, worker and master configuration reference.
 """
@@ -11,35 +11,33 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpustate.clusterpolicy import history
 from gpustate.clusterpolicy.lint.context import Context
 from gpustate.clusterpolicy.lint.finding import Finding
 from gpustate.clusterpolicy.runtime import ENVIRONMENT
 from gpustate.text.words import shown
 
-#: What the toolkit's installer reads, beside what a state has.
+#: All that the toolkit's installer reads, or once read (v1.10 to v1.20), beside what a state has.
 INSTALLER = frozenset(ENVIRONMENT) | {
-    *("CONTAINERD_SOCKET", "CONTAINERD_USE_LEGACY_CONFIG", "CONTAINERD_RUNTIME_TYPE"),
-    *("CRIO_CONFIG", "CRIO_CONFIG_MODE", "CRIO_SOCKET", "DOCKER_CONFIG", "DOCKER_SOCKET"),
-    *("ENABLE_NRI_PLUGIN", "NRI_SOCKET", "NRI_PLUGIN_INDEX", "NO_RUNTIME_CONFIG"),
-    *("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", "RUNTIME", "RUNTIME_ARGS", "RUNTIME_CONFIG_SOURCE"),
-    *("RUNTIME_EXECUTABLE_PATH", "CONTAINERD_CONTAINER_ANNOTATIONS", "CDI_OUTPUT_DIR", "CDI_KIND"),
-    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"),
-    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND", "DEV_ROOT", "HOST_ROOT", "CONFIG_FILE"),
-    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES", "NVIDIA_RUNTIME_NAME"),
-    *(
-        "NVIDIA_CONTAINER_RUNTIME_RUNTIMES",
-        "NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL",
-        "CREATE_DEVICE_NODES",
-    ),
-    *(
-        "IGNORE_ERRORS",
-        "DRIVER_ROOT_CTR_PATH",
-        "TOOLKIT_INSTALL_DIR",
-        "TOOLKIT_CONTAINER_LOG_LEVEL",
-    ),
+    *("CDI_KIND", "CDI_OUTPUT_DIR", "CONTAINERD_RESTART_MODE"),
+    *("CONTAINERD_RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_TYPE"),
+    *("CONTAINERD_USE_LEGACY_CONFIG", "CREATE_DEVICE_NODES", "CRIO_HOOKS_DIR"),
+    *("CRIO_HOOK_FILENAME", "CRIO_RESTART_MODE", "CRIO_RUNTIME_CLASS"),
+    *("CRIO_SET_AS_DEFAULT", "CRIO_SOCKET", "DEV_ROOT", "DEV_ROOT_CTR_PATH"),
+    *("DOCKER_RESTART_MODE", "DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "ENABLE_CDI"),
+    *("ENABLE_NRI_PLUGIN", "HOST_ROOT_MOUNT", "NO_DAEMON", "NO_RUNTIME_CONFIG"),
+    *("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", "NRI_NAMESPACE", "NRI_PLUGIN_INDEX"),
+    *("NRI_SOCKET", "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION"),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",),
+    *("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES"),
+    *("NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "NVIDIA_RUNTIME_DIR", "PID_FILE"),
+    *("RUNTIME", "RUNTIME_ARGS", "RUNTIME_CONFIG_OVERRIDE", "TOOLKIT_ARGS"),
+    *("TOOLKIT_DEBUG", "TOOLKIT_INSTALL_DIR", "TOOLKIT_PACKAGE_TYPE", "TOOLKIT_ROOT"),
+    *("TOOLKIT_SOURCE_ROOT", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
 }
 _RUNTIME_PREFIXES = (
     "CONTAINERD_",
@@ -64,10 +62,20 @@ _PARTS = ("repository", "image", "version")
 _SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
 #: The Operator puts the system after the tag of these.
 _GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
-#: NVIDIA tags these images with a v before the number.
-_TAGGED_V = ("toolkit", "devicePlugin", "gfd", "migManager")
 _TAGGED_V_SINCE = "v1.10.0"
-_NUMBER = re.compile(r"\d+\.\d+\.\d+.*")
+_WITH_V = r"v\d+\.\d+(\.\d+)?(-.+)?"
+#: What NVIDIA's tags look like, without the system that the Operator puts after some of them.
+_TAGS: Mapping[str, str] = {
+    "driver": r"\d{3,4}(\.\d+){0,2}",
+    **dict.fromkeys(("toolkit", "devicePlugin", "gfd", "migManager", "gdrcopy"), _WITH_V),
+    **dict.fromkeys(("sandboxDevicePlugin", "kataSandboxDevicePlugin"), _WITH_V),
+    **dict.fromkeys(("vgpuDeviceManager", "ccManager"), _WITH_V),
+    "gds": r"\d+(\.\d+){1,2}",
+    "dcgm": r"\d+\.\d+\.\d+(-\d+)?-[a-z].*",
+    "dcgmExporter": r"\d+\.\d+\.\d+-\d+\.\d+\.\d+-[a-z].*",
+}
+#: A tag such as ``latest`` or ``main`` is nobody's version.
+_VERSION = re.compile(r"v?\d.*")
 
 
 def variables(context: Context) -> Iterator[Finding]:
@@ -138,11 +146,18 @@ def _matters(context: Context, section: str) -> bool:
 
 def tags(context: Context) -> Iterator[Finding]:
     """Tags that make the name of an image which nobody publishes."""
-    for section in ("",) if context.kind == "nvidiadriver" else _GET_SYSTEM:
-        path = f"{section}.version" if section else "version"
+    of_driver = context.kind == "nvidiadriver"
+    for section in ("driver",) if of_driver else dict.fromkeys((*_GET_SYSTEM, *_TAGS)):
+        prefix = "" if of_driver else f"{section}."
+        path = f"{prefix}version"
         version = context.given(path)
-        system = _SYSTEM.search(version) if isinstance(version, str) else None
-        if system is not None and (not section or _matters(context, section)):
+        if not isinstance(version, str | int) or isinstance(version, bool):
+            continue
+        if not of_driver and not _matters(context, section):
+            continue
+        version = str(version)
+        system = _SYSTEM.search(version) if section in _GET_SYSTEM else None
+        if system is not None:
             yield context.find(
                 "tag",
                 path,
@@ -150,24 +165,28 @@ def tags(context: Context) -> Iterator[Finding]:
                 f"{version}{system[0]}",
                 f"write {version[: system.start()]}",
             )
-    if context.kind == "nvidiadriver" or context.before(_TAGGED_V_SINCE):
-        return
-    for section in _TAGGED_V:
-        path = f"{section}.version"
-        version, repository = context.given(path), context.value(f"{section}.repository")
-        if not isinstance(version, str) or not _NUMBER.fullmatch(version):
+        elif section not in _TAGS or not _VERSION.fullmatch(version):
             continue
-        if (
-            isinstance(repository, str)
-            and repository.startswith("nvcr.io/")
-            and _matters(context, section)
-        ):
-            yield context.find(
-                "tag",
-                path,
-                f"{path} is {shown(version)}, and NVIDIA's tags begin with v",
-                f"write v{version}",
-            )
+        elif context.value(f"{prefix}repository") and context.of_nvidia(prefix):
+            yield from _unpublished(context, section, path, version)
+
+
+def _unpublished(context: Context, section: str, path: str, version: str) -> Iterator[Finding]:
+    """A version that is not written as NVIDIA tags the image."""
+    if re.fullmatch(_TAGS[section], version):
+        return
+    if context.before(_TAGGED_V_SINCE) and _TAGS[section] == _WITH_V:
+        return
+    bare = version.removeprefix("v")
+    meant = next((one for one in (bare, f"v{bare}") if re.fullmatch(_TAGS[section], one)), "")
+    usual = history.chart_defaults().get(f"{section}.version")
+    example = f"the newest of this Operator is {usual}" if usual else "see NVIDIA's catalogue"
+    yield context.find(
+        "tag",
+        path,
+        f"{path} is {shown(version)}, and NVIDIA publishes no image with such a tag",
+        f"write {meant}" if meant else f"write the whole tag; {example}",
+    )
 
 
 def configurations(context: Context) -> Iterator[Finding]:

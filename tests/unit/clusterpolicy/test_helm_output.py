@@ -8,6 +8,7 @@ from gpustate.clusterpolicy.lint import lint
 from gpustate.errors import PolicyError
 from gpustate.policies import operator
 from gpustate.policies.changes import Changes
+from gpustate.policies.converting import convert
 
 VALUES = "driver:\n  enabled: true\n  version: 580.95.05\n"
 
@@ -22,7 +23,7 @@ def test_the_line_above_the_values_is_skipped_and_lines_keep_their_numbers(
     assert policy.states == plain.states
     assert policy.places["states", "driver", "version"] == "v:4"
     with pytest.raises(PolicyError) as caught:
-        operator.read(f"{heading}{end}{VALUES}  versio: x\n", "v")
+        operator.read(f"{heading}{end}{VALUES}  versio: x\n", "v", strict=True)
     assert caught.value.place == "v:5"
     assert [one.line for one in lint(f"{heading}{end}drivr: {{}}\n", "v").findings] == [2]
 
@@ -42,4 +43,18 @@ def test_changes_of_the_command_line_reach_values_below_that_line() -> None:
 
 def test_that_line_further_down_is_a_key_like_any_other() -> None:
     with pytest.raises(PolicyError, match="USER-SUPPLIED VALUES"):
-        operator.read(f"{VALUES}USER-SUPPLIED VALUES:\n", "v")
+        operator.read(f"{VALUES}USER-SUPPLIED VALUES:\n", "v", strict=True)
+
+
+def test_convert_denies_no_key_that_a_cluster_policy_has() -> None:
+    values = "operator: {defaultRuntime: crio}\ndevicePlugin: {mps: {root: /opt/mps}}\n"
+    lost = convert(operator.read(values + VALUES, "v"), "clusterpolicy").lost
+    assert (
+        "of the file itself: operator.defaultRuntime: it does nothing: the runtime is detected"
+        in lost
+    )
+    assert (
+        "of the file itself: devicePlugin.mps.root: it does nothing: "
+        "the chart's template does not pass it on"
+    ) in lost
+    assert not [line for line in lost if "no such key" in line]

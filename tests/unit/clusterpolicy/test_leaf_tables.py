@@ -218,7 +218,7 @@ def test_since_when_a_key_is_there_is_told_by_the_nearest_entry_of_the_table() -
     assert history.since("clusterpolicy", "driver.kernelModuleType") == "v25.3.0"
     assert history.since("nvidiadriver", "upgradePolicy.autoUpgrade") == "v26.7.0"
     assert history.since("gpucluster", "draDriver.image") == "v26.7.0"
-    assert history.since("helm", "node-feature-discovery") == "1.3.0"
+    assert history.since("helm", "node-feature-discovery.worker.config") == "v1.7.1"
     assert history.since("helm", "nowhere") == ""
     assert history.number("24.9") == (24, 9, 0)
     assert history.number("v24.9.0-rc1") is None

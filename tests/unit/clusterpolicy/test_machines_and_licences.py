@@ -210,9 +210,9 @@ def test_apply_takes_as_many_nodes_at_a_time_as_both_limits_allow(
     tmp_path: Path,
 ) -> None:
     policy = load(HEAD + PACE % (auto, parallel, unavailable), tmp_path)
-    assert serial(None, policy, nodes) == sizes
-    assert serial("1,50%", policy, nodes) == ("1", "50%")
-    assert serial(None, again(policy, tmp_path), nodes) == sizes
+    assert serial(None, policy.pace, nodes) == sizes
+    assert serial("1,50%", policy.pace, nodes) == ("1", "50%")
+    assert serial(None, again(policy, tmp_path).pace, nodes) == sizes
 
 
 def test_a_pace_that_nobody_wrote_is_not_kept(tmp_path: Path) -> None:

@@ -312,7 +312,6 @@ MIG_MAP = "  migManager: {config: {name: m}}\n"
     ("text", "line", "said"),
     [
         (PLUGIN.replace("any", "b200") + SLICED, 5, "default is 'b200', and the ConfigMap 'c' has a100, any"),
-        (PLUGIN, 5, "names the ConfigMap 'c', which is not in this file"),
         (PLUGIN + SLICED.replace("replicas", "replica"), 16, "no key replica; did you mean replicas"),
         (PLUGIN + SLICED.replace("timeSlicing", "timeslicing"), 14, "did you mean timeSlicing"),
         (PLUGIN + SLICED + node("n", **{"nvidia.com/device-plugin.config": "h1"}), 26, "'n' is 'h1', and the ConfigMap 'c' has"),

@@ -456,5 +456,5 @@ def test_a_mistake_of_the_file_itself_keeps_its_line_under_changes() -> None:
     Path("bad.yaml").write_text(OPERATOR.replace("NVreg_B=2", "NVreg_B"))
     text = message("bad.yaml", set_typed="cdi.enabled=true")
     assert text.startswith("bad.yaml:22: "), text
-    Path("bad.yaml").write_text(OPERATOR.replace("gfd:", "gdf:"))
-    assert message("bad.yaml", set_typed="cdi.enabled=true").startswith("bad.yaml:13: ")
+    Path("bad.yaml").write_text(OPERATOR.replace("gfd:", "gdf: {}\n  gfd: 7\n  x:"))
+    assert message("bad.yaml", set_typed="cdi.enabled=true").startswith("bad.yaml:14: ")

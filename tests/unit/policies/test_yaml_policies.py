@@ -105,7 +105,7 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
         (
             STATES + "  driver:\n    version: 580.10\n",
             4,
-            "version: wanted text (given: 580.1); put it in quotes",
+            "version: wanted text (given: 580.10); put it in quotes",
         ),
         (
             STATES + "  driver:\n    hold: 'yes'\n",
@@ -120,7 +120,7 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
         (STATES + "  driver-repository:\n    components:\n    - main\n    - 5\n", 6, "components"),
         (STATES + "  nouveau:\n    only: group(x)\n", 4, "condition 'group(x)': 'x' is no value"),
         (STATES + "  driver: {}\n  driver: {}\n", 4, "the key 'driver' is also in line 3"),
-        (STATES + "  driver: {branch: .nan}\n", 3, "states.driver.branch is nan, wanted a number"),
+        (STATES + "  driver: {branch: .nan}\n", 3, "states.driver.branch is .nan, wanted a number"),
         (STATES + "  driver: !!python/name:os.system {}\n", 3, "tag"),
         (STATES + "  driver: !x 1\n", 3, "the tag '!x' is not supported"),
         (STATES + "\tdriver: {}\n", 3, "a tab, where only spaces may indent"),
