@@ -14,7 +14,7 @@ from gpustate.text.words import printable, shown
 
 if TYPE_CHECKING:
     from gpustate.model.node import Node
-    from gpustate.text.dcgm import Counter
+    from gpustate.text.dcgm import Checked, Counter
 
 _FORMAT = "gpustate.dcgm-check/1"
 _OUT = click.option("--out", metavar="FILE", help="Write a file in place of standard output.")
@@ -70,19 +70,25 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
     it ends in exit code 3, and so does an exporter that does not answer.
     """
 
-    wanted, wrong = _wanted(file)
+    checked = _checked(file)
     place = file or "counters.csv"
+    wanted = checked.counters
+    warnings = (*checked.warnings, *checked.too_new)
     if scrape is not None:
         _check_url(scrape)
-    if wrong:
-        _tell_wrong(wrong, place, output)
+    if checked.errors:
+        _report_errors(checked, place, output)
     if options["inventory"] is None:
         if scrape is not None:
             raise UsageError("--scrape asks exporters of nodes", fix="name an inventory with -i")
         data = {"format": _FORMAT, "file": place, "fields": len(wanted), "wrong": []}
-        text = f"{place}: {len(wanted)} fields, nothing wrong\n"
+        data["warnings"] = _rows(warnings)
+        verdict = f"{len(warnings)} warnings" if warnings else "nothing wrong"
+        text = f"{place}: {len(wanted)} fields, {verdict}\n"
+        _warn(warnings, output)
         common.write_out(common.as_json(data) if output == "json" else text)
         return
+    _warn(warnings, output)
     inventory = common.load_inventory(options)
     ask = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
     rows, codes = common.ask_nodes(inventory, options["forks"], ask)
@@ -94,14 +100,26 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
     common.finish(*codes)
 
 
-def _tell_wrong(wrong: Sequence[UsageError], place: str, output: str) -> NoReturn:
+def _report_errors(checked: Checked, place: str, output: str) -> NoReturn:
     """Everything that is wrong in a counters file; no node is asked for what no exporter would take."""
+    warnings = (*checked.warnings, *checked.too_new)
     if output == "json":
-        rows = [{"place": one.place, "message": one.message, "fix": one.fix} for one in wrong]
-        common.write_out(common.as_json({"format": _FORMAT, "file": place, "wrong": rows}))
-    for one in wrong if output != "json" else ():
+        data = {"format": _FORMAT, "file": place, "wrong": _rows(checked.errors)}
+        data["warnings"] = _rows(warnings)
+        common.write_out(common.as_json(data))
+    for one in checked.errors if output != "json" else ():
         click.echo(f"gpustate: {printable(str(one))}", err=True)
+    _warn(warnings, output)
     raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _rows(errors: Sequence[UsageError]) -> list[dict[str, Any]]:
+    return [{"place": one.place, "message": one.message, "fix": one.fix} for one in errors]
+
+
+def _warn(warnings: Sequence[UsageError], output: str) -> None:
+    for one in warnings if output != "json" else ():
+        click.echo(f"warning: {printable(str(one))}", err=True)
 
 
 def _check_url(url: str) -> None:
@@ -118,15 +136,15 @@ def _check_url(url: str) -> None:
         )
 
 
-def _wanted(file: str | None) -> tuple[tuple[Counter, ...], tuple[UsageError, ...]]:
+def _checked(file: str | None) -> Checked:
     from gpustate.files import TextFiles
     from gpustate.text import dcgm
     from gpustate.text.dcgm import shipped
 
     if file is None:
-        return shipped.counters(), ()
+        return dcgm.Checked(shipped.counters())
     text = TextFiles("counters file", UsageError, 1, keep_mark=True).text(file)
-    return dcgm.look(text, file)
+    return dcgm.check(text, file)
 
 
 def _look(

@@ -96,7 +96,7 @@ def plan(
 ) -> None:
     """Say how GPUs get to the configuration NAME of the mig-parted file CONFIG.
 
-    CONFIG may be 'builtin' for the configurations that every mig-parted has: all-balanced,
+    CONFIG may be a ConfigMap that holds one, as the GPU Operator takes it, or 'builtin' for the configurations that every mig-parted has: all-balanced,
     all-1g.10gb and so on.
     """
     from gpustate.mig import document
@@ -207,7 +207,13 @@ def _config_file(source: str) -> ConfigFile:
 
     if source == BUILTIN:
         return builtin.config_file()
-    return config.read(TextFiles("mig-parted file", PolicyError, 4).text(source), source)
+    path = "/dev/stdin" if source == "-" else source
+    text = TextFiles("mig-parted file", PolicyError, 4).text(path)
+    if "ConfigMap" in text:
+        from gpustate.clusterpolicy.companions import mig_text
+
+        text = mig_text(text, source) or text
+    return config.read(text, source)
 
 
 def _layout(path: str) -> Layout:

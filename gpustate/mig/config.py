@@ -1,6 +1,8 @@
 """Reads mig-parted configuration files, unmodified ones of schema v1 among them.
 
-Stricter than mig-parted where it takes things in silence: a key twice, two spellings of one profile.
+Never laxer than mig-parted. Stricter where it takes what cannot have been meant: a key of an entry twice, two
+spellings of one profile, a filter that fits no GPU. Of a configuration that stands twice the last one counts, as
+there, with a warning.
 Every error has its line and, where there is one, the word that was meant.
 
 Which entry counts for a GPU: all entries are gone through in order, mig-parted applies each that
@@ -32,7 +34,11 @@ _TOP = ("version", "mig-configs")
 _ENTRY = ("device-filter", "devices", "mig-enabled", "mig-devices")
 #: More instances of a profile than any GPU has; what is larger is a slip of the hand.
 _MOST = 64
-_RULES = yaml_events.Rules(PolicyError, depth=12, values=200_000, text_keys=True)
+#: More GPUs than any node has.
+_MOST_GPUS = 10_000
+_RULES = yaml_events.Rules(
+    PolicyError, depth=12, values=200_000, text_keys=True, last_key_counts=True, quoted_keys=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One named configuration."""
+    """One named configuration.
+
+    Args:
+        name: as ``mig-configs`` has it.
+        entries: in their order.
+        place: file and line.
+        warnings: that it stands in the file more than once.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     place: str = ""
+    warnings: tuple[str, ...] = ()
 
     def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
         """What it says about a GPU; ``None`` when it says nothing."""
@@ -81,6 +95,11 @@ class ConfigFile:
 
     path: str
     configs: Mapping[str, Config]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of all configurations."""
+        return tuple(one for config in self.configs.values() for one in config.warnings)
 
     def config(self, name: str | None = None) -> Config:
         """The configuration of a name; without one, the only one there is.
@@ -152,6 +171,7 @@ class _Reader:
             where = self.key_line(top, "version", line)
             self.fail(f"version {shown(top['version'])} is not known, wanted {VERSION}", where)
         configs = top.get("mig-configs")
+        self.only_repeated(configs)
         where = self.key_line(top, "mig-configs", line)
         if not isinstance(configs, dict) or not configs:
             self.fail("mig-configs wants at least one configuration", where)
@@ -165,7 +185,17 @@ class _Reader:
             self.fail(f"{name} wants a list of at least one entry", line)
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
         made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
-        return Config(name, made, at(self.path, line))
+        earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
+        said = f"{at(self.path, line)}: {shown(name)} is also in line {', '.join(earlier)}; the last one counts"
+        return Config(name, made, at(self.path, line), (said,) if earlier else ())
+
+    def only_repeated(self, configs: Any) -> None:
+        """Refuse keys that stand twice anywhere but among the configurations."""
+        for owner, keys in self.lines.repeated.items():
+            if owner != id(configs):
+                key, line, _ = keys[0]
+                last = self.lines.of_keys[owner][key]
+                self.fail(f"the key {shown(key)} is also in line {line}", last)
 
     def entry(self, data: Any, line: int) -> Entry:
         entry = self.closed(data, _ENTRY, line, "an entry")
@@ -197,14 +227,14 @@ class _Reader:
         if not isinstance(value, list):
             self.fail(f"devices is {shown(value)}, wanted all or a list of GPU numbers", line)
         for one in value:
-            if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+            if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST_GPUS:
                 self.fail(f"{shown(one)} is no number of a GPU, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
         value = entry.get("device-filter")
         line = self.key_line(entry, "device-filter", otherwise)
-        if value is None:
+        if value in (None, ""):
             return ()
         found: list[DeviceFilter] = []
         for one in value if isinstance(value, list) else [value]:

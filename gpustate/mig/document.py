@@ -59,6 +59,22 @@ def as_text(plan: NodePlan) -> str:
     return "".join(f"{line}\n" for line in _lines(plan))
 
 
+def change_lines(plan: NodePlan) -> tuple[str, ...]:
+    """What becomes of each GPU that changes, as :func:`as_text` has it, the same for nodes that are alike.
+
+    Ids of instances are left out, which may be other ones on each node; what it costs stands beside it.
+    """
+    fates: dict[tuple[str, ...], list[str]] = {}
+    for gpu in plan.gpus:
+        if gpu.steps:
+            fate = (f"({gpu.gpu.model_name})", *_parts(gpu, numbers=False))
+            fates.setdefault(fate, []).append(str(gpu.gpu.index))
+    lines: list[str] = []
+    for (model, *parts), numbers in fates.items():
+        lines += [f"GPU {', '.join(numbers)} {model}:", *(f"    {line}" for line in parts)]
+    return tuple(lines)
+
+
 def layout_text(layout: Layout) -> str:
     """How GPUs are divided, for people."""
     lines: list[str] = []
@@ -106,15 +122,21 @@ def _fate(plan: GpuPlan) -> Iterator[str]:
         return
     yield f"costs {plan.disruption.word}" if plan.disruption else "costs nothing that runs"
     yield from (f"! {text}" for text in plan.why)
+    yield from _parts(plan, numbers=True)
+    yield from (f"note: {text}" for text in plan.notes)
+
+
+def _parts(plan: GpuPlan, *, numbers: bool) -> Iterator[str]:
+    """What stays, goes and comes; ``numbers``: with the ids of instances."""
     for kept in plan.change.kept:
         devices = ", ".join(sorted(kept.instance.devices())) or "empty"
-        number, start = kept.instance.id, kept.instance.start
-        yield f"= {kept.instance.profile} at {start} (GPU instance {number}: {devices})"
+        number = f"GPU instance {kept.instance.id}: " if numbers else ""
+        yield f"= {kept.instance.profile} at {kept.instance.start} ({number}{devices})"
     going = {one.id for one in plan.change.destroyed}
     for step in plan.steps:
         if not _goes_without_saying(step, going):
-            yield _step(step)
-    yield from (f"note: {text}" for text in plan.notes)
+            line = _step(step)
+            yield line if numbers or not line.startswith("-") else line.rpartition(" (")[0]
 
 
 def _goes_without_saying(step: Step, going: set[int]) -> bool:

@@ -95,7 +95,8 @@ def plan(config: Config, layout: Layout) -> NodePlan:
         RefusedError: a GPU cannot be what is wanted of it; with the reason, and nothing is planned.
     """
     gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
-    return NodePlan(config.name, gpus, (*_absent(config, layout), *_overruled(config, layout)))
+    notes = (*config.warnings, *_absent(config, layout), *_overruled(config, layout))
+    return NodePlan(config.name, gpus, notes)
 
 
 def _absent(config: Config, layout: Layout) -> Iterator[str]:

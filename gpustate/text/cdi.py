@@ -19,10 +19,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from gpustate.errors import ProbeError
-from gpustate.text import yaml_events
+from gpustate.text import cdi_rules, yaml_events
 
 KIND = "nvidia.com/gpu"
 #: The one that gpustate keeps.
@@ -56,6 +57,7 @@ class Spec:
     nodes: tuple[DeviceNode, ...]  # of all devices and of the common part
     host_paths: tuple[str, ...]  # mounts, hooks and nodes that have to exist
     generated: bool  # written by nvidia-ctk: nobody's comments, only its own hooks
+    refused: tuple[str, ...] = ()  # why runtimes leave it out
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def parse(text: str, *, place: str = "the CDI specification") -> Spec:
         generated=bool(hooks)
         and all(hook.rpartition("/")[2] in _GENERATORS for hook in hooks)
         and not any(line.lstrip().startswith("#") for line in text.splitlines()),
+        refused=tuple(islice(cdi_rules.refusals(data), 20)),
     )
 
 
@@ -143,6 +146,9 @@ def driver_version(text: str | None) -> str:
 
 
 def _judge_kind(spec: Spec) -> Iterator[str]:
+    for first in spec.refused[:1]:
+        more = f" and {len(spec.refused) - 1} more" if len(spec.refused) > 1 else ""
+        yield f"container runtimes leave it out: {first}{more}"
     if spec.kind != KIND:
         yield f"its kind is {spec.kind}, not {KIND}"
     elif not spec.devices:

@@ -9,21 +9,22 @@ Sources:
     internal/pkg/rendermetrics/render_metrics.go; NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h.
 """
 
-from gpustate.text.dcgm.counters import Counter, as_text, look, read
+from gpustate.text.dcgm.counters import Checked, Counter, as_text, check, read
 from gpustate.text.dcgm.exposition import Sample, parse
 from gpustate.text.dcgm.fields import Field, find
 from gpustate.text.dcgm.proof import Missing, missing, summed_up
 from gpustate.text.dcgm.reportable import Unfit, unfit
 
 __all__ = [
+    "Checked",
     "Counter",
     "Field",
     "Missing",
     "Sample",
     "Unfit",
     "as_text",
+    "check",
     "find",
-    "look",
     "missing",
     "parse",
     "read",

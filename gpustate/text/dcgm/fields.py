@@ -1,10 +1,12 @@
 """DCGM's fields: name to id, and what a GPU must have to report one.
 
-A field may go by several names: DCGM renamed many, and the old names stay valid. The exporter's
-own counters (``DCGM_EXP_...``) have no id.
+A field may go by several names: DCGM renamed many, and the old names stay valid. Each release of
+dcgm-exporter knows the names of its time and does not start with any other. The exporter's own counters
+(``DCGM_EXP_...``) have no id.
 
 Sources:
     NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h; NVIDIA/dcgm-exporter (d5e5f51):
+    go.mod of its releases with NVIDIA/go-dcgm, pkg/dcgm at those commits (names each knows),
     internal/pkg/counters/exporter_counters.go, etc/dcp-metrics-included.csv (profiling: data-centre
     GPUs of Volta or newer); nvml.h: nvmlDeviceGetTotalEccErrors (ECC mode enabled),
     nvmlDeviceGetRemappedRows (Ampere or newer), nvmlDeviceGetUtilizationRates and
@@ -21,7 +23,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from gpustate.text import dpkg
+
 PREFIX = "DCGM_FI_"
+#: The newest release of dcgm-exporter whose names were read; what it lacks is marked with the next one.
+NEWEST_RELEASE = "4.8.2"
 #: Counters that the exporter makes itself; it writes a line only once there is something to count.
 EXPORTERS_OWN = (
     "DCGM_EXP_CLOCK_EVENTS_COUNT",
@@ -60,31 +66,55 @@ class Field:
         name: as it was asked for.
         id: DCGM's number; ``None`` for the exporter's own.
         need: what a GPU must have to report it; empty: nothing in particular.
+        since: first release of dcgm-exporter that knows the name; empty: 4.0.1 or older.
     """
 
     name: str
     id: int | None
     need: str = ""
+    since: str = ""
+
+
+@cache
+def _table() -> Mapping[str, tuple[int, str]]:
+    """Id of every field by each of its names, and the first exporter that knows the name."""
+    text = (resources.files("gpustate.text.dcgm") / "fields.csv").read_text("utf-8")
+    found: dict[str, tuple[int, str]] = {}
+    for line in text.splitlines():
+        number, *names = line.split(",")
+        if not line.startswith("#"):
+            for name, _, since in (one.partition("@") for one in names):
+                # Names of dcgm-exporter 1.x have no prefix.
+                found[name if name.islower() else PREFIX + name] = (int(number), since)
+    return found
 
 
 @cache
 def ids() -> Mapping[str, int]:
     """Id of every field of DCGM by each of its names."""
-    text = (resources.files("gpustate.text.dcgm") / "fields.csv").read_text("utf-8")
-    found: dict[str, int] = {}
-    for line in text.splitlines():
-        number, *names = line.split(",")
-        if not line.startswith("#"):
-            found.update((PREFIX + name, int(number)) for name in names)
-    return found
+    return {name: number for name, (number, _) in _table().items()}
 
 
 def find(name: str) -> Field | None:
     """Return the field of a name, ``None`` when there is none."""
     if name in EXPORTERS_OWN:
         return Field(name, None)
-    number = ids().get(name)
-    return None if number is None else Field(name, number, _need(number))
+    number, since = _table().get(name, (None, ""))
+    return None if number is None else Field(name, number, _need(number), since)
+
+
+def is_known(field: Field, exporter: str) -> bool:
+    """Whether a release of dcgm-exporter knows the name of a field."""
+    return not field.since or bool(dpkg.version_key(exporter) >= dpkg.version_key(field.since))
+
+
+def known_as(field: Field, exporter: str) -> str:
+    """Return a name of the same field that a release of dcgm-exporter knows; empty when there is none."""
+    for name, (number, since) in _table().items():
+        other = Field(name, number, since=since)
+        if number == field.id and name.startswith(PREFIX) and is_known(other, exporter):
+            return name
+    return ""
 
 
 @cache

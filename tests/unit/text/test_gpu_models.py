@@ -18,6 +18,7 @@ from gpustate.text import gpu_models
         ("4xA100, 4xL40S", {"A100": 4, "L40S": 4}),
         ("4xA100+2xA100", {"A100": 6}),
         ("rtx-pro-6000", {"RTXPRO6000": 1}),
+        ("2x GeForce RTX 4090, NVIDIA GeForce RTX 4080 SUPER", {"RTX4090": 2, "RTX4080": 1}),
     ],
 )
 def test_counts_are_read(text: str | int, counts: dict[str, int]) -> None:

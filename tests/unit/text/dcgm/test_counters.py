@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,11 +79,14 @@ def test_the_file_of_gpustate_is_read_and_written_back() -> None:
         ("DCGM_FI_DEV_GPU_TEMP, gauge", "has 2 columns"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, in C, now", "has 4 columns"),
         ("DCGM_FI_DEV_GPU_TEMP, guage, x", "'guage' is no type"),
-        ('DCGM_FI_DEV_GPU_TEMP, gauge, a "b" c', "double quote in the middle"),
-        ('DCGM_FI_DEV_GPU_TEMP, gauge, "a', "double quote in the middle"),
+        ('DCGM_FI_DEV_GPU_TEMP, gauge, a "b" c', "double quote in a column"),
+        ('DCGM_FI_DEV_GPU_TEMP, gauge, "a, b"', "directly behind the comma"),
+        ('DCGM_FI_DEV_GPU_TEMP, gauge,"a', "does not end at a comma"),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge\t, x", "is no type"),
+        ("DCGM_FI_DEV_GPU_TEMP\t, gauge, x", "is no field"),
+        ("   ", "take the blanks out of the empty line"),
         ("  # DCGM_FI_DEV_GPU_TEMP, gauge, x", "is no field"),
         ("\x1b[2J, gauge, x", "is no field"),
-        ("DCGM_FI_DEV_SM_CLOCK, gauge, x", "a second time, first in line 2"),
     ],
 )
 def test_a_line_that_would_keep_the_exporter_from_starting_is_named(line: str, said: str) -> None:
@@ -92,6 +96,86 @@ def test_a_line_that_would_keep_the_exporter_from_starting_is_named(line: str, s
     assert str(caught.value).startswith("my.csv:3: ")
     assert said in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+ANSWERS = json.loads((Path(__file__).parents[3] / "data/dcgm/counters-answers.json").read_text())
+#: Refused here although the exporter starts with it, and why.
+STRICTER = (
+    ("asks for no field", "an exporter without a metric is a mistake"),
+    ("is no field of DCGM", "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)"),
+    ("is no type of a metric", "the exporter checks no type of its own counters, Prometheus does"),
+)
+
+
+def test_the_exporters_parser_and_ours_agree_on_recorded_answers() -> None:
+    accepted = refused = 0
+    for answer in ANSWERS["answers"]:
+        checked = dcgm.check(answer["text"], "f")
+        wrong = (*checked.errors, *checked.too_new)
+        if wrong:
+            why = str(wrong[0])
+            assert answer["refused"] or any(text in why for text, _ in STRICTER), answer["text"]
+            refused += 1
+            continue
+        assert not answer["refused"], answer["text"]
+        accepted += 1
+        theirs: dict[int | str, tuple[str, str, str]] = {}
+        for name, kind, told in answer["counters"]:
+            field = fields.find(name)
+            assert field is not None
+            line = " ".join(part.strip(" ") for part in told.split("\n"))
+            theirs.setdefault(field.id or name, (name, kind, line))
+        ours = {(one.field.name, one.type, one.help) for one in checked.counters}
+        assert ours == set(theirs.values()), answer["text"]
+    assert accepted > 60
+    assert refused > 80
+
+
+def test_what_is_written_is_read_by_the_exporter() -> None:
+    """The recorded answers hold gpustate's own file: the exporter starts with it."""
+    (answer,) = [a for a in ANSWERS["answers"] if a["text"] == shipped.counters_file()]
+    assert not answer["refused"]
+    assert len(answer["counters"]) == len(shipped.counters())
+    text = dcgm.as_text(shipped.counters(), "head")
+    assert ',"Fabric: 0 none, 1' in text
+    assert ', "' not in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "said"),
+    [
+        ("{SM}, gauge, x\n{SM}, gauge, y\n", 2, "a second time, first in line 1"),
+        ("{SM}, gauge, x\ndcgm_sm_clock, gauge, y\n", 2, "as DCGM_FI_DEV_SM_CLOCK"),
+        ('{SM}, gauge,"over\ntwo lines"\n', 1, "spans lines"),
+    ],
+)
+def test_what_the_exporter_takes_and_does_not_do_is_a_warning(
+    lines: str, line: int, said: str
+) -> None:
+    checked = dcgm.check(lines.replace("{SM}", "DCGM_FI_DEV_SM_CLOCK"), "my.csv")
+    assert not checked.errors
+    assert len(checked.counters) == 1
+    assert "\n" not in checked.counters[0].help
+    (warning,) = checked.warnings
+    assert warning.place == f"my.csv:{line}"
+    assert said in str(warning)
+
+
+def test_a_name_that_no_released_exporter_knows_is_a_warning_with_the_one_it_knows() -> None:
+    found = dcgm.check("DCGM_FI_DEV_GPU_TEMP_CELSIUS, gauge, x\n", "my.csv")
+    (warning,) = found.too_new
+    assert warning.place == "my.csv:1"
+    assert "newer than 4.8.2; DCGM_FI_DEV_GPU_TEMP is the same field there" in str(warning)
+    assert not dcgm.check(shipped.counters_file(), "f").too_new
+
+
+def test_the_names_of_the_exporters_first_releases_are_fields() -> None:
+    """``etc/1.x-compatibility-metrics.csv`` of dcgm-exporter is a file of these."""
+    old = [name for name in fields.ids() if name.startswith("dcgm_")]
+    assert len(old) == 41
+    checked = dcgm.check("".join(f"{name}, gauge, x\n" for name in old), "f")
+    assert len(checked.counters) == 41
+    assert not checked.errors
 
 
 @given(st.text(alphabet=st.sampled_from('DCGM_FI,gauge" \t#\n\ré\x1b\u2028')) | st.text())
