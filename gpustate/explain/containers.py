@@ -97,6 +97,16 @@ def _left_behind(view: View) -> str:
     return view.broken if "does not exist" in view.broken else ""
 
 
+def _says(*words: str) -> Callable[[View], str]:
+    """The chain's own evidence, where it has all these words."""
+    return lambda view: view.broken if all(word in view.broken for word in words) else ""
+
+
+def _cri_dead(view: View) -> str:
+    words = ("without its CRI service", "runs and does not answer", "says that it is not ready")
+    return view.broken if any(one in view.broken for one in words) else ""
+
+
 def _absent(view: View) -> str:
     return view.broken if "containerd is not installed" in view.broken else ""
 
@@ -251,6 +261,15 @@ CAUSES = (
     Cause("containerd-stopped", "runtime", _stopped, remedies.CONTAINERD_STOPPED, state="containerd"),
     Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
     Cause("containerd-missing", "runtime", _absent, remedies.NO_CONTAINERD),
+    Cause("containerd-cri-disabled", "runtime", _says("serves no pods", "disabled_plugins"), remedies.CRI_DISABLED),
+    Cause("containerd-runc-missing", "runtime", _says("without its CRI service", 'default_runtime_name = "runc"'),
+          "define it again: gpustate apply with the state containerd", ("containerd/containerd#5837",), "containerd"),
+    Cause("cri-dead", "runtime", _cri_dead, remedies.CRI_DEAD),
+    Cause("containerd-configuration-unread", "runtime", _says("does not have what its files have"), remedies.NOT_READ,
+          state="containerd"),
+    Cause("cgroup-drivers-disagree", "runtime", _says("cgroup drivers disagree"), remedies.CGROUP_DRIVERS),
+    Cause("crio-configuration-unread", "runtime", _says("running CRI-O has no runtime handler"),
+          remedies.NO_CRIO_HANDLER, state="crio"),
     Cause("containerd-imports-lost", "runtime", _imports,
           "import it again: gpustate apply with the state containerd",
           ("NVIDIA/gpu-operator#992", "NVIDIA/nvidia-container-toolkit#982"), "containerd"),

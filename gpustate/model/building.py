@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gpustate.errors import PolicyError
 from gpustate.model.state import AnyState
 from gpustate.model.wanted import given, wanted
+from gpustate.text.masking import masked, remember_parameters
 from gpustate.text.words import named, printable, shown
 
 #: Mistakes told at once.
@@ -53,6 +54,7 @@ def build(
         PolicyError: naming the parameter that is wrong.
     """
     try:
+        remember_parameters(values)
         text = json.dumps(dict(values))
     except (TypeError, ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
@@ -63,7 +65,7 @@ def build(
         here = place
         if locate is not None:
             here = locate(error.errors(include_url=False)[0]["loc"]) or place
-        raise PolicyError(f"{cls.name}: {explain(error, cls)}", place=here) from None
+        raise PolicyError(f"{cls.name}: {explain(error, cls, values)}", place=here) from None
     except PolicyError as error:
         here = _culprit(cls, values, locate) if locate is not None else None
         raise PolicyError(
@@ -83,8 +85,16 @@ def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> 
     return None
 
 
-def explain(error: ValidationError, cls: type[AnyState]) -> str:
-    """Say in one line which parameters are wrong, what was given and what is wanted."""
+def explain(
+    error: ValidationError, cls: type[AnyState], values: Mapping[str, Any] | None = None
+) -> str:
+    """Say in one line which parameters are wrong, what was given and what is wanted.
+
+    Args:
+        error: the library's.
+        cls: the state.
+        values: what was given, as it was written; JSON has no 580.10.
+    """
     parts: list[str] = []
     #: Where one of several kinds would do, each is a mistake of its own at the same place.
     choices: dict[tuple[str, str], list[str]] = {}
@@ -98,15 +108,16 @@ def explain(error: ValidationError, cls: type[AnyState]) -> str:
             parts.append(f"no parameter {shown(path)}; {hint}")
         elif item["type"] == "value_error":
             # The state's own words; the library puts its own before them.
-            message = item["msg"].removeprefix("Value error, ")[:300]
+            message = masked(item["msg"].removeprefix("Value error, "))[:300]
             parts.append(": ".join(filter(None, (path, printable(message)))))
         elif item["type"] == "missing":
             parts.append(f"{path or 'it'}: is not given, and has no default")
         elif said is not None:
-            key = (path or "it", f"{given(item['input'])}{_quoted(item['type'], item['input'])}")
+            was = _as_written(item["loc"], item["input"], values or {})
+            key = (path or "it", f"{given(was)}{_quoted(item['type'], item['input'])}")
             choices.setdefault(key, []).append(printable(said[:300]))
         else:
-            message = item["msg"][:1].lower() + item["msg"][1:]
+            message = masked(item["msg"][:1].lower() + item["msg"][1:])
             parts.append(
                 f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
             )
@@ -116,6 +127,16 @@ def explain(error: ValidationError, cls: type[AnyState]) -> str:
     ]
     more = error.error_count() - _SHOWN
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
+    """The value that was given at a place; the library's, where that is another."""
+    found: Any = values
+    for step in _without_kind(place):
+        if isinstance(found, list) and isinstance(step, int):
+            found = dict(enumerate(found))
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, float) and found == value else value
 
 
 def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:

@@ -264,16 +264,25 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     if found is None:
         if wanted.containers == "required":
             return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
-        return Check("runtime", NOT_APPLICABLE, "no containerd here")
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
     if found.dump_status != 0:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     handlers = {name: (binary, there) for name, binary, there in found.handlers}
     other = served_elsewhere(seen, wanted)
+    if found.disabled and (other or not seen.kubelet):
+        evidence = f"containerd serves no CRI: disabled_plugins names {found.disabled}"
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if other and wanted.handler not in handlers:
-        return Check("runtime", NOT_APPLICABLE, f"{other} serves containers, and is not looked at")
+        evidence = f"{other} serves containers, and is not looked at"
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
+    if found.disabled:
+        evidence = f"containerd serves no pods: disabled_plugins names {found.disabled}"
+        return Check("runtime", FAILED, evidence, remedies.CRI_DISABLED)
+    if found.cri is not None and (dead := found.cri.dead("containerd")):
+        return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
     if wanted.handler not in handlers:
         evidence = f"containerd has no runtime handler {wanted.handler} ({found.dump})"
         return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)
@@ -281,7 +290,28 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     if not there:
         evidence = f"handler {wanted.handler} names {binary}, which does not exist"
         return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
-    return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
+    if found.cri is None or found.cri.outcome != "ok":
+        return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
+    if lacks := found.cri.lacks(wanted.handler):
+        evidence = f"the running containerd does not have what its files have: {lacks}"
+        return Check("runtime", FAILED, evidence, remedies.NOT_READ)
+    if drivers := found.cri.cgroup_drivers(wanted.handler):
+        evidence = f"cgroup drivers disagree: {drivers}"
+        return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)
+    return _ok("runtime", f"containerd serves CRI; handler {wanted.handler} is {binary}")
+
+
+def _crio(seen: Seen, wanted: Wanted) -> Check | None:
+    """CRI-O by what it says of itself; ``None`` where it does not run, or nothing is known of it."""
+    found = seen.crio
+    if found is None or not found.outcome or "crio" not in seen.other_runtimes:
+        return None
+    if dead := found.dead("CRI-O"):
+        return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
+    if lacks := found.lacks(wanted.handler):
+        evidence = f"the running CRI-O has no runtime handler {wanted.handler}: {lacks}"
+        return Check("runtime", FAILED, evidence, remedies.NO_CRIO_HANDLER)
+    return None
 
 
 def _cdi(seen: Seen, wanted: Wanted) -> Check:

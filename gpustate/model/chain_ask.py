@@ -10,7 +10,8 @@ import shlex
 from dataclasses import replace
 
 from gpustate.errors import ProbeError
-from gpustate.model import chain, chain_seen
+from gpustate.model import chain, chain_seen, cri_asks
+from gpustate.model.cri_asks import CriShell
 from gpustate.model.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 from gpustate.model.node import Node
 from gpustate.model.proof import read_proof
@@ -46,7 +47,7 @@ def ask_chain(
     if limit_s:
         script = f"limit={program_s}\n{script}"
         script = f"timeout -k 1 {limit_s} sh -c {shlex.quote(script)}"
-    answer = node.shell(script)
+    answer = node.ask(CriShell(cri_asks.PLACES + script))
     if limit_s and answer.status in _TIMED_OUT:
         last = answer.stdout.rstrip().rpartition("\n")[2].partition("=")[0]
         raise ProbeError(

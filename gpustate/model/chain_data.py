@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpustate.model import health
+from gpustate.model.cri_status import CriStatus
 from gpustate.text.nvml_report import Gpu, NvmlFacts
 from gpustate.text.quarantine import Quarantine
 from gpustate.text.xids import Xid
@@ -129,6 +130,8 @@ class Containerd:
     dump_error: str
     handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
     config: str = ""  # the file its service names; empty: containerd's own default
+    disabled: str = ""  # the entry of disabled_plugins by which it serves no CRI
+    cri: CriStatus | None = None  # what the running process says; None where none was asked
 
     @property
     def dump(self) -> str:
@@ -214,6 +217,7 @@ class Seen:
     ctk: Program | None = None
     runtime_binary: Program | None = None
     containerd: Containerd | None = None
+    crio: CriStatus | None = None  # what a running CRI-O says
     other_runtimes: tuple[str, ...] = ()
     kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
     cdi: tuple[CdiSpec, ...] = ()

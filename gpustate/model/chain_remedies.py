@@ -46,6 +46,16 @@ CONTAINERD_STOPPED = (
 )
 CONTAINERD_DOWN = "systemctl status containerd and journalctl -u containerd say why; then start it"
 NO_HANDLER = "register it: gpustate apply with the state containerd"
+NO_CRIO_HANDLER = "register it: gpustate apply with the state crio"
+CRI_DISABLED = (
+    "for pods, take that entry out of disabled_plugins (/etc/containerd/config.toml), and systemctl restart containerd; "
+    "then gpustate apply with the state containerd"
+)
+CRI_DEAD = "fix what it names in the runtime's configuration, and restart it; ctr plugins ls shows containerd's plugins"
+NOT_READ = "restart it: gpustate apply with the state containerd, or systemctl restart containerd"
+CGROUP_DRIVERS = (
+    "set SystemdCgroup of these handlers, and cgroupDriver of the kubelet, to the same driver"
+)
 HANDLER_BINARY = "install the container toolkit, or mend the handler: gpustate apply with container-toolkit and containerd"
 CDI = "generate it: gpustate apply with the state cdi, or systemctl restart nvidia-cdi-refresh"
 CDI_STALE = (

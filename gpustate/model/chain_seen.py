@@ -17,6 +17,7 @@ import hashlib
 import re
 
 from gpustate.model import chain_data as chain
+from gpustate.model import cri_status
 from gpustate.text import quarantine, xids
 from gpustate.text.nvml_report import NvmlFacts
 
@@ -70,7 +71,8 @@ CAPS = r"""  [ -z "$c" ] || for g in "$PROC"/driver/nvidia/capabilities/mig/conf
 """
 #: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
 CHAIN_SCRIPT = (
-    r"""
+    cri_status.FUNCTION
+    + r"""
 nl='
 '
 printf 'kernel=%s\n' "$(uname -r)"
@@ -160,14 +162,22 @@ END
   printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
   [ $r != 0 ] || printf '%s\n' "$o" | awk '
     /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
-    /^[ \t]*BinaryName[ \t]*=/ && s ~ /\.runtimes\.[^.]+\.options\]$/ {
+    /^[ \t]*[Bb]inaryName[ \t]*=/ && s ~ /\.runtimes\.[^.]+\.options\]$/ {
       sub(/^[^=]*=[ \t]*/, ""); gsub(/["\047]/, ""); sub(/^.*\.runtimes\./, "", s); sub(/\.options\]$/, "", s)
       if ($0 != "") print s, $0
     }' | while read -r h w; do
     t=0; command -v "$w" >/dev/null && t=1
     printf 'handler=%s|%s|%s\n' "$h" "$w" $t
   done
+  [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p'
+  s=$(printf '%s\n' "$o" | sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
+  [ -n "$s" ] || s=/run/containerd/containerd.sock
+  case $a$r in 10) cri_says "$s" ;; esac
 fi
+[ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null || cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'
+"""
+    + cri_status.KUBELET
+    + r"""
 for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
   [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
   printf 'cdi=%s\n' "$f"
@@ -296,8 +306,27 @@ def _containerd(lines: _Lines) -> chain.Containerd | None:
     handlers = tuple(
         (name, binary, there == "1") for name, binary, there in lines.all("handler", 3)
     )
-    config = lines.one("containerd_config")
-    return chain.Containerd(path, active == "1", _number(status), error, handlers, config)
+    return chain.Containerd(
+        *(path, active == "1", _number(status), error, handlers),
+        config=lines.one("containerd_config"),
+        disabled=_disabled(lines.one("containerd_disabled")),
+        cri=_cri(lines),
+    )
+
+
+def _disabled(names: str) -> str:
+    """The entry of containerd's ``disabled_plugins`` by which it serves no CRI."""
+    found = re.findall(
+        r"""["'](cri|io\.containerd\.grpc\.v1\.cri|io\.containerd\.cri\.v1\.runtime)["']""", names
+    )
+    return str(found[0]) if found else ""
+
+
+def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
+    keys: dict[str, list[str]] = {"kubelet_cgroup": lines.values("kubelet_cgroup")}
+    for key in ("cri_socket", "cri", "cri_false", "cri_handler"):
+        keys[key] = lines.values(prefix + key)
+    return cri_status.read(keys)
 
 
 def parse(
@@ -348,6 +377,7 @@ def parse(
         ctk=lines.program("ctk"),
         runtime_binary=lines.program("runtime_binary"),
         containerd=_containerd(lines),
+        crio=_cri(lines, "crio_"),
         other_runtimes=tuple(lines.values("other")),
         kubelet=lines.one("kubelet") == "1",
         cdi=lines.cdi(),

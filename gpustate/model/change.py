@@ -48,6 +48,7 @@ class Change:
         why: half a sentence on what asks for it or why it costs that; may be empty.
         path: the file whose content this is, so that it can be shown as a diff.
         secret: never print ``before`` and ``after``.
+        lines: what people are shown instead of them, where they alone say little; ``+``, ``-`` and ``~`` are coloured.
     """
 
     field: str
@@ -57,6 +58,7 @@ class Change:
     why: str = ""
     path: str | None = None
     secret: bool = False
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ Pure data. ``gpustate.inventory`` reads the many formats into it, ``gpustate.rem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 #: A path of the kind that needs no quoting anywhere: in scripts, units, configuration files.
 PLAIN_PATH = r"(/[A-Za-z0-9_.+@:-]+)+"
 DEFAULT_STATE_FOLDER = "/var/lib/gpustate"
 
 
+#: Variables with a node's labels, the stronger last.
+LABELS = ("node_labels", "gpustate_labels")
 #: When nothing came for so long, a node is asked for a sign of life, and after so many questions
 #: without an answer the connection counts as dead: a minute in all.
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15.0, 3
@@ -25,6 +27,17 @@ def alive_interval(text: str) -> float | None:
     """Read a time as ssh_config writes it (``15``, ``1m``); ``None`` when it is none."""
     match = re.fullmatch("([0-9]{1,6})([smh]?)", text.lower())
     return float(match[1]) * _SECONDS[match[2]] if match else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sealed:
+    """A password that is only decrypted, or asked a command for, when a connection is made."""
+
+    opened: Callable[[], str | None] = field(repr=False)
+
+
+def _open(password: str | Sealed | None) -> str | None:
+    return password.opened() if isinstance(password, Sealed) else password
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class Connection:
     port: int | None = None
     user: str | None = None
     key_file: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | Sealed | None = field(default=None, repr=False)
     known_hosts_file: str | None = None
     strict_host_key: str = "yes"
     ssh_config_file: str | None = None
@@ -64,10 +77,20 @@ class Connection:
     proxy_command: str | None = None
     become: bool = False
     become_user: str = "root"
-    become_password: str | None = field(default=None, repr=False)
+    become_password: str | Sealed | None = field(default=None, repr=False)
     timeout_s: float = 10.0
     alive_interval_s: float | None = None
     alive_count: int | None = None
+
+    @property
+    def login_password(self) -> str | None:
+        """The login password as a text; raise ``InventoryError`` when it cannot be decrypted."""
+        return _open(self.password)
+
+    @property
+    def sudo_password(self) -> str | None:
+        """Sudo's password as a text, where sudo is used; the same error."""
+        return _open(self.become_password) if self.become else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +110,39 @@ class VarsLayer:
     value: Any
     origin: str
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
+
+
+def labels_of(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Labels in the variables of a node: ``node_labels``, which kubespray has too, and ``gpustate_labels``."""
+    found: dict[str, str] = {}
+    for name in LABELS:
+        value = variables.get(name)
+        for key, text in value.items() if isinstance(value, Mapping) else ():
+            found[str(key)] = str(text).lower() if isinstance(text, bool) else str(text)
+    return found
+
+
+class LaterLayers(Sequence[VarsLayer]):
+    """Layers that take a decryption or a command to know, and wait until a policy is resolved."""
+
+    def __init__(self, read: Callable[[], Sequence[VarsLayer]]) -> None:
+        self._read = read
+        self._found: Sequence[VarsLayer] | None = None
+
+    def _layers(self) -> Sequence[VarsLayer]:
+        if self._found is None:
+            self._found = self._read()
+        return self._found
+
+    @overload
+    def __getitem__(self, at: int) -> VarsLayer: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[VarsLayer]: ...
+    def __getitem__(self, at: int | slice) -> VarsLayer | Sequence[VarsLayer]:
+        return self._layers()[at]
+
+    def __len__(self) -> int:
+        return len(self._layers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +166,12 @@ class InventoryNode:
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     connection: Connection = field(default_factory=Connection)
     groups_by_strength: tuple[str, ...] = ()
-    layers: tuple[VarsLayer, ...] = ()
+    layers: Sequence[VarsLayer] = ()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The node's labels in Kubernetes, as far as the inventory gives them."""
+        return labels_of(self.vars)
 
     @property
     def proc_root(self) -> str:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpustate.errors import PolicyError
 from gpustate.model.building import parameters
+from gpustate.model.facts import NodeFacts, NodeView
 from gpustate.model.inventory import InventoryNode, VarsLayer
 from gpustate.model.layers import Layer, Path, value_at
 from gpustate.model.wanted import given
+from gpustate.model.where import parse
 from gpustate.text.words import named
 
 if TYPE_CHECKING:
@@ -42,9 +44,7 @@ def layers_of(policy: Policy, node: InventoryNode) -> tuple[Layer, ...]:
             )
         ],
         "group": [
-            _own_layer(policy, "groups", "group", group)
-            for group in (node.groups_by_strength or node.groups)
-            if group in policy.groups
+            _own_layer(policy, "groups", "group", group) for group in groups_of(policy, node)
         ],
         "node": [
             _own_layer(policy, "nodes", "node", node.name)
@@ -56,6 +56,19 @@ def layers_of(policy: Policy, node: InventoryNode) -> tuple[Layer, ...]:
         found[layer.scope].append(layer)
     last = _last_words(policy, own, node)
     return (*found["fleet"], *found["group"], *found["node"], *([last] if last is not None else []))
+
+
+def groups_of(policy: Policy, node: InventoryNode) -> list[str]:
+    """The groups of a policy that a node is in, the strongest last: those of labels before the inventory's."""
+    view = NodeView(node.name, node.groups, node.vars, NodeFacts())
+    labelled = [key for key in policy.groups if by_label(key) and parse(key).holds(view)]
+    there = node.groups_by_strength or node.groups
+    return [*labelled, *(group for group in there if group in policy.groups)]
+
+
+def by_label(group: str) -> bool:
+    """Whether a group of a policy is a condition on labels and not the name of an inventory's group."""
+    return group.lstrip("~(").startswith("label(")
 
 
 def _below(found: Mapping[Path, T], above: Path) -> dict[Path, T]:

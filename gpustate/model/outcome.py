@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gpustate import errors
 from gpustate.model.change import Disruption, Plan
 from gpustate.model.timing import PlannedStep, Timing
+from gpustate.text.masking import masked, masked_data
 
 
 class Outcome(Enum):
@@ -52,6 +53,33 @@ class StateResult:
     worst: Disruption = Disruption.NONE
     proof: bool = False
 
+    def masked(self) -> StateResult:
+        """The same without secrets."""
+        plan = self.plan
+        changes = tuple(
+            replace(
+                change,
+                before=masked_data(change.before),
+                after=masked_data(change.after),
+                why=masked(change.why),
+                path=None if change.path is None else masked(change.path),
+            )
+            for change in plan.changes
+        )
+        return replace(
+            self,
+            plan=replace(
+                plan,
+                changes=changes,
+                notes=masked_data(plan.notes),
+                refusal=masked_data(plan.refusal),
+                warnings=masked_data(plan.warnings),
+                blocked=masked_data(plan.blocked),
+            ),
+            reason=masked(self.reason),
+            evidence=masked(self.evidence),
+        )
+
 
 class NodeStatus(Enum):
     """What became of a node; the worst of its states, or what kept it from being reached."""
@@ -71,7 +99,8 @@ class NodeResult:
     """One node after a run.
 
     ``checks``: the chain of proofs, where a proving state keeps one. ``steps`` and ``timings``: what an
-    estimate is made of, where one was asked for.
+    estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
+    what does not depend on them.
     """
 
     name: str
@@ -88,6 +117,16 @@ class NodeResult:
     notes: list[str] = field(default_factory=list[str])
     steps: tuple[PlannedStep, ...] = ()
     timings: tuple[Timing, ...] = ()
+    proceeds: bool = False
+
+    def mask(self) -> None:
+        """Take secrets out of everything that documents and people get."""
+        self.reason = masked(self.reason)
+        self.states = [result.masked() for result in self.states]
+        self.observed = masked_data(self.observed)
+        self.facts = masked_data(self.facts)
+        self.checks = masked_data(self.checks)
+        self.notes = masked_data(self.notes)
 
     def outcomes(self, *wanted: Outcome) -> list[StateResult]:
         """States with one of these outcomes."""
@@ -105,6 +144,20 @@ class NodeResult:
     def pending(self) -> bool:
         """Something would change."""
         return bool(self.outcomes(Outcome.PENDING, Outcome.KNOWN_AFTER))
+
+    @property
+    def drifted(self) -> bool:
+        """Something differs from the policy, whether or not an apply would be refused."""
+        refused = self.outcomes(Outcome.REFUSED)
+        return self.pending or any(result.plan for result in refused)
+
+    @property
+    def drift_unknown(self) -> bool:
+        """A refusal keeps from comparing the node, or a part of it, with the policy."""
+        if self.status is not NodeStatus.REFUSED:
+            return False
+        refused = self.outcomes(Outcome.REFUSED)
+        return not self.states or any(not result.plan for result in refused)
 
     @property
     def exit_code(self) -> int:

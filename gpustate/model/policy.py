@@ -22,7 +22,7 @@ from typing import Any
 from gpustate.errors import PolicyError
 from gpustate.model.building import build, every_parameter, explain, parameters
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.layering import ALLOW, SECTIONS, layers_of, told
+from gpustate.model.layering import ALLOW, SECTIONS, groups_of, layers_of, told
 from gpustate.model.layers import REMOVED, Layer, Path, merged, value_at
 from gpustate.model.state import AnyState, State
 from gpustate.model.wanted import given
@@ -72,7 +72,7 @@ class Policy:
         notes: what a reader of another format could not express, shown in the plan.
         allow: rules of the compatibility matrix to go on in spite of, each with the reason.
         groups, nodes: for groups and nodes of the inventory, parameters by state that replace those
-            given here.
+            given here. A group may be a condition on labels instead: ``label('pool', 'gold')``.
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
         pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
@@ -325,7 +325,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
 
 def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
     """Equal for nodes to which the same layers apply; three empty ones where none does."""
-    ours = set(node.groups) & policy.groups.keys()
+    ours = groups_of(policy, node)
     # A name only where something is said about it: nodes share what they have in common.
     named_here = node.name in policy.nodes or any(
         path[0] == "nodes" and path[1:2] == (node.name,) for path in policy.last
@@ -333,7 +333,7 @@ def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
     alone = node.vars.get("gpustate") is not None and not node.layers
     said = [id(layer.value) for layer in node.layers if layer.value is not None]
     return (
-        tuple(node.groups_by_strength or node.groups) if ours else (),
+        tuple(ours),
         (node.name,) if named_here or alone else (),
         (*said, *([id(node.vars["gpustate"])] if alone else [])),
     )

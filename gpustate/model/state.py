@@ -56,6 +56,8 @@ class State(BaseModel, Generic[Seen]):
         proof: this state only proves; its failure is a validation failure (exit code 3).
         carries: states that need this one are nothing without it, so a policy that takes it away and
             keeps one of them is refused. A repository carries nothing: what came from it stays.
+        needs_gpu: it does not apply where the policy expects no GPU.
+        left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
@@ -79,6 +81,8 @@ class State(BaseModel, Generic[Seen]):
     stable: ClassVar[tuple[str, ...] | None] = None
     proof: ClassVar[bool] = False
     carries: ClassVar[bool] = False
+    needs_gpu: ClassVar[bool] = False
+    left_to_apply: ClassVar[bool] = False
 
     ensure: Literal["present", "absent"] = "present"
     only: OnlyWhere | None = None
@@ -87,6 +91,11 @@ class State(BaseModel, Generic[Seen]):
     def absent(self) -> bool:
         """This state is to be taken away."""
         return self.ensure == "absent"
+
+    @property
+    def expects_no_gpu(self) -> bool:
+        """MAY: the policy says that the node has no GPU; states that need one do not apply there."""
+        return False
 
     @property
     def uses(self) -> Mapping[str, str]:
@@ -172,6 +181,23 @@ class State(BaseModel, Generic[Seen]):
     def reboot_blocker(self, seen: Seen) -> str | None:
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
+
+    def preview(self, seen: Seen) -> str:
+        """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.
+
+        For :meth:`forecast` of a state that is known after this one; empty: there is nothing to add. ``$T/apt`` is
+        a copy of ``/etc/apt``. It ends with a line of ``preview_failed`` and its reason where it cannot be done.
+        """
+        return ""
+
+    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
+        """MAY: say what this state will do where its plan is known only after another's, as notes.
+
+        Args:
+            node: it is not changed; ``preview`` may be asked for around a query.
+            preview: what the states ahead of it gave as :meth:`preview`.
+        """
+        return ()
 
     @classmethod
     def observation_type(cls) -> Any:

@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Collection, Iterator
 
 from gpustate.model.inventory import Inventory
+from gpustate.model.layering import by_label
 from gpustate.model.layers import Layer
 from gpustate.model.policy import Policy
 from gpustate.text.words import shown
@@ -30,7 +31,7 @@ def strangers(policy: Policy, inventory: Inventory, source: str) -> list[str]:
     whole = Layer("fleet", place=source, places=policy.places)
     groups = {*inventory.groups} - {"all"}
     return [
-        *_lines("groups", policy.groups, groups, whole),
+        *_lines("groups", [one for one in policy.groups if not by_label(one)], groups, whole),
         *_lines("nodes", policy.nodes, inventory.names, whole),
     ]
 

@@ -35,6 +35,7 @@ PATTERNS: Mapping[str, str] = {
     r"^([0-9]{1,2}\.[0-9]{1,2})?$": f"{_VERSION.format('12.9')}, or an empty text",
     r"^(gds-tools-[0-9]+-[0-9]+)?$": "a package such as gds-tools-12-9, or an empty text",
     r"^([a-z0-9][a-z0-9._+-]*)?$": "the name of a package, or an empty text",
+    r"^[!$-~][!-~]*$": "a word without spaces and quotation marks that does not begin with #",
     r"^[A-Za-z0-9_./+~:@-]+$": "a word without spaces and special characters",
     r"^[A-Za-z0-9._-]*$": _PLAIN_NAME,
     r"^[A-Za-z0-9._-]+$": _PLAIN_NAME,

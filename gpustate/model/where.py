@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from gpustate.errors import PolicyError
 from gpustate.model.facts import ARCHITECTURES, RUNTIMES, NodeView
+from gpustate.model.inventory import labels_of
 from gpustate.text.words import shown
 
 
@@ -73,6 +74,32 @@ def var(name: str, value: object = True) -> Condition:
     return Condition(f"var({_quoted(name)}, {_quoted(value)})", lambda v: v.vars.get(name) == value)
 
 
+def label(name: str, value: str) -> Condition:
+    """The node has this label in Kubernetes: by the inventory, or by what the label is made of."""
+    return Condition(
+        f"label({_quoted(name)}, {_quoted(value)})", lambda v: _label(v, name) == value
+    )
+
+
+def _label(view: NodeView, name: str) -> str | None:
+    given = labels_of(view.vars).get(name)
+    if given is not None:
+        return given
+    facts = view.facts
+    present = "true" if facts.gpus else None
+    return {
+        "kubernetes.io/hostname": view.name,
+        "kubernetes.io/os": "linux",
+        "nvidia.com/gpu.present": present,
+        "feature.node.kubernetes.io/pci-10de.present": present,
+        "nvidia.com/gpu.family": facts.gpus[0].architecture if facts.gpus else None,
+        "kubernetes.io/arch": _ARCHITECTURES.get(facts.machine),
+        "feature.node.kubernetes.io/system-os_release.ID": facts.os_id,
+        "feature.node.kubernetes.io/system-os_release.VERSION_ID": facts.os_version,
+        "feature.node.kubernetes.io/kernel-version.full": facts.kernel,
+    }.get(name)
+
+
 def distribution(code: str) -> Condition:
     """NVIDIA's distribution code matches this shell pattern: ``debian12``, ``ubuntu*``."""
     return Condition(
@@ -126,8 +153,11 @@ _CALLS: dict[str, Callable[..., Condition]] = {
     "runtime": runtime,
     "architecture": architecture,
     "var": var,
+    "label": label,
 }
 _NAMES = {"gpu": gpu, "mig_capable": mig_capable, "nvswitch": nvswitch}
+#: Kubernetes' names for what the kernel calls the machine.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)
     |(?P<word>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|True|False|None|-?[0-9]{1,18}))""",

@@ -36,7 +36,7 @@ from typing import Any
 
 from gpustate.model import chain
 from gpustate.model.chain_data import ContainerResult, Seen, Wanted
-from gpustate.nodeside import container_image, cri
+from gpustate.nodeside import container_image, cri, cri_rows
 
 #: Of the containerd namespace, the containers and the image; nothing else bears it.
 NAME = "gpustate-validate"
@@ -296,14 +296,8 @@ class Containerd:
         """What containerd says of the plugins that it could not load."""
         if not error.unserved:
             return ""
-        text = attempt([*self.ctr, "plugins", "ls", "--detailed"])
-        found = [
-            block
-            for block in re.split(r"\n(?=Type:)", text)
-            if re.search(r"(?m)^ID:\s+(cri|runtime)\s*$", block) and "Error:" in block
-        ]
-        words = re.search(r"(?s)Message:\s*(.+?)\s*$", found[0]) if found else None
-        return f"; {' '.join(words[1].split())}" if words else ""
+        words = cri_rows.load_error("ctr", self.socket, _CLEAN_S)
+        return f"; {words}" if words else ""
 
     def problem(self) -> tuple[str, str] | None:
         """Why no pod with GPUs can start, by what the running process says; kind and words."""

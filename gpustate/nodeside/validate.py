@@ -143,6 +143,8 @@ class Validator:
             L=config["libraries"],
             limit="15",
             G=str(self.state),
+            CRI=str(Path(__file__).with_name("cri.py")),
+            CRI_ROWS=str(Path(__file__).with_name("cri_rows.py")),
         )
 
     def sh(self, script: str) -> str:

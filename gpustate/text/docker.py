@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import RefusedError
-from gpustate.text.containerd.model import Edit, Handler
+from gpustate.text.containerd.model import Edit, Handler, same_program
 from gpustate.text.jsonedit import drop_key, lookup, parse, set_key
 
 CONFIG_PATH = "/etc/docker/daemon.json"
@@ -96,7 +96,7 @@ def plan_edit(file: File, handler: Handler) -> Edit:
         if ".".join(where) not in file.ours:
             notes.append(f"{handler.name} is registered by somebody else with the same effect")
     elif given := by_flag(file.flags, handler.name):
-        if given != handler.binary:
+        if not same_program(given, handler.binary):
             raise RefusedError(
                 f"dockerd is started with --add-runtime {handler.name}={given}",
                 place=file.path,
@@ -167,8 +167,11 @@ def interim(before: str | None, after: str | None, path: str) -> str | None:
 
 
 def equal_in_effect(there: object, handler: Handler) -> bool:
-    """Whether a runtime's table of somebody else does what ours would."""
-    if not isinstance(there, Mapping) or there.get("path") != handler.binary:
+    """Whether a runtime's table of somebody else does what ours would.
+
+    ``nvidia-ctk runtime configure`` writes the program without its folder: docker finds it on the PATH.
+    """
+    if not isinstance(there, Mapping) or not same_program(there.get("path"), handler.binary):
         return False
     return not any(value for key, value in there.items() if key != "path")
 

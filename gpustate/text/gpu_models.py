@@ -9,6 +9,7 @@ Sources:
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +44,45 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     "GB200": ("2941",),
     "GB300": ("31c2",),
     "RTXPRO6000": ("2bb1", "2bb4", "2bb5"),
+    # GeForce and TITAN; a SUPER counts as the model it is named after.
+    "GTX1650": ("1f0a", "1f82", "1f91", "1f96", "1f99", "1f9d", "1fdd", "2187", "2188"),
+    "GTX1660": ("2184", "21c4"),
+    "GTX1660TI": ("2182", "2191", "21d1"),
+    "RTX2060": (
+        *("1e89", "1f03", "1f06", "1f08", "1f11", "1f12"),
+        *("1f15", "1f42", "1f47", "1f51", "1f55"),
+    ),
+    "RTX2070": (
+        *("1e84", "1e91", "1ec2", "1ec7", "1ed1", "1f02"),
+        *("1f07", "1f10", "1f14", "1f50", "1f54"),
+    ),
+    "RTX2080": ("1e81", "1e82", "1e87", "1e90", "1e93", "1ed0", "1ed3"),
+    "RTX2080TI": ("1e04", "1e07"),
+    "RTX3050": ("2507", "2508", "2582", "2584"),
+    "RTX3060": ("2487", "24c7", "2503", "2504", "2544"),
+    "RTX3060TI": ("2414", "2486", "2489", "24c9"),
+    "RTX3070": ("2484", "2488"),
+    "RTX3070TI": ("2207", "2482"),
+    "RTX3080": ("2206", "220a", "2216"),
+    "RTX3080TI": ("2208",),
+    "RTX3090": ("2204",),
+    "RTX3090TI": ("2203",),
+    "RTX4060": ("2808", "2882"),
+    "RTX4060TI": ("2788", "2803", "2805"),
+    "RTX4070": ("2709", "2783", "2786"),
+    "RTX4070TI": ("2689", "2705", "2782"),
+    "RTX4080": ("2702", "2704"),
+    "RTX4090": ("2684",),
+    "RTX4090D": ("2685",),
+    "RTX5050": ("2d83",),
+    "RTX5060": ("2d05",),
+    "RTX5060TI": ("2d04",),
+    "RTX5070": ("2f04",),
+    "RTX5070TI": ("2c05",),
+    "RTX5080": ("2c02",),
+    "RTX5090": ("2b85",),
+    "RTX5090D": ("2b87", "2b8c"),
+    "TITANRTX": ("1e02",),
 }
 
 _ITEM = re.compile(
@@ -72,11 +112,11 @@ def parse_count(text: str | int) -> dict[str, int]:
         if match["any"]:
             counts[""] += int(match["any"])
             continue
-        model = re.sub(r"[ -]", "", match["model"].upper()).removeprefix("NVIDIA")
+        model = re.sub(r"[ -]|NVIDIA|GEFORCE", "", match["model"].upper())
+        model = model if model in MODELS else model.removesuffix("SUPER")
         if model not in MODELS:
-            raise ValueError(
-                f"{match['model']!r} is no known GPU model (one of {', '.join(MODELS)})"
-            )
+            near = ", ".join(difflib.get_close_matches(model, MODELS, 3, 0.4)) or "H100, A100, L40S"
+            raise ValueError(f"{match['model']!r} is no known GPU model (such as {near})")
         counts[model] += int(match["count"] or 1)
     return dict(counts)
 

@@ -77,6 +77,7 @@ def render_repo(
     metadata_signed: bool,
     priority: int,
     title: str = "NVIDIA packages",
+    more: Mapping[str, str] | None = None,
 ) -> str:
     """The text of a .repo file.
 
@@ -88,6 +89,7 @@ def render_repo(
         packages_signed, metadata_signed: what is signed with that key, and so is checked.
         priority: the lower, the more it is preferred; 99 is the others'.
         title: what is in it, for people.
+        more: further options, as those that say where a login is.
     """
     rows = {
         "name": f"{title} ({id})",
@@ -103,6 +105,7 @@ def render_repo(
     else:
         # Module streams would hide every driver but those of the one that is enabled.
         rows["module_hotfixes"] = "1"
+    rows |= more or {}
     return f"[{id}]\n" + "".join(f"{key}={value}\n" for key, value in rows.items())
 
 

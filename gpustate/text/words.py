@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpustate.text.masking import masked
+
 LIMIT_SHOWN = 60
 #: C0 without tab, DEL, C1; line and paragraph separators; what turns the direction around or is
 #: invisible; surrogates.
@@ -21,11 +23,13 @@ def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python writes no number of more than 4300 digits
         text = "a number of thousands of digits"
+    text = masked(text)  # before it is cut: half a secret is not recognized
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
     """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
+    one, other = masked(one), masked(other)  # before they are cut: half a secret is not recognized
     pairs = enumerate(zip(one, other, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
     # Some of what is before the place says where it is.

@@ -2,7 +2,7 @@
 
 Built from the parser's events, not by PyYAML's composer: that one recurses in C and dies of a few
 thousand open brackets. On the way, a key that stands twice in one mapping is refused (PyYAML keeps
-the last and says nothing), nesting is bounded, also where aliases bring it about, and so is what
+the last and says nothing) unless the rules say that the last one counts, nesting is bounded, also where aliases bring it about, and so is what
 aliases expand to (ten lines of them can stand for a billion values).
 
 Values are YAML 1.1's (``no`` is false); a date stays the text it was written as.
@@ -27,8 +27,29 @@ from gpustate.text.words import at, named, shown
 T = TypeVar("T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+FLOAT = _TAG + "float"
 _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
 _SCALARS = SafeConstructor()
+
+
+class Written(float):
+    """A number with a point that is shown as it was written: the version 580.10 is not 580.1.
+
+    For :attr:`Rules.tags`, as what :data:`FLOAT` becomes.
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        node = yaml.ScalarNode(FLOAT, text)
+        number = super().__new__(cls, float(_SCALARS.construct_yaml_float(node)))
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,10 @@ class Rules:
         tags: what a scalar with a tag of this name becomes, beside YAML's own.
         text_keys: a key is the text it is written as; otherwise it has a type, as values have.
         many: a file may hold more than one document.
+        last_key_counts: of a key that stands twice the last one counts, as for Go's YAML libraries; both
+            are in :attr:`Lines.repeated`.
+        quoted_keys: with ``text_keys``, a key that Go's YAML would take for another text (``1.10`` becomes
+            ``1.1``, ``yes`` becomes ``true``) has to be quoted.
     """
 
     error: type[GpustateError]
@@ -50,14 +75,23 @@ class Rules:
     tags: Mapping[str, Callable[[str], Any]] = field(default_factory=dict[str, Any])
     text_keys: bool = False
     many: bool = False
+    last_key_counts: bool = False
+    quoted_keys: bool = False
 
 
 @dataclass(slots=True)
 class Lines:
-    """Lines, from 1, by the identity of the mapping or list they are in: of each key, of each item."""
+    """Lines, from 1, by the identity of the mapping or list they are in: of each key, of each item.
+
+    ``repeated``: keys that stand twice, with the line of each but the last, and its value: what is kept here
+    cannot leave its identity to another.
+    """
 
     of_keys: dict[int, dict[Any, int]] = field(default_factory=dict[int, dict[Any, int]])
     of_items: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    repeated: dict[int, list[tuple[Any, int, Any]]] = field(
+        default_factory=dict[int, list[tuple[Any, int, Any]]]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +273,9 @@ class _Builder:
                 continue
             key = self.key(event, depth)
             if key in found:
-                raise self.error(f"the key {shown(key)} is also in line {lines[key]}", event)
+                if not self.rules.last_key_counts:
+                    raise self.error(f"the key {shown(key)} is also in line {lines[key]}", event)
+                self.lines.repeated.setdefault(id(found), []).append((key, lines[key], found[key]))
             lines[key] = line
             found[key] = self.value(self.loader.get_event(), depth)
         for value, where in merged:
@@ -251,6 +287,10 @@ class _Builder:
         if self.rules.text_keys:
             if not isinstance(event, yaml.ScalarEvent):
                 raise self.error("a key is not a string", event)
+            if self.rules.quoted_keys and self.is_renamed(event):
+                raise self.error(
+                    f"the key {shown(event.value)} is no text to YAML; quote it", event
+                )
             return event.value
         key = self.value(event, depth)
         try:
@@ -258,6 +298,15 @@ class _Builder:
         except TypeError:
             raise self.error("a key is a list or a mapping, wanted a string", event) from None
         return key
+
+    def is_renamed(self, event: Any) -> bool:
+        """Whether Go's YAML libraries make another text of a key, or none at all."""
+        if event.implicit[0] and event.value in ("y", "Y", "n", "N"):
+            return True
+        value = self.scalar(event)
+        if type(value) is int:
+            return str(value) != event.value or not -(2**63) <= value < 2**63
+        return not isinstance(value, str) and event.value not in ("true", "false")
 
     def merge(self, value: Any, event: Any, found: dict[Any, Any], lines: dict[Any, int]) -> None:
         """Fill in what ``<<`` names; keys written out, and earlier merges, win."""
@@ -286,7 +335,7 @@ class _Builder:
                 return None
             if tag == _TAG + "int":
                 return _SCALARS.construct_yaml_int(node)
-            if tag == _TAG + "float":
+            if tag == FLOAT:
                 return _SCALARS.construct_yaml_float(node)
         except (ValueError, KeyError, OverflowError, IndexError, ConstructorError) as error:
             wanted = tag.removeprefix(_TAG)

@@ -21,10 +21,7 @@ Sources:
 
 from __future__ import annotations
 
-import base64
 import posixpath
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
@@ -47,13 +44,22 @@ from gpustate.ops.daemon_seen import (
 from gpustate.ops.daemons import RUNTIME, left_kept, require, runtime_from, start, writes
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
+from gpustate.states.containerd.reading import (
+    address,
+    disabled_by,
+    dump_without_imports,
+    elsewhere,
+    imports,
+    masked,
+    named,
+    unreadable,
+)
 from gpustate.text import toml_scan
 from gpustate.text.containerd import (
     Edit,
-    Effective,
     Files,
     Handler,
-    dump_arguments,
+    deciding_runtime,
     effective,
     handler_problems,
     is_imported,
@@ -64,8 +70,10 @@ from gpustate.text.containerd import (
 
 UNIT = "containerd.service"
 _ABSOLUTE = r"^/[A-Za-z0-9_./+@:-]+$"
-_PATTERN = re.compile(r"/[A-Za-z0-9_./*?\[\]+@:-]+")
-_SECRET = re.compile(r"(?mi)^(\s*(?:password|auth|[a-z_-]*token|authorization)\s*=\s*).*$")
+_NO_CRI = (
+    "containerd serves no Kubernetes here: disabled_plugins names {name}, as Docker's package has it; nothing to do"
+    " (for pods, take it out of {root} and restart containerd)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,8 @@ class Observed:
         dump: its effective configuration.
         trapped: an imported file is newer than the root, so containerd does not do what they say.
         problem: why all this cannot be judged.
+        dead: why no pod can start with the running process; empty where one can.
+        disabled: the entry of ``disabled_plugins`` by which it serves no CRI at all.
         program, active, enabled, halted, starting_s, started_with, owed: see :class:`Found`.
     """
 
@@ -102,6 +112,8 @@ class Observed:
     dump: str = ""
     trapped: bool = False
     problem: str = ""
+    dead: str = ""
+    disabled: str = ""
     program: str = ""
     active: str = ""
     enabled: str = ""
@@ -166,19 +178,23 @@ class ContainerdHandler(State[Observed]):
         return bool(seen.program)
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskContainerd(self.unit, self.drop_in_path))
+        found = node.ask(AskContainerd(self.unit, self.drop_in_path, self.socket))
         files = dict(found.files)
+        lacks: tuple[str, ...] = ()
+        disabled = ""
         try:
-            for pattern in _elsewhere(files, found.started_with):
+            for pattern in elsewhere(files, found.started_with):
                 files |= node.read_texts(pattern)
             trapped = self._trapped(files, found.started_with)
             dump = found.dump
             if trapped and found.program:
-                dump = node.shell(_dump_without_imports(found)).stdout
-            lacks = self._lacks(effective(dump)) if found.program and not self.absent else ()
-            problem = _unreadable(files)
+                dump = node.shell(dump_without_imports(found)).stdout
+            disabled = disabled_by(dump)
+            if found.program and not self.absent and not disabled:
+                lacks = self._lacks(files, found, dump)
+            problem = unreadable(files)
         except GpustateError as error:
-            trapped, dump, lacks, problem = False, found.dump, (), str(error)
+            trapped, dump, problem = False, found.dump, str(error)
             if not dump and found.error:
                 problem = (
                     f"containerd cannot read its configuration: {found.error}; repair it first"
@@ -186,7 +202,7 @@ class ContainerdHandler(State[Observed]):
         seen = Observed(
             digest=digest(files),
             lacks=lacks,
-            read=self._read(found, files),
+            read=bool(disabled) or self._read(found, files),
             running=self.absent or not stopped(found, self.restart),
             version=found.version,
             root_path=found.started_with,
@@ -196,6 +212,8 @@ class ContainerdHandler(State[Observed]):
             dump=dump,
             trapped=trapped,
             problem=problem,
+            dead="" if disabled or self.absent else self._dead(found, dump),
+            disabled=disabled,
             program=found.program,
             active=found.active,
             enabled=found.enabled,
@@ -224,7 +242,7 @@ class ContainerdHandler(State[Observed]):
         """What containerd loads of what there is, in its order."""
         drop_in = self._drop_in(root_path)
         imported: dict[str, str] = {}
-        for entry in _imports(files, root_path):
+        for entry in imports(files, root_path):
             for path in sorted(files):
                 if path != root_path and is_imported([entry], root_path, path):
                     imported.setdefault(path, files[path])
@@ -239,21 +257,34 @@ class ContainerdHandler(State[Observed]):
         ]
         return bool(root) and any(version > root.get("version", 1) for version in versions)
 
-    def _lacks(self, now: Effective) -> tuple[str, ...]:
-        """The handler's settings come from one of the others; it is not known from which."""
-        models = [name for name in now.runtimes if not name.startswith("nvidia")] or ["runc"]
-        models = [name for name in models if name != self.handler] or ["runc"]
-        found = [handler_problems(now, self._wanted(), low_level=name) for name in models]
-        return min(found, key=len)
+    def _lacks(self, files: Mapping[str, str], found: Found, dump: str) -> tuple[str, ...]:
+        wanted = self._wanted()
+        low_level = deciding_runtime(
+            self._files(files, found.started_with),
+            wanted,
+            containerd_version=found.version,
+            dump_text=dump,
+        )
+        return handler_problems(effective(dump), wanted, low_level=low_level)
+
+    def _dead(self, found: Found, dump: str) -> str:
+        """By the process itself, where it was asked at the socket that it has."""
+        if found.cri is None or found.cri.socket != (self.socket or address(dump)):
+            return ""
+        return found.cri.dead("containerd")
 
     def _read(self, found: Found, files: Mapping[str, str]) -> bool:
         if self.restart == "none" or found.active not in RUNNING:
             return True
         if found.owed:
             return False
-        if self.absent or found.served or found.active != "active":
+        if self.absent or found.active != "active":
             return True
-        return not any(self.handler in files.get(path, "") for path in found.newer)
+        if found.cri is not None and found.cri.outcome == "ok" and found.cri.handlers:
+            return not found.cri.lacks(self.handler) or self.handler not in named(found.dump)
+        if found.cri is not None and found.cri.outcome == "unserved":
+            return not found.newer
+        return found.served or not any(self.handler in files.get(path, "") for path in found.newer)
 
     def _edit(self, seen: Observed) -> Edit:
         return plain_files(self._edited(seen), seen.links)
@@ -261,11 +292,18 @@ class ContainerdHandler(State[Observed]):
     def _edited(self, seen: Observed) -> Edit:
         files = self._files(seen.files, seen.root_path)
         if self.absent:
-            return plan_removal(files, self._wanted(), originals=seen.originals)
+            return plan_removal(
+                files,
+                self._wanted(),
+                originals=seen.originals,
+                containerd_version=seen.version,
+            )
         if not seen.program:
             return Edit({}, ("containerd is not installed here: nothing to do",))
         if seen.problem:
             raise ProbeError(seen.problem)
+        if seen.disabled:
+            return Edit({}, (_NO_CRI.format(name=seen.disabled, root=seen.root_path),))
         edit = plan_edit(
             files, self._wanted(), containerd_version=seen.version, dump_text=seen.dump
         )
@@ -298,7 +336,9 @@ class ContainerdHandler(State[Observed]):
                 files.pop(path, None)
             else:
                 files[path] = text
-        settled = replace(seen, lacks=(), read=True, running=True, trapped=False, owed=False)
+        settled = replace(
+            seen, lacks=(), read=True, running=True, trapped=False, owed=False, dead=""
+        )
         return replace(settled, digest=digest(files), files=files, kept=())
 
     def refuse(self, seen: Observed) -> str | None:
@@ -317,12 +357,23 @@ class ContainerdHandler(State[Observed]):
             edit = self._edit(seen)
         except (ProbeError, RefusedError) as error:
             return and_kept(str(error), seen.originals)
+        if seen.dead and (reason := self._beyond_repair(seen, edit)):
+            return and_kept(reason, seen.originals)
         if seen.lacks and not edit.files and not self.absent:
             return (
                 f"the files are as they should be, and containerd says: {'; '.join(seen.lacks)}; "
                 "see containerd config dump"
             )
         return None
+
+    def _beyond_repair(self, seen: Observed, edit: Edit) -> str:
+        """Why what is to be done here does not bring a dead CRI back; empty where it may."""
+        default = effective(seen.dump).default_runtime
+        if edit.files and default not in effective(seen.dump).runtimes:
+            return ""  # a default runtime that is not there comes with the edit
+        if not seen.read:
+            return ""
+        return f"{seen.dead}; fix that in {seen.root_path} first, and restart {self.unit}"
 
     def plan(self, seen: Observed) -> Plan:
         try:
@@ -332,7 +383,7 @@ class ContainerdHandler(State[Observed]):
         restarts = self._restarts(seen)
         cost = Disruption.RESTART if restarts else Disruption.NONE
         changes = [
-            Change("files", _masked(seen.files.get(path)), _masked(text), cost, edit.why, path=path)
+            Change("files", masked(seen.files.get(path)), masked(text), cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
         if seen.kept:
@@ -344,7 +395,7 @@ class ContainerdHandler(State[Observed]):
             changes.append(Change("read", False, True, Disruption.RESTART, why))
         if not seen.running:
             changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
-        notes = list(edit.notes)
+        notes = [*edit.notes, *([seen.dead] if seen.dead else [])]
         if edit.files and not restarts and seen.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
         return Plan(tuple(changes), tuple(notes))
@@ -389,62 +440,18 @@ class ContainerdHandler(State[Observed]):
     def _target(self, seen: Observed) -> scripts.Target:
         try:
             now = effective(seen.dump)
-            address = now.data.get("grpc", {}).get("address", "")
             own_default = self.default or now.default_runtime == self.handler
+            own_runc = "runc" not in now.runtimes
         except ProbeError:
-            address, own_default = "", True
+            own_default, own_runc = True, False
         return scripts.Target(
             program=seen.program,
             version=seen.version,
             root_path=seen.root_path,
-            socket=self.socket or address or "/run/containerd/containerd.sock",
+            socket=self.socket or address(seen.dump),
             handler=self.handler,
             binary=self.binary,
             own_default=own_default,
+            own_runc=own_runc,
             unit=self.unit,
         )
-
-
-def _imports(files: Mapping[str, str], root_path: str) -> list[str]:
-    imports = toml_scan.parse(files.get(root_path) or "", root_path).get("imports", [])
-    if not isinstance(imports, list) or not all(isinstance(entry, str) for entry in imports):
-        raise ProbeError("imports is no list of paths", place=root_path, fix="correct it")
-    return imports
-
-
-def _elsewhere(files: Mapping[str, str], root_path: str) -> list[str]:
-    """Imports outside of the folders that are read anyway, as shell patterns."""
-    folder = posixpath.dirname(root_path)
-    read_anyway = {f"{folder}/conf.d/*.toml", f"{folder}/config.d/*.toml", *files}
-    found: list[str] = []
-    for entry in _imports(files, root_path):
-        full = posixpath.normpath(posixpath.join(folder, entry))
-        if full in read_anyway:
-            continue
-        if not _PATTERN.fullmatch(full):
-            raise ProbeError(
-                f"cannot follow the import {entry!r}", place=root_path, fix="rename it"
-            )
-        found.append(full)
-    return found
-
-
-def _dump_without_imports(found: Found) -> str:
-    """Ask for a dump of the root file alone: with a newer import there is none, or a wrong one."""
-    text = found.files.get(found.started_with, "")
-    imports = toml_scan.scan(text).find(("imports",))
-    if imports is not None:
-        text = text[: imports.start] + text[imports.end :]
-    encoded = base64.b64encode(text.encode()).decode()
-    words = dump_arguments("/dev/stdin", text, found.version)
-    line = " ".join(shlex.quote(word) for word in (found.program, *words))
-    return f"printf %s {encoded} | base64 -d | timeout -k 2 20 {line}"
-
-
-def _unreadable(files: Mapping[str, str]) -> str:
-    torn = [path for path, text in files.items() if "\ufffd" in text]
-    return f"{torn[0]} is not UTF-8, which TOML has to be; repair it first" if torn else ""
-
-
-def _masked(text: str | None) -> str | None:
-    return None if text is None else _SECRET.sub(r'\1"(secret)"', text)

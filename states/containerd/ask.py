@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.model import cri_asks, cri_status
+from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.model.beforehand import KEPT
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
 from gpustate.text.containerd import ROOT_PATH, dump_arguments
@@ -41,6 +42,8 @@ def dump_function(program: str = '"$p"', root: str = '"$r"') -> str:
     )
 
 
+#: Where containerd answers unless told otherwise.
+SOCKET = "/run/containerd/containerd.sock"
 #: The file that is wholly ours, beside the one that containerd reads.
 DROP_IN = "conf.d/99-nvidia.toml"
 
@@ -64,6 +67,7 @@ class Found:
         owed, served: the marks of that name.
         dump: its effective configuration; empty when it could not say.
         error: why it could not.
+        cri: what the running process says; ``None`` where none was asked.
     """
 
     program: str = ""
@@ -81,6 +85,7 @@ class Found:
     served: bool = False
     dump: str = ""
     error: str = ""
+    cri: cri_status.CriStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +95,25 @@ class AskContainerd(Ask[Found]):
     Args:
         unit: its service.
         drop_in: a further file to read; ``None`` for none.
+        socket: where it answers; ``None`` for the one its files name.
     """
 
     unit: str
     drop_in: str | None = None
+    socket: str | None = None
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_asks.SHIPS
 
     def script(self) -> str:
         more = shlex.quote(self.drop_in) if self.drop_in else ""
         drop = more or f'"$d/{DROP_IN}"'
         place = shlex.quote(posixpath.dirname(self.drop_in)) if self.drop_in else '"$d/conf.d"'
         return (
-            unit_command(self.unit)
+            cri_asks.CRI_SAYS
+            + unit_command(self.unit)
             + BLOBS
             + KEPT
             + _SCRIPT.format(
@@ -112,6 +125,8 @@ class AskContainerd(Ask[Found]):
                 drop=drop,
                 more=more,
                 place=place,
+                socket=shlex.quote(self.socket or ""),
+                default_socket=SOCKET,
             )
         )
 
@@ -135,6 +150,7 @@ class AskContainerd(Ask[Found]):
             served="served" in rows.keys,
             dump=rows.blobs["dump"].get("", ""),
             error=rows.blobs["error"].get("", ""),
+            cri=cri_status.read(rows.keys),
         )
 
     def stand_in(self) -> Found:
@@ -155,8 +171,7 @@ case $p in */containerd) ;; *) p=$(command -v containerd); case $r in /*) ;; *) 
 d=${{r%/*}}
 echo "root=$r"
 [ -e {owed} ] && echo owed=1
-# What it has served it has read: nobody asks then which files are newer.
-[ -e "$G/{served}" ] && echo served=1 && t=
+[ -e "$G/{served}" ] && echo served=1
 {second}
 seen=; set --; i=
 for f in "$r" "$d"/conf.d/*.toml "$d"/config.d/*.toml {place}/*.toml {more}; do
@@ -188,4 +203,8 @@ k=; [ -n "$i" ] || k=$h
 kept containerd "$k" dumped || {{
   version >/dev/null; o=$(dump 2>&1 >/dev/null); o=${{o##*
 }}; printf 'error=%s \n%s\n' "${{#o}}" "$o"; }}
+[ "${{ua-}}" = active ] && [ -z "$hl" ] || exit 0
+s={socket}
+[ -n "$s" ] || [ $# = 0 ] || s=$(sed -n '/^[[:space:]]*\[grpc\]/,/^[[:space:]]*\[[^g]/s/^[[:space:]]*address[[:space:]]*=[[:space:]]*["'\'']\([^"'\'']*\).*/\1/p' "$@" | tail -n 1)
+cri_says "${{s:-{default_socket}}}"
 """

@@ -26,6 +26,7 @@ class Target:
         socket: where it answers.
         handler, binary: what is registered, or taken away.
         own_default: the default runtime may change.
+        own_runc: containerd does not know runc yet, and it comes with the handler.
         unit: its service.
     """
 
@@ -36,6 +37,7 @@ class Target:
     handler: str
     binary: str
     own_default: bool
+    own_runc: bool = False
     unit: str = "containerd.service"
 
     def functions(self) -> str:
@@ -46,6 +48,8 @@ class Target:
             + _FUNCTIONS.format(
                 handler=self.handler,
                 binary=_q(self.binary),
+                name=_q(posixpath.basename(self.binary)),
+                own_runc="runc" if self.own_runc else self.handler,
                 own_default="default_runtime_name" if self.own_default else "-",
                 ctr=_q(posixpath.join(posixpath.dirname(self.program), "ctr")),
                 socket=_q(self.socket),
@@ -64,6 +68,7 @@ others() {{ # a dump on standard input, a line for each value that is neither em
     l=${{l#"${{l%%[! ]*}}"}}
     case $l in '['*) t=$l; continue ;; '') continue ;; esac
     case $t in *'.runtimes.{handler}]' | *'.runtimes.{handler}.'*) continue ;; esac
+    case $t in *'.runtimes.{own_runc}]' | *'.runtimes.{own_runc}.'*) continue ;; esac
     case ${{l#*= }} in '""' | "''" | 0 | 0.0 | false | '[]' | '{{}}') continue ;; esac
     case $l in
       'imports = '*) [ -z "$t" ] && continue ;;
@@ -73,12 +78,14 @@ others() {{ # a dump on standard input, a line for each value that is neither em
   done
 }}
 serves() {{
-  t=; b={binary}
+  t=; b={binary} n1={name}
   while IFS= read -r l; do
     l=${{l#"${{l%%[! ]*}}"}}
     case $l in '['*) t=$l; continue ;; esac
     case $t in
-      *'.runtimes.{handler}.options]') case $l in "BinaryName = \"$b\"" | "BinaryName = '$b'") return 0 ;; esac ;;
+      *'.runtimes.{handler}.options]') case $l in
+        "BinaryName = \"$b\"" | "BinaryName = '$b'" | "BinaryName = \"$n1\"" | "BinaryName = '$n1'") return 0 ;;
+      esac ;;
     esac
   done
   return 1

@@ -14,7 +14,8 @@ mends it.
 
 Sources:
     cri-o/cri-o: crio(8), crio.conf(5), crio.conf.d(5), pkg/config. No package of CRI-O was at hand to try
-    it with: the tests run a stand-in that reads its files by the rules of that source.
+    it with: the tests run a stand-in that reads its files by the rules of that source, and have what the
+    source of 1.34 prints.
     NVIDIA/nvidia-container-toolkit: cmd/nvidia-ctk-installer/container/runtime/crio (systemctl restart).
 """
 
@@ -67,6 +68,7 @@ class Observed:
         version: of the crio program; empty where there is none.
         found: all that the node said.
         problem: why all this cannot be judged.
+        dead: why no pod can start with the running process; empty where one can.
     """
 
     digest: str = ""
@@ -77,6 +79,7 @@ class Observed:
     version: str = ""
     found: Found = field(default_factory=Found)
     problem: str = ""
+    dead: str = ""
 
 
 class CrioHandler(State[Observed]):
@@ -126,7 +129,7 @@ class CrioHandler(State[Observed]):
         return bool(seen.found.program)
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskCrio(self.unit, self.drop_in_name))
+        found = node.ask(AskCrio(self.unit, self.drop_in_name, self.socket))
         lacks: tuple[str, ...] = ()
         problem = ""
         if found.program and not self.absent:
@@ -151,6 +154,7 @@ class CrioHandler(State[Observed]):
             version=found.version,
             found=found,
             problem=problem,
+            dead="" if self.absent or found.cri is None else found.cri.dead("CRI-O"),
         )
 
     # --- judging what was seen -------------------------------------------------------------
@@ -170,7 +174,15 @@ class CrioHandler(State[Observed]):
             return True
         if found.owed:
             return False
-        if self.absent or found.served or found.active != "active":
+        if self.absent or found.active != "active":
+            return True
+        if (
+            found.cri is not None
+            and found.cri.handlers
+            and f"runtimes.{self.handler}]" in found.dump
+        ):
+            return not found.cri.lacks(self.handler)
+        if found.served:
             return True
         return not any(self.handler in found.files.get(path, "") for path in found.newer)
 
@@ -200,7 +212,7 @@ class CrioHandler(State[Observed]):
             return seen
         files = {p: t for p, t in {**seen.found.files, **edit.files}.items() if t is not None}
         found = replace(seen.found, files=files, owed=False, newer=())
-        settled = replace(seen, lacks=(), read=True, running=True, found=found)
+        settled = replace(seen, lacks=(), read=True, running=True, found=found, dead="")
         return replace(settled, digest=digest(files), files=files)
 
     def refuse(self, seen: Observed) -> str | None:
@@ -215,6 +227,8 @@ class CrioHandler(State[Observed]):
             edit = self._edit(seen)
         except (ProbeError, RefusedError) as error:
             return and_kept(str(error), seen.found.originals)
+        if seen.dead and seen.read and not edit.files:
+            return f"{seen.dead}; journalctl -u {self.unit} has more: fix that, and restart it"
         if seen.lacks and not edit.files and not self.absent and seen.found.program:
             return (
                 f"the files are as they should be, and CRI-O says: {'; '.join(seen.lacks)}; "
@@ -303,11 +317,14 @@ dump() {{
   set --; [ -e {main} ] && set -- --config {main}
   timeout -k 2 20 {program} "$@" --config-dir {folder} config
 }}
-others() {{ # a dump on standard input, a line for each value that is neither a default nor ours
+others() {{ # a dump on standard input, a line for each value that is not ours
   t=
   while IFS= read -r l; do
     l=${{l#"${{l%%[! ]*}}"}}
-    case $l in '['*) t=$l; continue ;; ''|'#'*) continue ;; esac
+    # What has its default value is a comment; all runtimes are, or none, so ours uncomments the built-in one.
+    case $l in '# ['*|'# '*' = '*) l=${{l#'# '}} ;; '# '*\",) l=${{l#'# '}} ;; esac
+    case $l in '['[a-z]*) t=$l; continue ;; ''|'#'*|']') continue ;; esac
+    case ${{l%%' = '*}} in *[!a-z0-9_]*) case $l in *\",) ;; *) continue ;; esac ;; esac
     case $t in '[crio.runtime.runtimes.{handler}]') continue ;; esac
     case $l in '{own_default}'*) [ "$t" = '[crio.runtime]' ] && continue ;; esac
     printf '%s %s\n' "$t" "$l"

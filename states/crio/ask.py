@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.model import cri_asks, cri_status
+from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
 from gpustate.text.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 
@@ -39,6 +40,7 @@ class Found:
         error: why it could not.
         low_level: programs that NVIDIA's runtime would wrap, in its order, those that are there.
         unread: drop-ins for the handler in a folder that CRI-O does not read.
+        cri: what the running process says; ``None`` where none was asked.
     """
 
     program: str = ""
@@ -59,6 +61,7 @@ class Found:
     error: str = ""
     low_level: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    cri: cri_status.CriStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,17 @@ class AskCrio(Ask[Found]):
     Args:
         unit: its service.
         drop_in: name of the file that is wholly ours.
+        socket: where it answers.
     """
 
     unit: str
     drop_in: str = DROP_IN_NAME
+    socket: str = "/var/run/crio/crio.sock"
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_asks.SHIPS
 
     def script(self) -> str:
         script = _SCRIPT.replace("@OWED@", owed("crio")).replace("@SERVED@", served("crio"))
@@ -81,9 +91,10 @@ class AskCrio(Ask[Found]):
             ("@FOLDER@", FOLDER),
             ("@UNREAD@", UNREAD_FOLDER),
             ("@DROP_IN@", shlex.quote(self.drop_in)),
+            ("@SOCKET@", shlex.quote(self.socket)),
         ):
             script = script.replace(word, text)
-        return unit_command(self.unit) + BLOBS + low_level_function() + script
+        return cri_asks.CRI_SAYS + unit_command(self.unit) + BLOBS + low_level_function() + script
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "CRI-O's files", ("file", "dump", "error"))
@@ -108,6 +119,7 @@ class AskCrio(Ask[Found]):
             error=rows.blobs["error"].get("", ""),
             low_level=rows.keys.get("low", ()),
             unread=rows.keys.get("unread", ()),
+            cri=cri_status.read(rows.keys),
         )
 
     def stand_in(self) -> Found:
@@ -165,4 +177,5 @@ set --; [ -e "$c" ] && set -- --config "$c"
 if o=$(timeout -k 2 20 "$p" "$@" --config-dir "$d" config 2>/dev/null); then printf 'dump=%s \n%s\n' "${#o}" "$o"
 else o=$(timeout -k 2 20 "$p" "$@" --config-dir "$d" config 2>&1 >/dev/null); o=${o##*
 }; printf 'error=%s \n%s\n' "${#o}" "$o"; fi
+[ "${ua-}" != active ] || [ -n "$hl" ] || cri_says @SOCKET@
 """

@@ -21,6 +21,7 @@ Sources:
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -373,6 +374,7 @@ class DockerRuntime(State[Observed]):
             version=shlex.quote(found.version),
             unit=shlex.quote(self.unit),
             binary=shlex.quote(f'"{self.binary}"'),
+            name=shlex.quote(f'"{posixpath.basename(self.binary)}"'),
         )
         return Daemon("docker", self.unit, functions)
 
@@ -441,7 +443,7 @@ complaint() {{
     grep 'unable to configure the Docker daemon' | tail -n 1 | cut -c 1-300
 }}
 others() {{ :; }}
-serves() {{ grep -qF {binary}; }}
+serves() {{ grep -qF -e {binary} -e {name}; }}
 working() {{ if command -v docker >/dev/null; then client info --format 'docker ok'; else echo 'docker ok'; fi; }}
 runs_with() {{ # name, NAME=PROGRAM or nothing
   m=$(complaint); [ -z "$m" ] || {{ echo "$m"; return 1; }}

@@ -199,3 +199,24 @@ def test_a_drop_in_newer_than_its_root_is_healed_and_never_given_back(
     state = gpustate("remove", lab, node13, tmp_path, code=7)
     assert "unsupported config version" in state["reason"]
     assert (process(node13), disk(node13)) == (running, healed)
+
+
+def test_a_containerd_that_runs_without_its_cri_plugin_is_refused_by_what_the_process_says(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    table = '[plugins."io.containerd.grpc.v1.cri".registry'
+    text = f'version = 2\n{table}]\nconfig_path = "/x"\n{table}.mirrors."y"]\nendpoint = ["https://z"]\n'
+    (node13.root / CONFIG.removeprefix("/")).write_text(text)
+    node13.run("systemctl restart containerd")
+    before, running = disk(node13), process(node13)
+    for verb, code in (("apply", 5), ("drift", 2)):
+        reason = gpustate(verb, lab, node13, tmp_path, code=code)["reason"]
+        assert "no pod can start" in reason
+        assert "`mirrors` cannot be set when `config_path` is provided" in reason
+    assert (disk(node13), process(node13)) == (before, running)
+    # Repaired in the file and not yet read: one restart, with the handler.
+    time.sleep(1.1)
+    (node13.root / CONFIG.removeprefix("/")).write_text("version = 2\n")
+    assert gpustate("apply", lab, node13, tmp_path)["outcome"] == "changed"
+    assert " ok" in node13.run("ctr plugins ls | grep ' cri '").stdout
+    assert gpustate("apply", lab, node13, tmp_path)["outcome"] == "unchanged"

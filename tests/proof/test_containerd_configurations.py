@@ -2,8 +2,8 @@
 one restart, nothing a second time, and every byte back when it is taken away.
 
 Each configuration is laid out on one node of each image, and the real service must run with it; then the state is
-applied and removed by the command line. Looked at with ``containerd config dump``, systemd's journal and
-sha256sum. What a version of containerd cannot run with, or this program refuses for it, is in a table
+applied and removed by the command line. Looked at with ``containerd config dump``, systemd's journal, sha256sum, and
+by asking the running process over its CRI socket. What a version of containerd cannot run with, or this program refuses for it, is in a table
 here, so that nothing is left out silently.
 """
 
@@ -14,14 +14,17 @@ import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import containerdcorpus
 import pytest
 from commands import Ran, gpustate
 from labnodes import LabFactory
 from shares import everything, share
 
+from gpustate import nodeside
 from gpustate.lab.api import Lab
 from gpustate.lab.node import Node
 from gpustate.lab.spec import LabSpec
@@ -66,6 +69,40 @@ MORE: Mapping[str, Mapping[str, str]] = {
         "site/20-metrics.toml": 'version = 2\n[metrics]\n  address = "127.0.0.1:1338"\n',
     },
 }
+#: Of the corpus, those that need nothing that is not on the nodes, and that every version can load.
+CORPUS = (
+    *(
+        "aks-containerd2-version2-gpu",
+        "aks-ubuntu-v2",
+        "aks-ubuntu-v2-gpu",
+        "eks-al2-gpu-v2",
+        "eks-al2-v2",
+    ),
+    *(
+        "gke-gvisor-v2",
+        "image-builder-capi",
+        "kata-without-runc",
+        "kops-v2-gpu",
+        "kubeadm-guide-v2",
+    ),
+    *(
+        "kubeadm-guide-v2-typed",
+        "kubeadm-pause-only",
+        "nixos-both-names",
+        "nvidia-ctk-117",
+        "operator-toolkit",
+    ),
+)
+#: With these the service is active, and serves no pod.
+DEAD: Mapping[str, Mapping[str, str]] = {
+    "registry-twice": {
+        "config.toml": 'version = 2\n[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "/etc/containerd/certs.d"\n'
+        '[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]\n  endpoint = ["https://mirror.example"]\n'
+    },
+    "no-such-default": {
+        "config.toml": 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n  default_runtime_name = "nope"\n'
+    },
+}
 #: Made by containerd itself on each node: its own defaults, as ``kubeadm`` guides have them.
 MADE = {
     "packaged": "",
@@ -75,7 +112,13 @@ MADE = {
 #: A file of version 3 beside a root of version 2 hides what the root says; it is healed, which
 #: test_containerd.py shows, so more than the handler differs afterwards.
 HEALED = {"newer-drop-in"}
-CASES = [*MADE, *sorted(path.name for path in INPUTS.iterdir() if path.name not in HEALED), *MORE]
+CASES = [
+    *MADE,
+    *sorted(path.name for path in INPUTS.iterdir() if path.name not in HEALED),
+    *MORE,
+    *CORPUS,
+    *DEAD,
+]
 #: What containerd itself does not run with, by the image: these versions know no such file.
 CANNOT: Mapping[str, Any] = dict.fromkeys(
     ("version-3", "version-3-systemd-cgroup", "imports-one-line", "imports-trailing-comma"),
@@ -86,6 +129,8 @@ REFUSED = {
     **{(name, "debian12"): "write it as version 2" for name in CANNOT},
     **{("version-1", image): "version 1 file" for image in VERSION_2},
     **{("no-trailing-newline", image): "overlooks it" for image in VERSION_2},
+    **{("registry-twice", image): "`mirrors` cannot be set when" for image in IMAGES},
+    **{("no-such-default", image): "default_runtime_name is nope" for image in IMAGES},
 }
 FILES = (
     "cd / && find etc/containerd etc/systemd/system -path '*containerd*' "
@@ -104,7 +149,7 @@ class Case:
         return f"{self.name}{'-default' if self.default else ''}"
 
 
-POINTS = [Case(name, number % 2 == 1) for number, name in enumerate(CASES)]
+POINTS = [Case(name, number % 2 == 1 and name not in DEAD) for number, name in enumerate(CASES)]
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +157,9 @@ def three(lab_factory: LabFactory) -> Lab:
     lab = lab_factory(LabSpec(nodes=len(IMAGES), images=IMAGES, gpus=("none",)))
     for node in lab.nodes:
         node.run("mkdir -p /etc/containerd; cp -a /etc/containerd /var/tmp/packaged")
+        for name in ("cri.py", "cri_rows.py"):
+            text = (resources.files(nodeside) / name).read_bytes()
+            (node.root / "var/tmp" / name).write_bytes(text)
     return lab
 
 
@@ -124,14 +172,19 @@ def lay_out(node: Node, case: str) -> bool:
     if case not in MADE:
         for path in etc.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if case in MORE:
-            for name, text in MORE[case].items():
+        if case in CORPUS:
+            containerdcorpus.lay_out(case, etc)
+        elif case in MORE or case in DEAD:
+            for name, text in {**MORE, **DEAD}[case].items():
                 (etc / name).parent.mkdir(exist_ok=True)
                 (etc / name).write_text(text)
         else:
             shutil.copytree(INPUTS / case, etc, dirs_exist_ok=True)
     elif MADE[case]:
         node.run(f"cd /etc/containerd && {MADE[case]}")
+    # Named by a configuration; without it containerd's CRI plugin does not load.
+    if node.run("grep -q cri-base.json /etc/containerd/config.toml", check=False).returncode == 0:
+        node.run("ctr oci spec >/etc/containerd/cri-base.json")
     node.run("systemctl reset-failed containerd; systemctl start containerd", check=False)
     return node.run("systemctl is-active containerd", check=False).stdout == "active\n"
 
@@ -162,9 +215,19 @@ def starts(node: Node) -> int:
     )
 
 
+def answers(node: Node) -> list[str]:
+    """What the running process says over CRI; some configurations name what is not installed here."""
+    words = "/var/tmp/cri_rows.py /var/tmp/cri.py /run/containerd/containerd.sock 10"
+    rows = node.run(f"python3 -I -S -B {words}").stdout.splitlines()
+    assert ("cri=ok|containerd" in rows[0]) == (
+        " ok " in node.run("ctr plugins ls | grep ' cri '").stdout
+    )
+    return rows
+
+
 def serves(node: Node) -> bool:
-    """The CRI plugin works; some configurations name what is not installed here."""
-    return " ok " in node.run("ctr plugins ls | grep ' cri '").stdout
+    """The CRI plugin works."""
+    return answers(node)[0].startswith("cri=ok|")
 
 
 def is_own(path: str, case: Case) -> bool:
@@ -210,12 +273,12 @@ def test_only_handler_and_cdi_differ_one_restart_and_every_byte_comes_back(
         state, (old, files, count) = state_of(applied, node), before[node.name]
         refusal = REFUSED.get((case.name, node.image))
         if refusal:
-            assert state["outcome"] == "refused"
+            assert state["outcome"] == "refused", (node.image, state, answers(node))
             assert refusal in state["reason"]
             assert (dump(node), node.run(FILES).stdout, starts(node)) == (old, files, count)
             continue
         good.append(node)
-        assert state["outcome"] in ("changed", "unchanged"), state
+        assert state["outcome"] in ("changed", "unchanged"), state.get("reason")
         new = dump(node)
         changed = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
         foreign = {path for path in changed if not is_own(path, case)}
@@ -226,16 +289,28 @@ def test_only_handler_and_cdi_differ_one_restart_and_every_byte_comes_back(
         assert starts(node) - count == (1 if state["outcome"] == "changed" else 0)
         # A file that names a runtime and no runc breaks containerd 1.x; with ours it works again.
         assert serves(node) >= served[node.name]
+        if serves(node):
+            handlers = [row for row in answers(node) if row.startswith("cri_handler=nvidia|")]
+            assert [row.split("|")[2] for row in handlers] == [BINARY]
+        if case.name in CORPUS:
+            assert serves(node), (node.image, answers(node))
 
+    if not good:
+        return
     there = {node.name: (node.run(FILES).stdout, starts(node)) for node in good}
     again = run("apply", three, good, case, tmp_path)
     for node in good:
         assert state_of(again, node)["outcome"] == "unchanged"
         assert (node.run(FILES).stdout, starts(node)) == there[node.name]
 
+    # What became alive with runc or another default would be dead again.
+    alive = [node for node in good if serves(node) and not served[node.name]]
     removed = run("remove", three, good, case, tmp_path)
-    assert removed.code == 0, removed.out
-    for node in good:
+    assert (removed.code != 0) == bool(alive), removed.out
+    for node in alive:
+        assert "CRI plugin would not load" in state_of(removed, node)["reason"]
+        assert node.run(FILES).stdout == there[node.name][0]
+    for node in (node for node in good if node not in alive):
         old, files, _ = before[node.name]
         assert node.run(FILES).stdout == files
         assert dump(node) == old

@@ -20,8 +20,21 @@ from gpustate.text.containerd.effective import (
     handler_present,
     handler_problems,
 )
-from gpustate.text.containerd.model import DROP_IN_PATH, ROOT_PATH, Edit, Files, Handler
-from gpustate.text.containerd.plan import is_imported, plan_edit, plan_removal
+from gpustate.text.containerd.model import (
+    DROP_IN_PATH,
+    ROOT_PATH,
+    Edit,
+    Files,
+    Handler,
+    disabled_cri,
+    same_program,
+)
+from gpustate.text.containerd.plan import (
+    deciding_runtime,
+    is_imported,
+    plan_edit,
+    plan_removal,
+)
 
 __all__ = [
     "DROP_IN_PATH",
@@ -31,6 +44,8 @@ __all__ = [
     "EffectiveChange",
     "Files",
     "Handler",
+    "deciding_runtime",
+    "disabled_cri",
     "dump_arguments",
     "effective",
     "effective_change",
@@ -39,4 +54,5 @@ __all__ = [
     "is_imported",
     "plan_edit",
     "plan_removal",
+    "same_program",
 ]

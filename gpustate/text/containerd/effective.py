@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import ProbeError
-from gpustate.text.containerd.model import CDI_SPEC_DIRS, Handler, release
+from gpustate.text.containerd.model import CDI_SPEC_DIRS, Handler, release, same_program
 from gpustate.text.toml_scan import parse
 
 #: Newest first: a dump of containerd 2 has the older name too, for what is left of that plugin.
@@ -23,6 +23,16 @@ _CRI_NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"
 #: Values that containerd puts in where a runtime does not name one.
 _DEFAULTS = {"sandboxer": "podsandbox", "sandbox_mode": "podsandbox"}
 _ANNOTATIONS = ("container_annotations", "pod_annotations")
+
+
+#: containerd reads the options of a runtime whatever the case of their names, and prints them as the file has them.
+_OPTIONS = {
+    name.lower(): name
+    for name in (
+        *("BinaryName", "SystemdCgroup", "Runtime", "Root", "NoPivotRoot", "NoNewKeyring"),
+        *("ShimCgroup", "IoUid", "IoGid", "CriuPath", "CriuImagePath", "CriuWorkPath"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ def effective(dump_text: str) -> Effective:
     return Effective(
         data=data,
         cri_path=("plugins", name),
-        runtimes=containerd.get("runtimes", {}),
+        runtimes={k: spelled(v) for k, v in containerd.get("runtimes", {}).items()},
         default_runtime=containerd.get("default_runtime_name", ""),
         enable_cdi=cri.get("enable_cdi"),
         cdi_spec_dirs=tuple(cri.get("cdi_spec_dirs", ())),
@@ -114,7 +124,7 @@ def handler_problems(
     Args:
         now: the effective configuration.
         handler: what is asked for.
-        low_level: the runtime whose cgroup driver the handler's must equal.
+        low_level: the runtime whose cgroup driver the handler's must equal; itself where no other decides.
     """
     table = now.runtimes.get(handler.name)
     if table is None:
@@ -122,7 +132,7 @@ def handler_problems(
     problems: list[str] = []
     options = table.get("options", {})
     binary = options.get("BinaryName", "")
-    if binary != handler.binary:
+    if not same_program(binary, handler.binary):
         problems.append(f"runtimes.{handler.name} runs {binary!r}, not {handler.binary}")
     model = now.runtimes.get(low_level, {}).get("options", {})
     ours, theirs = (bool(o.get("SystemdCgroup", False)) for o in (options, model))
@@ -141,7 +151,7 @@ def handler_problems(
 def handler_present(now: Effective, handler: Handler) -> bool:
     """Whether containerd knows a runtime of that name that runs that binary."""
     options = now.runtimes.get(handler.name, {}).get("options", {})
-    return bool(options.get("BinaryName") == handler.binary)
+    return same_program(options.get("BinaryName", ""), handler.binary)
 
 
 def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
@@ -150,9 +160,24 @@ def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in known)
 
 
+def spelled(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime's table with the names of its options as containerd spells them.
+
+    Where a name stands in two spellings, the built-in default's stands for nothing.
+    """
+    options = table.get("options")
+    if not isinstance(options, Mapping):
+        return dict(table)
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        name = _OPTIONS.get(str(key).lower(), str(key))
+        found[name] = value or found.get(name, value)
+    return {**table, "options": found}
+
+
 def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a runtime's table without the keys that say what holds anyway."""
-    slim = _slim(table)
+    slim = _slim(spelled(table))
     return {k: v for k, v in slim.items() if _DEFAULTS.get(k) != v}
 
 

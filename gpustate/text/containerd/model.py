@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 #: The CRI plugin's table by configuration version; from 3 on the name stays.
 _CRI_TABLES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+#: Disabling one of them takes the CRI service away. A version 1 file has the first, all others a full name.
+_SERVICES = {"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}
 _RELEASE = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
 
 
@@ -82,33 +85,103 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file without anything of ours, read."""
+    """One file without anything of ours, read.
+
+    Args:
+        path, text, data, version: of the file.
+        names: the names of the CRI plugin's table that containerd reads in it; the first that sets a key wins.
+        name: the one of them where settings go.
+    """
 
     path: str
     text: str
     data: Mapping[str, Any]
     version: int
+    names: tuple[str, ...]
+    name: str
 
     @property
     def cri_path(self) -> tuple[str, str]:
-        """Where the CRI plugin's table stands in a file of this version."""
-        return ("plugins", _CRI_TABLES[min(self.version, 3)])
+        """Where the CRI plugin's settings go in this file."""
+        return ("plugins", self.name)
 
     def get(self, *path: str) -> Any:
         """Return the value at ``path`` below the CRI plugin's table; ``None`` when it is not set."""
-        value: Any = self.data
-        for part in (*self.cri_path, *path):
+        value: Any = _cri(self.data, self.names)
+        for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
 
-def read_document(path: str, text: str, *, unversioned: int = 1) -> Document:
+def _cri(data: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any] | None:
+    """The CRI plugin's table of one file, with what an older name sets and no newer one does."""
+    plugins = data.get("plugins")
+    tables = [plugins.get(name) for name in names] if isinstance(plugins, Mapping) else []
+    found: Mapping[str, Any] | None = None
+    for table in tables:
+        if isinstance(table, Mapping):
+            found = table if found is None else _migrated(found, table)
+    return found
+
+
+def _migrated(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """containerd 2 takes over the keys that the newer table lacks, and those of its ``containerd`` section."""
+    both = {**older, **newer}
+    one, two = older.get("containerd"), newer.get("containerd")
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        both["containerd"] = {**one, **two}
+    return both
+
+
+def cri_names(
+    data: Mapping[str, Any], version: int, containerd: tuple[int, int] | None
+) -> tuple[tuple[str, ...], str]:
+    """Return the names of the CRI plugin's table that containerd reads in a file, and the one for new settings.
+
+    containerd 2 reads the name of version 3 in older files too, which then wins; what it does not read of a
+    version 1 file before 2.3 is refused elsewhere (:mod:`.traps`).
+
+    Args:
+        data: what the file says.
+        version: of the file.
+        containerd: major and minor; ``None`` where nobody knows.
+    """
+    own, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
+    if own == newest or (containerd is not None and containerd < (2, 0)):
+        return (own,), own
+    plugins = data.get("plugins")
+    there = plugins if isinstance(plugins, Mapping) else {}
+    if version == 1:
+        # The name of version 2 hides the one of version 1, and neither is read from 2.0 to 2.2.
+        own = _CRI_TABLES[2] if _CRI_TABLES[2] in there else own
+        if containerd is not None and containerd < (2, 3):
+            return (newest,), newest
+    runtime = there.get(newest)
+    uses_newest = isinstance(runtime, Mapping) and ("containerd" in runtime or own not in there)
+    return (newest, own), newest if uses_newest else own
+
+
+def disabled_cri(data: Mapping[str, Any]) -> str:
+    """The entry of ``disabled_plugins`` that takes the CRI service away; empty where it is served.
+
+    Args:
+        data: a file, or containerd's own dump.
+    """
+    names = data.get("disabled_plugins")
+    found = [name for name in names if name in _SERVICES] if isinstance(names, list) else []
+    return str(found[0]) if found else ""
+
+
+def read_document(
+    path: str, text: str, *, unversioned: int = 1, containerd: tuple[int, int] | None = None
+) -> Document:
     """Read one file.
 
     Args:
         path: for the message.
         text: TOML.
         unversioned: the version of a file that does not say.
+        containerd: major and minor; ``None`` where nobody knows.
 
     Raises:
         ProbeError: not TOML, or a version that is no number.
@@ -119,7 +192,13 @@ def read_document(path: str, text: str, *, unversioned: int = 1) -> Document:
         raise ProbeError(
             f"version is {version!r}, a whole number was expected", place=path, fix="correct it"
         )
-    return Document(path, text, data, version or unversioned)
+    version = version or unversioned
+    return Document(path, text, data, version, *cri_names(data, version, containerd))
+
+
+def same_program(there: object, binary: str) -> bool:
+    """Whether a runtime's configured program is ``binary``; one without a folder is looked up on the PATH."""
+    return there in (binary, posixpath.basename(binary))
 
 
 def release(containerd_version: str) -> tuple[int, int]:

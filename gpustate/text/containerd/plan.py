@@ -44,6 +44,7 @@ from gpustate.text.containerd.model import (
 from gpustate.text.containerd.place import Setting, add_import, render_table, set_in_place
 from gpustate.text.containerd.wanted import (
     lookup,
+    low_level,
     merge,
     merges_deeply,
     reached,
@@ -122,8 +123,24 @@ def plan_edit(
     return Edit(changed, tuple(notes), why if changed else "")
 
 
+def deciding_runtime(
+    files: Files, handler: Handler, *, containerd_version: str, dump_text: str
+) -> str:
+    """Return the runtime whose cgroup driver the handler's must equal; itself where no other decides.
+
+    Arguments and errors as of :func:`plan_edit`.
+    """
+    ground = _ground(files, handler, release(containerd_version))
+    files_say = merge(ground.loaded, deep=ground.deep)
+    return low_level(files_say, effective(dump_text), handler) or handler.name
+
+
 def plan_removal(
-    files: Files, handler: Handler, *, originals: Mapping[str, str | None] | None = None
+    files: Files,
+    handler: Handler,
+    *,
+    originals: Mapping[str, str | None] | None = None,
+    containerd_version: str = "",
 ) -> Edit:
     """Return the files to write so that nothing of ours is left; edits made by others since stay.
 
@@ -132,9 +149,10 @@ def plan_removal(
         handler: what was put in.
         originals: path to text as it was before the first edit, where that is known. It decides
             whether an import like ours was there before, and whether an empty file was there at all.
+        containerd_version: of the binary on the node; empty where there is none.
 
     Raises:
-        RefusedError: somebody else made the handler the default, and containerd would not start.
+        RefusedError: the default runtime would not be there any more, and containerd would serve no pods.
     """
     known = originals or {}
     pattern = import_pattern(files.drop_in_path)
@@ -153,13 +171,14 @@ def plan_removal(
                 new[path] = None
             elif bare.text != text:
                 notes.append(f"{path}: edits made by others since are kept")
+    containerd = release(containerd_version) if containerd_version else None
     left = [
-        read_document(path, text)
+        read_document(path, text, containerd=containerd)
         for path, text in new.items()
         if text is not None and (path == files.root_path or path in files.imported)
     ]
-    traps.refuse_dangling_default(left, handler)
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
+    traps.refuse_dangling_default(left, handler, containerd if changed else None)
     return Edit(changed, tuple(notes), f"take handler {handler.name} out" if changed else "")
 
 
@@ -183,14 +202,15 @@ def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Gro
             bare = strip(text, path, pattern=pattern, name=handler.name)
             texts[path] = bare.text
             notes += bare.notes
-    root = read_document(files.root_path, texts[files.root_path] or "")
+    root = read_document(files.root_path, texts[files.root_path] or "", containerd=containerd)
     if _is_blank(root):
-        root = Document(root.path, root.text, root.data, 2 if containerd < (2, 0) else 3)
+        version = 2 if containerd < (2, 0) else 3
+        root = read_document(root.path, root.text, unversioned=version, containerd=containerd)
     traps.refuse_unseen_version(root, containerd)
     # Without a version of its own a file is read as version 1, but by containerd 1.x as the root's.
     unversioned = root.version if containerd < (2, 0) else 1
     imported = [
-        read_document(path, text, unversioned=unversioned)
+        read_document(path, text, unversioned=unversioned, containerd=containerd)
         for path, text in texts.items()
         if text is not None and path in files.imported
     ]
@@ -234,7 +254,7 @@ def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str
     text = "\n".join(lines) + "\n"
     if ground.retired is not None:
         text += retire(ground.retired).partition("\n")[2]
-    drop_in = read_document(path, text)
+    drop_in = read_document(path, text, containerd=ground.release)
     root_text = _root_text(ground)
     imported = is_imported(root.data.get("imports", ()), root.path, path)
     if not imported:
@@ -280,10 +300,12 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
         mine = [Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())]
         if mine:
             base = _root_text(ground) if document is ground.root else document.text
-            text = set_in_place(base, _for_version(mine, document.version))
+            text = set_in_place(base, _for_table(mine, document))
             _prove_meaning(path, text, _expected(document, mine))
             made[path] = text
-            document = read_document(path, text, unversioned=document.version)
+            document = read_document(
+                path, text, unversioned=document.version, containerd=ground.release
+            )
         after.append(document)
     if not reached(merge(after, deep=ground.deep), settings):
         raise ProbeError(
@@ -297,7 +319,12 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
 def _after(ground: _Ground, made: Mapping[str, str | None]) -> list[Document]:
     """Return the loaded files as they will be, the drop-in last."""
     after = [
-        read_document(d.path, made.get(d.path) or d.text, unversioned=d.version)
+        read_document(
+            d.path,
+            made.get(d.path) or d.text,
+            unversioned=d.version,
+            containerd=ground.release,
+        )
         for d in ground.loaded
     ]
     path = ground.files.drop_in_path
@@ -305,7 +332,10 @@ def _after(ground: _Ground, made: Mapping[str, str | None]) -> list[Document]:
     return (
         after
         if text is None or path in (d.path for d in after)
-        else [*after, read_document(path, text, unversioned=ground.root.version)]
+        else [
+            *after,
+            read_document(path, text, unversioned=ground.root.version, containerd=ground.release),
+        ]
     )
 
 
@@ -329,11 +359,11 @@ def _root_text(ground: _Ground) -> str:
     return line + line_break(text) + text if _is_blank(ground.root) else text
 
 
-def _for_version(settings: Sequence[Setting], version: int) -> list[Setting]:
-    """Version 1 files are also read by a shim that knows the binary as ``Runtime``."""
+def _for_table(settings: Sequence[Setting], document: Document) -> list[Setting]:
+    """The table of version 1 is also read by a shim that knows the binary as ``Runtime``."""
     changed: list[Setting] = []
     for setting in settings:
-        options = lookup(setting.value, ("options",)) if version == 1 else None
+        options = lookup(setting.value, ("options",)) if document.name == "cri" else None
         if isinstance(options, Mapping) and (binary := options.get("BinaryName")):
             value = {**setting.value, "options": {**options, "Runtime": binary}}
             setting = Setting(setting.path, value)
@@ -345,7 +375,7 @@ def _expected(document: Document, settings: Sequence[Setting]) -> dict[str, Any]
     expected = copy.deepcopy(dict(document.data))
     if _is_blank(document):
         expected["version"] = document.version
-    for setting in _for_version(settings, document.version):
+    for setting in _for_table(settings, document):
         table = expected
         for part in setting.path[:-1]:
             table = table.setdefault(part, {})

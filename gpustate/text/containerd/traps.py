@@ -19,6 +19,7 @@ from gpustate.text.containerd.effective import Effective
 from gpustate.text.containerd.model import Document, Handler
 from gpustate.text.containerd.wanted import DEFAULT, RUNTIMES, lookup, merge
 
+_RUNTIME = "io.containerd.cri.v1.runtime"
 _IMAGES = ("plugins", "io.containerd.cri.v1.images")
 _SLEEPING = ("snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers")
 
@@ -45,12 +46,26 @@ def refuse_unseen_version(root: Document, release: tuple[int, int]) -> None:
             place=root.path,
             fix="write it as version 2, or upgrade containerd to 2",
         )
-    if root.version == 1 and (2, 0) <= release < (2, 3):
+    if root.version == 1 and (2, 0) <= release < (2, 3) and _ignored(root):
+        says = "a version 1 file" if "version" in root.data else "a file without version"
         raise RefusedError(
-            f"a version 1 file, whose CRI settings containerd {release[0]}.{release[1]} ignores",
+            f"{says}, whose CRI settings containerd {release[0]}.{release[1]} ignores",
             place=root.path,
-            fix="write it as version 2 or 3 first (containerd 1.7 shows it: containerd config dump)",
+            fix=_rewrite(root),
         )
+
+
+def _ignored(root: Document) -> list[str]:
+    """Names of the CRI plugin's table in a version 1 file that containerd does not read there."""
+    plugins = root.data.get("plugins")
+    names = plugins if isinstance(plugins, Mapping) else {}
+    return [name for name in names if name in ("cri", "io.containerd.grpc.v1.cri")]
+
+
+def _rewrite(root: Document) -> str:
+    if _ignored(root) == ["io.containerd.grpc.v1.cri"]:
+        return "write version = 2 at its top (its tables are those of version 2)"
+    return "write it as version 2 or 3 first (containerd 1.7 shows it: containerd config dump)"
 
 
 def refuse_awakened(
@@ -60,7 +75,7 @@ def refuse_awakened(
     release: tuple[int, int],
 ) -> None:
     """Raise where naming a runtime would switch on image settings that containerd 2 overlooks."""
-    if release < (2, 0):
+    if release < (2, 0) or any(d.name == _RUNTIME for d in after):
         return
     for path, old, new in _migrated_together(before, after, release):
         if lookup(old, RUNTIMES) is not None or lookup(new, RUNTIMES) is None:
@@ -77,18 +92,35 @@ def refuse_awakened(
                 )
 
 
-def refuse_dangling_default(left: Sequence[Document], handler: Handler) -> None:
+def refuse_dangling_default(
+    left: Sequence[Document], handler: Handler, release: tuple[int, int] | None
+) -> None:
     """Raise where files would name a default runtime that no file defines any more."""
-    if any(d.get(*RUNTIMES, handler.name) is not None for d in left):
-        return
+    others = any(d.get(*RUNTIMES, handler.name) is not None for d in left)
     for document in left:
-        if document.get(*DEFAULT) == handler.name:
+        if document.get(*DEFAULT) == handler.name and not others:
             raise RefusedError(
                 f"default_runtime_name is {handler.name}, set by somebody else; without the handler"
                 " containerd would not serve Kubernetes",
                 place=document.path,
                 fix="set another default runtime first",
             )
+    if release is not None:
+        _refuse_missing_default(left, release)
+
+
+def _refuse_missing_default(left: Sequence[Document], release: tuple[int, int]) -> None:
+    """The default runtime came with the handler: runc on containerd 1.x, or one that was never there."""
+    merged = merge(left, deep=release >= (2, 0))
+    named = set(lookup(merged, RUNTIMES) or ())
+    default = lookup(merged, DEFAULT) or "runc"
+    if default not in (named if named and release < (2, 0) else {*named, "runc"}):
+        raise RefusedError(
+            f"without what was added the default runtime is {default}, which these files do not define:"
+            " containerd's CRI plugin would not load",
+            place=left[0].path,
+            fix=f"define {default}, or set default_runtime_name to one that is there, first",
+        )
 
 
 def _migrated_together(

@@ -23,7 +23,7 @@ from gpustate.text.deviceplugin.model import (
 from gpustate.text.deviceplugin.schema import SCHEMA, Branch, Leaf, places
 from gpustate.text.words import at, kind_of, named
 
-RULES = yaml_events.Rules(PolicyError, depth=20, values=50_000, text_keys=True)
+RULES = yaml_events.Rules(PolicyError, depth=20, values=50_000, text_keys=True, quoted_keys=True)
 _STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
 #: Keys that the GPU Operator sets through the environment, which wins over the file.
 _OPERATORS = {
@@ -125,7 +125,7 @@ class _Reader:
             self.unknown(key, branch, path, line)
         elif isinstance(kind, Branch):
             self.branch(value, kind, below, line)
-        elif value is not None or kind.kind in ("resource", "count", "ignored"):
+        elif value is not None or kind.kind in ("resource", "count", "ignored", "all"):
             self.leaf(value, kind, below, line)
 
     def first_line(self, data: Any) -> int | None:
@@ -241,6 +241,12 @@ class _Reader:
                     f"{path} counts where the plugin runs by itself; the GPU Operator sets it in the "
                     f"environment{way}, and that wins"
                 )
+        root = (data.get("flags") or {}).get("mpsRoot")
+        if sharing.strategy == "mps" and root == "":
+            found.append(
+                "flags.mpsRoot is empty: a plugin that runs by itself does not start with MPS and no root; "
+                "name a folder such as /run/nvidia/mps, or leave the key out"
+            )
         mig = [one.name for one in sharing.resources if one.name != GPU]
         if mig and not strategy:
             found.append(f"{mig[0]} is advertised with the MIG strategy mixed only")

@@ -18,7 +18,10 @@ LONGEST_NAME = 63
 #: No GPU is worth advertising more often, and the kubelet keeps a list of them all.
 MOST_REPLICAS = 10_000
 
-_DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+#: Go counts a duration in nanoseconds of 63 bits: 292 years.
+_LONGEST_S = 2**63 / 1e9
 _MIG = re.compile(r"mig-[1-9]\d?g\.[1-9]\d{0,4}gb(?:\.[a-z]+(?:\.[a-z]+)?|-me)?")
 
 Wrong = tuple[str, str]  # what was seen and wanted, next move
@@ -83,10 +86,12 @@ def _duration(value: Any) -> Wrong | None:
             f"is the number {shown(value, 30)}, which the plugin takes for nanoseconds",
             'write "60s" for seconds',
         )
-    if isinstance(value, str) and (
-        value in ("0", "infinite") or re.fullmatch(f"(?:{_DURATION.pattern})+", value)
-    ):
+    if value in ("0", "infinite"):
         return None
+    if isinstance(value, str) and re.fullmatch(f"(?:{_DURATION.pattern})+", value):
+        seconds = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
+        if seconds < _LONGEST_S:
+            return None
     return f"is {_seen(value)}, wanted a duration", "write 60s, 5m or infinite"
 
 

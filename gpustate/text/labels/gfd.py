@@ -72,7 +72,7 @@ def compute(seen: Seen, options: Options) -> Labels:
     labels: dict[str, str] = {}
     notes: list[str] = []
     if nvml.gpus:
-        labels[_PREFIX + "gpu.machine"] = sanitised((seen.machine or "unknown").strip())
+        labels[_PREFIX + "gpu.machine"] = _machine(seen.machine)
         labels |= _versions(nvml)
         capable = any(gpu.mig_current is not None for gpu in nvml.gpus)
         labels[_PREFIX + "mig.capable"] = _word(capable)
@@ -89,6 +89,11 @@ def compute(seen: Seen, options: Options) -> Labels:
 
 def _word(fact: bool) -> str:
     return "true" if fact else "false"
+
+
+def _machine(product: str | None) -> str:
+    """``unknown`` only where the name cannot be read: a blank one is an empty label."""
+    return "unknown" if product is None else sanitised(product.strip())
 
 
 def _problem(nvml: NvmlFacts, options: Options) -> str | None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate.errors import RefusedError
 from gpustate.model.asks import Answer
+from gpustate.model.cri_status import CriHandler, CriStatus
 from gpustate.model.policy import build
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.containerd import ContainerdHandler
@@ -20,6 +22,7 @@ from gpustate.states.containerd.ask import AskContainerd, Found
 from gpustate.states.containerd.scripts import Target
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
+from gpustate.text.containerd import Files, Handler, plan_edit, plan_removal
 
 DATA = Path(__file__).parents[2] / "data" / "containerd"
 ROOT = "/etc/containerd/config.toml"
@@ -263,7 +266,12 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
         (None, {"dump": "", "error": "containerd: no such plugin"}, {}, "no such plugin; repair"),
         (None, {}, {"config_path": "/etc/other.toml"}, "take config_path out"),
         (None, {"started_with": "$CONF"}, {}, "an absolute path"),
-        ({ROOT: DEBIAN.replace("version = 2", "")}, {"version": "2.1.9"}, {}, "version 1 file"),
+        (
+            {ROOT: DEBIAN.replace("version = 2", "")},
+            {"version": "2.1.9"},
+            {},
+            "write version = 2 at its top",
+        ),
     ],
 )
 def test_what_cannot_be_edited_safely_is_refused_in_one_line(
@@ -409,3 +417,83 @@ def test_the_node_tells_what_is_ours_in_a_dump_from_what_is_not(version: str, ta
     size = "max_container_log_line_size = 16384"
     assert size in new
     assert in_sh("others", new.replace(size, size + "0")) != in_sh("others", old)
+
+
+SOCKET = "/run/containerd/containerd.sock"
+DEAD = CriStatus(SOCKET, "unserved", "`mirrors` cannot be set when `config_path` is provided")
+
+
+@pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
+def test_a_containerd_that_serves_no_pods_is_refused_in_its_own_words(version: str) -> None:
+    state = ContainerdHandler()
+    done = node_with(version)
+    list(converge(state, done))
+    for files in (None, done.files):
+        reason = state.refuse(state.probe(node_with(version, files=files, cri=DEAD)))
+        assert reason is not None
+        assert "no pod can start: `mirrors` cannot be set" in reason
+    silent = CriStatus(SOCKET, "silent", "no answer in time")
+    seen = state.probe(node_with(version, files=done.files, cri=silent))
+    assert "does not answer: no answer in time" in (state.refuse(seen) or "")
+    # Asked at another socket than it has: nothing is known.
+    elsewhere = replace(DEAD, socket="/run/other.sock")
+    assert state.refuse(state.probe(node_with(version, cri=elsewhere))) is None
+
+
+def test_a_dead_containerd_whose_files_were_repaired_since_is_restarted() -> None:
+    state = ContainerdHandler()
+    done = node_with()
+    list(converge(state, done))
+    seen = state.probe(node_with(files=done.files, cri=DEAD, newer=(ROOT,), served=True))
+    assert state.refuse(seen) is None
+    assert state.plan(seen).fields == {"read"}
+
+
+def test_a_process_without_the_handler_of_its_files_is_restarted() -> None:
+    state = ContainerdHandler()
+    done = node_with()
+    list(converge(state, done))
+    for names, fields in ((("nvidia", "runc"), set[str]()), (("runc",), {"read"})):
+        cri = CriStatus(SOCKET, "ok", handlers=tuple(CriHandler(name) for name in names))
+        node = node_with(files=done.files, cri=cri, served=True)
+        assert state.plan(state.probe(node)).fields == fields
+
+
+@pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.1.9", "2.3.4"])
+def test_dockers_containerd_without_cri_has_nothing_to_do_and_says_why(version: str) -> None:
+    text = 'disabled_plugins = ["cri"]\n'
+    full = "cri" if version.startswith("1.") else "io.containerd.grpc.v1.cri"
+    # containerd 1.x prints no CRI plugin then, containerd 2 does.
+    dump = "" if version.startswith("1.") else dump_of(version).replace("disabled_plugins = []", "")
+    node = node_with(
+        version, files={ROOT: text}, dump=f"disabled_plugins = ['{full}']\n{dump}", cri=DEAD
+    )
+    state = ContainerdHandler()
+    seen = state.probe(node)
+    assert state.refuse(seen) is None
+    plan = state.plan(seen)
+    assert not plan
+    assert any(f"disabled_plugins names {full}" in note for note in plan.notes)
+
+
+def test_a_removal_that_would_leave_no_default_runtime_is_refused() -> None:
+    kata = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n'
+    text = f"version = 2\n{kata}"
+    dump = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
+    files = Files(text)
+    edit = plan_edit(files, Handler(), containerd_version="1.7.24", dump_text=dump + kata)
+    there = Files(edit.files[ROOT])
+    with pytest.raises(RefusedError, match="CRI plugin would not load"):
+        plan_removal(there, Handler(), containerd_version="1.7.24")
+    assert plan_removal(there, Handler()).files == {ROOT: text}
+
+
+def test_the_answer_of_the_process_is_read_with_the_rest() -> None:
+    out = (
+        b"unit=1\nactive=active\nroot=/etc/containerd/config.toml\n"
+        b"cri_socket=/run/containerd/containerd.sock\ncri=ok|containerd|v1.7.24||runc\n"
+        b"cri_handler=nvidia|io.containerd.runc.v2|/usr/bin/nvidia-container-runtime|1\n"
+    )
+    cri = AskContainerd("containerd.service").parse(Answer(0, out)).cri
+    assert cri is not None
+    assert (cri.outcome, cri.version, cri.handlers[0].driver) == ("ok", "v1.7.24", "systemd")

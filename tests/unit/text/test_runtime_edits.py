@@ -193,3 +193,17 @@ def test_crio_is_not_left_with_a_default_that_nobody_defines() -> None:
 def test_there_are_forty_configurations_and_more() -> None:
     assert len(TEXTS) >= 30
     assert len(CRIO) >= 20
+
+
+@pytest.mark.parametrize("path", [BINARY, BINARY.rpartition("/")[2]])
+def test_a_program_that_docker_finds_on_its_path_is_left_as_it_is(path: str) -> None:
+    text = json.dumps({"runtimes": {"nvidia": {"args": [], "path": path}}})
+    edit = docker.plan_edit(docker.File(PATH, text, version="28.0.0"), Handler(binary=BINARY))
+    assert edit.files == {}
+    assert any("with the same effect" in note for note in edit.notes)
+
+
+def test_a_runtime_of_dockers_command_line_may_be_named_without_its_folder() -> None:
+    flags = ("--add-runtime", f"nvidia={BINARY.rpartition('/')[2]}")
+    edit = docker.plan_edit(docker.File(PATH, None, flags=flags), Handler(binary=BINARY))
+    assert edit.files == {}

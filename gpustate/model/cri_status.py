@@ -1,0 +1,179 @@
+"""What a running container runtime says of itself over CRI: the sh that asks, the reader, and the judgement.
+
+A runtime's files and its own reading of them (``config dump``) say nothing about the process: a containerd whose
+CRI plugin did not load is active, and its dump looks well. So the process is asked, as a kubelet asks it.
+
+``CRI`` and ``CRI_ROWS`` name the programs of :mod:`gpustate.nodeside` on the node. Without Python there,
+containerd's own client says whether its CRI plugin is loaded.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    kubelet.config.k8s.io, cgroupDriver; KEP-4033: from containerd 2.0 and CRI-O 1.28 on a kubelet takes the
+    runtime's word on the cgroup driver (Kubernetes 1.34; by default from 1.31).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: Defines ``cri_says SOCKET``: prints the rows of :mod:`gpustate.nodeside.cri_rows`, with ``cri_socket`` first.
+FUNCTION = r"""
+cri_says() {
+  [ -S "$1" ] || return 0
+  echo "cri_socket=$1"
+  if cp=$(command -v python3) && [ -r "${CRI-}" ] && [ -r "${CRI_ROWS-}" ] &&
+    cr=$(timeout -k 2 $((${limit:-15} + 5)) "$cp" -I -S -B "$CRI_ROWS" "$CRI" "$1" ${limit:-10}) && [ -n "$cr" ]; then printf '%s\n' "$cr"
+  elif cp=$(command -v ctr) && cr=$(timeout -k 2 ${limit:-10} "$cp" -a "$1" plugins ls 2>/dev/null); then
+    case $cr in *.v1*[[:space:]]cri[[:space:]]*) printf '%s\n' "$cr" | while read -r ct ci cs; do
+      case "$ct $ci ${cs##* }" in
+        "io.containerd.grpc.v1 cri ok") echo "cri=ok|containerd||" ;;
+        "io.containerd.grpc.v1 cri "*) echo "cri=unserved|ctr plugins ls: cri ${cs##* }" ;;
+      esac
+    done ;; esac
+  fi
+}
+"""
+
+#: Prints ``kubelet_cgroup=DRIVER|WHERE`` where a kubelet runs and names its cgroup driver.
+KUBELET = r"""
+for kp in "$PROC"/[0-9]*/comm; do
+  ks=; { read -r ks <"$kp"; } 2>/dev/null || :
+  [ "$ks" = kubelet ] || continue
+  kp=${kp%/comm}; kd=; kf=; kn=
+  for kw in $(tr '\0' '\n' <"$kp/cmdline"); do
+    case $kn$kw in
+      --cgroup-driver=*) kd=${kw#*=} ;; --config=*) kf=${kw#*=} ;;
+      driver:*) kd=$kw ;; config:*) kf=$kw ;;
+    esac
+    kn=; case $kw in --cgroup-driver) kn=driver: ;; --config) kn=config: ;; esac
+  done
+  # A file is YAML or JSON; what the command line says has the last word.
+  if [ -n "$kd" ]; then echo "kubelet_cgroup=$kd|kubelet --cgroup-driver"
+  elif [ -r "$kf" ]; then
+    kd=$(sed -n 's/^[[:space:]]*"\{0,1\}cgroupDriver"\{0,1\}:[[:space:]]*"\{0,1\}\([a-z]*\).*/\1/p' "$kf" | head -n 1)
+    [ -z "$kd" ] || echo "kubelet_cgroup=$kd|$kf"
+  fi
+  break
+done
+"""
+
+
+@dataclass(frozen=True)
+class CriHandler:
+    """A handler of the running process; of CRI-O only the name is known."""
+
+    name: str
+    kind: str = ""  # io.containerd.runc.v2
+    binary: str = ""
+    systemd: bool = False
+
+    @property
+    def driver(self) -> str:
+        """Its cgroup driver; empty where it is no runc, or nothing is known of it."""
+        if not self.kind.startswith("io.containerd.runc."):
+            return ""
+        return "systemd" if self.systemd else "cgroupfs"
+
+
+@dataclass(frozen=True)
+class CriStatus:
+    """What a runtime answered.
+
+    Args:
+        socket: where it was asked.
+        outcome: ``ok``, ``unserved`` (it runs without CRI), ``silent``; empty where nobody could ask.
+        why: of the last two.
+        name, version: as in ``containerd`` and ``v1.7.24``.
+        driver: the cgroup driver that it tells a kubelet; empty where it tells none.
+        default: the handler of pods that name none; empty where it does not say.
+        not_ready: why it says that it is not ready; empty where it is.
+        handlers: those of the running process; empty where it lists none.
+        kubelet, kubelet_from: the cgroup driver of the kubelet that runs here, and where that stands.
+    """
+
+    socket: str = ""
+    outcome: str = ""
+    why: str = ""
+    name: str = ""
+    version: str = ""
+    driver: str = ""
+    default: str = ""
+    not_ready: str = ""
+    handlers: tuple[CriHandler, ...] = ()
+    kubelet: str = ""
+    kubelet_from: str = ""
+
+    def handler(self, name: str) -> CriHandler | None:
+        """A handler by name."""
+        return next((one for one in self.handlers if one.name == name), None)
+
+    def dead(self, runtime: str) -> str:
+        """Why no pod can start with it at all, in one line; empty where one can, or nobody knows."""
+        if self.outcome == "unserved":
+            return f"{runtime} runs without its CRI service, so that no pod can start: {self.why}"
+        if self.outcome == "silent":
+            return f"{runtime} runs and does not answer: {self.why}"
+        if self.not_ready:
+            return f"{runtime} says that it is not ready: {self.not_ready}"
+        return ""
+
+    def lacks(self, handler: str) -> str:
+        """That the running process does not have a handler, in one line; empty where it has, or does not say."""
+        if not self.handlers or self.handler(handler) is not None:
+            return ""
+        return f"no {handler}; it has {', '.join(one.name for one in self.handlers)}"
+
+    def cgroup_drivers(self, handler: str) -> str:
+        """How the cgroup drivers of kubelet and runtimes differ, in one line; empty where they agree.
+
+        Pods run with the default handler and with ours: these and the kubelet have to agree.
+        """
+        found: dict[str, str] = {}
+        for name in dict.fromkeys((self.default, handler)):
+            one = self.handler(name) if name else None
+            if one is not None and one.driver:
+                found[f"handler {name}"] = one.driver
+        # With it, a kubelet takes the runtime's word.
+        if self.kubelet and not self.driver:
+            found[f"kubelet ({self.kubelet_from})"] = self.kubelet
+        if len(set(found.values())) < 2:
+            return ""
+        return ", ".join(f"{one}: {driver}" for one, driver in found.items())
+
+
+def read(keys: Mapping[str, Sequence[str]]) -> CriStatus | None:
+    """Read rows by key; ``None`` where nobody was asked.
+
+    Args:
+        keys: what stands behind ``cri=`` and the other keys, row by row.
+    """
+    if not keys.get("cri_socket"):
+        return None
+    socket = keys["cri_socket"][0]
+    kubelet, _, where = (keys.get("kubelet_cgroup") or ("",))[0].partition("|")
+    outcome, _, rest = (keys.get("cri") or ("",))[0].partition("|")
+    if outcome != "ok":
+        return CriStatus(socket, outcome, rest, kubelet=kubelet, kubelet_from=where)
+    name, version, driver, default = (*rest.split("|"), "", "", "", "")[:4]
+    broken = [
+        row.partition("|")[2]
+        for row in keys.get("cri_false", ())
+        if row.startswith("RuntimeReady|")
+    ]
+    handlers = [row.split("|") for row in keys.get("cri_handler", ())]
+    return CriStatus(
+        socket=socket,
+        outcome=outcome,
+        name=name,
+        version=version,
+        driver=driver,
+        default=default,
+        not_ready=(broken[0] or "RuntimeReady is false") if broken else "",
+        handlers=tuple(
+            CriHandler(row[0], row[1], row[2], row[3] == "1") for row in handlers if len(row) == 4
+        ),
+        kubelet=kubelet,
+        kubelet_from=where,
+    )

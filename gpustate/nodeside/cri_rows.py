@@ -1,0 +1,112 @@
+"""Print what a container runtime says of itself over its CRI socket, as rows of ``key=field|field...``.
+
+    python3 cri_rows.py CRI.PY SOCKET SECONDS
+
+Rows: ``cri=ok|NAME|VERSION|CGROUP DRIVER|DEFAULT HANDLER``, or ``cri=unserved|WHY`` where the runtime runs
+without its CRI service, or ``cri=silent|WHY``; ``cri_false=CONDITION|WHY`` for each condition that does not hold;
+``cri_handler=NAME|TYPE|PROGRAM|SYSTEMD`` for each handler of the running process, with what it tells of it.
+
+Standard library only, Python 3.9.
+
+Sources:
+    kubernetes/cri-api, api.proto (StatusResponse); containerd, internal/cri/server/status.go: ``info`` has the
+    running configuration; internal/cri/instrument: "server is not initialized yet" while it starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+#: Seconds in which a runtime that has just been started gets ready.
+_STARTING_S = 5.0
+
+
+def load_error(ctr: str, socket: str, timeout_s: float) -> str:
+    """What containerd says of its CRI plugins that it could not load, by its own client; empty without one."""
+    try:
+        done = subprocess.run(
+            [ctr, "--address", socket, "plugins", "ls", "--detailed"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    blocks = re.split(r"\n(?=Type:)", done.stdout.decode("utf-8", "replace"))
+    failed = [
+        block
+        for block in blocks
+        if re.search(r"(?m)^ID:\s+(cri|runtime|images)\s*$", block) and "Error:" in block
+    ]
+    # The plugins that need the one that failed have errors too, which name it only.
+    failed.sort(key=lambda block: "dependency" in block or "skip plugin" in block)
+    words = re.search(r"(?s)Message:\s*(.+?)\s*$", failed[0]) if failed else None
+    return " ".join(words[1].split()) if words else ""
+
+
+def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
+    """Ask, and yield the rows.
+
+    Args:
+        cri: the module :mod:`cri`.
+        socket: of the runtime.
+        timeout_s: how long it may take to answer.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            found = cri.status(socket, timeout_s)
+            break
+        except cri.CriError as error:
+            if "not initialized yet" in str(error) and time.monotonic() - began < _STARTING_S:
+                time.sleep(0.2)
+                continue
+            if error.unserved:
+                ctr = shutil.which("ctr")
+                why = load_error(ctr, socket, timeout_s) if ctr else ""
+                yield f"cri=unserved|{why or error}"
+            else:
+                yield f"cri=silent|{error}"
+            return
+    config = found.info.get("config")
+    section = config.get("containerd") if isinstance(config, dict) else None
+    section = section if isinstance(section, dict) else {}
+    default = section.get("defaultRuntimeName") or ""
+    yield f"cri=ok|{found.name}|{found.version}|{found.cgroup_driver}|{default}"
+    for name, holds, words in found.conditions:
+        if not holds:
+            yield f"cri_false={name}|{words}"
+    tables = section.get("runtimes")
+    tables = tables if isinstance(tables, dict) else {}
+    for name in sorted({*found.handlers, *tables}):
+        table = tables.get(name)
+        table = table if isinstance(table, dict) else {}
+        options = table.get("options")
+        # It prints them as its file has them, and reads them whatever their case.
+        options = (
+            {str(k).lower(): v for k, v in options.items()} if isinstance(options, dict) else {}
+        )
+        kind = table.get("runtimeType") or table.get("runtime_type") or ""
+        systemd = 1 if options.get("systemdcgroup") is True else 0
+        yield f"cri_handler={name}|{kind}|{options.get('binaryname') or ''}|{systemd}"
+
+
+def main(module: str, socket: str, seconds: str) -> None:
+    """Print the rows, each on a line of its own."""
+    sys.path.insert(0, os.path.dirname(module))
+    for row in rows(importlib.import_module("cri"), socket, float(seconds)):
+        print(" ".join(row.split()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

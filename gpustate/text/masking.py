@@ -1,0 +1,288 @@
+"""Secrets never leave the process in what people and files get: documents, messages, journals.
+
+Two rules. A value that is known to be a secret (decrypted, printed by a command, the password of a repository)
+is remembered once, and replaced wherever it turns up. An address loses its user and password, known or not:
+those of foreign repositories on a node are nobody's business either.
+
+Short values are compared as a whole only: a secret ``1`` would blank every ``1`` of a plan. Words that stand
+for themselves (``true``, ``present``) are no secrets, wherever they were read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MASK = "(secret)"
+
+_ADDRESS = re.compile(r"(?i)\b((?:https?|ftps?|mirror(?:\+https?)?|socks5h?)://)([^/@\s\"'<>?#]+)@")
+_NAMED = re.compile(
+    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?)$|(^|[._-])(pass|pw)$"
+)
+_LEAST = 4
+_DIGITS_LEAST = 8
+_PLAIN_WORDS = frozenset(
+    (
+        *("true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default", "present"),
+        *("absent", "root", "latest", "enabled", "disabled", "open", "proprietary"),
+    )
+)
+#: What a document is found by, never a value of a person's.
+_STRUCTURE = frozenset(
+    (
+        *("format", "id", "run", "created", "name", "state", "status", "outcome", "field"),
+        *("fingerprint", "disruption", "worst", "verb", "layer"),
+    )
+)
+
+
+class _Known:
+    """The secrets of this process. Threads only add; the pattern is made when it is next needed."""
+
+    def __init__(self) -> None:
+        self.values: set[str] = set()
+        self.readable: set[str] = set()
+        self.pattern: re.Pattern[str] | None = None
+        self.version = 0
+        self.made_of = 0
+
+
+_KNOWN = _Known()
+
+
+def remember(value: object) -> None:
+    """Take note of a secret: a text, or every text in a list or mapping."""
+    if isinstance(value, Mapping):
+        for one in value.values():
+            remember(one)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            remember(one)
+    elif isinstance(value, str):
+        text = str(value)
+        for one in (text, text.strip(), *_long_lines(text)):
+            plain = not one.strip() or one == MASK or one.lower() in _PLAIN_WORDS
+            if not plain and one not in _KNOWN.readable and one not in _KNOWN.values:
+                _KNOWN.values.add(one)
+                _KNOWN.version += 1
+
+
+def keep_readable(words: Iterable[str]) -> None:
+    """Names of nodes and groups: a document without them is of no use, whatever else is called like one."""
+    _KNOWN.readable.update(words)
+    _KNOWN.values.difference_update(_KNOWN.readable)
+    _KNOWN.version += 1
+
+
+def _long_lines(text: str) -> Iterable[str]:
+    """A text of several lines is shown line by line, and cut."""
+    lines = text.splitlines()
+    return [line.strip() for line in lines if len(line.strip()) >= 8] if len(lines) > 1 else ()
+
+
+def remember_parameters(data: object) -> None:
+    """Take note of what parameters and variables call a secret, and of passwords in addresses."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if isinstance(value, str) and is_secret_name(str(key)):
+                remember(value)
+            else:
+                remember_parameters(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            remember_parameters(value)
+    elif isinstance(data, str) and "@" in data:
+        for found in _ADDRESS.finditer(data):
+            password = found[2].partition(":")[2] or found[2]
+            remember(password)
+            remember(unquoted(password))
+
+
+def is_secret_name(name: str) -> bool:
+    """A parameter or variable that holds a secret by its name; not one that says where a secret is."""
+    return bool(_NAMED.search(name))
+
+
+def unquoted(text: str) -> str:
+    """A part of an address without percent signs."""
+    data = re.sub(
+        rb"%([0-9a-fA-F]{2})",
+        lambda found: bytes((int(found[1], 16),)),
+        text.encode("utf-8", "surrogateescape"),
+    )
+    return data.decode("utf-8", "replace")
+
+
+def forget_all() -> None:
+    """Begin anew, as a process does; for tests."""
+    _KNOWN.values.clear()
+    _KNOWN.readable.clear()
+    _KNOWN.pattern = None
+    _KNOWN.version += 1
+
+
+def holds_secret(text: str) -> bool:
+    """A known secret stands in a text."""
+    pattern = _pattern()
+    found = pattern.search(text.replace(MASK, "")) if pattern is not None else None
+    return found is not None or text.strip() in _KNOWN.values
+
+
+def masked(text: str) -> str:
+    """A text without secrets. What is masked already stays as it is."""
+    if "@" in text:
+        text = _ADDRESS.sub(rf"\1{MASK}@", text)
+    if not _KNOWN.values:
+        return text
+    if text in _KNOWN.values:
+        return MASK
+    pattern = _pattern()
+    return text if pattern is None else pattern.sub(MASK, text)
+
+
+def masked_data(data: Any) -> Any:
+    """Plain data without secrets; the very same object where nothing had to be masked."""
+    return _masked_data(data) if _needs_masking(data) else data
+
+
+def _needs_masking(data: Any) -> bool:
+    """Something in plain data may be a secret. Of thousands of nodes hardly one has any: this is what they cost."""
+    known, pattern = _KNOWN.values, _pattern()
+    stack = [data]
+    while stack:
+        one = stack.pop()
+        kind = type(one)
+        if kind is str:
+            if ("@" in one and "://" in one) or (
+                known and (one in known or (pattern is not None and pattern.search(one)))
+            ):
+                return True
+        elif kind is dict:
+            stack.extend(one)
+            stack.extend(one.values())
+        elif kind is list or kind is tuple:
+            stack.extend(one)
+        elif isinstance(one, Mapping):
+            stack.extend(one)
+            stack.extend(one.values())
+    return False
+
+
+def _masked_data(data: Any) -> Any:
+    if isinstance(data, str):
+        return masked(data)
+    if isinstance(data, Mapping):
+        changed: dict[Any, Any] = {}
+        for key, value in data.items():
+            one = _masked_value(key, value)
+            if one is not value:
+                changed[key] = one
+        keys = _renamed(data)
+        if keys:
+            return {keys.get(key, key): changed.get(key, value) for key, value in data.items()}
+        return {**data, **changed} if changed else data
+    if isinstance(data, list | tuple):
+        row = [_masked_data(one) for one in data]
+        if all(new is old for new, old in zip(row, data, strict=True)):
+            return data
+        return tuple(row) if isinstance(data, tuple) else row
+    return data
+
+
+def _masked_value(key: object, value: Any) -> Any:
+    if isinstance(value, str):
+        if key in _STRUCTURE:
+            return value
+        made = masked(value)
+        return value if made == value else made
+    return _masked_data(value)
+
+
+def _renamed(data: Mapping[Any, Any]) -> dict[Any, str]:
+    """Keys of mappings are a person's too: names of files, of kernel parameters."""
+    found = {}
+    for key in data:
+        if isinstance(key, str) and (len(key) >= 8 or "@" in key):
+            made = masked(key)
+            if made != key:
+                found[key] = made
+    return found
+
+
+def _pattern() -> re.Pattern[str] | None:
+    """Matches every known secret that is long enough to be looked for inside a text, and the mask itself."""
+    known = _KNOWN
+    if known.version != known.made_of:
+        known.made_of = known.version
+        values = known.values.copy()
+        words = {form for value in values if _is_long(value) for form in _forms(value)}
+        parts = [re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word))]
+        known.pattern = re.compile("|".join([re.escape(MASK), *parts])) if parts else None
+    return known.pattern
+
+
+def _is_long(value: str) -> bool:
+    return len(value) >= (_DIGITS_LEAST if value.isdigit() else _LEAST)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """A secret as it is, and as addresses, JSON, HTML and messages write it."""
+    quoted = "".join(
+        char
+        if re.fullmatch(r"[A-Za-z0-9_.~-]", char)
+        else "".join(f"%{b:02X}" for b in char.encode("utf-8", "replace"))
+        for char in value
+    )
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    html = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return (
+        value,
+        quoted,
+        escaped,
+        html,
+        html.replace('"', "&quot;").replace("'", "&#x27;"),
+        repr(value)[1:-1],
+    )
+
+
+def missing_secrets(data: Any, above: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Where masks stand in plain data; a list of states is told by their names."""
+    if isinstance(data, str):
+        return [above] if MASK in data else []
+    rows: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, Mapping):
+        rows = data.items()
+    elif isinstance(data, list | tuple):
+        rows = ((_title(one, at), one) for at, one in enumerate(data))
+    return [
+        path
+        for key, one in rows
+        for path in ([(*above, key)] if MASK in str(key) else missing_secrets(one, (*above, key)))
+    ]
+
+
+def with_secrets(data: Any, original: Any) -> Any:
+    """Masked data with what stands in the original at the same place, where that is masked to the same."""
+    if isinstance(data, str):
+        return (
+            original
+            if MASK in data and isinstance(original, str) and masked(original) == data
+            else data
+        )
+    if isinstance(data, Mapping) and isinstance(original, Mapping):
+        theirs = {masked(str(key)): key for key in original}
+        return {
+            theirs.get(key, key) if MASK in str(key) else key: (
+                with_secrets(value, original[theirs[key]]) if key in theirs else value
+            )
+            for key, value in data.items()
+        }
+    if isinstance(data, list) and isinstance(original, list | tuple):
+        by_title = {_title(one, at): one for at, one in enumerate(original)}
+        return [with_secrets(one, by_title.get(_title(one, at))) for at, one in enumerate(data)]
+    return data
+
+
+def _title(one: Any, at: int) -> str | int:
+    return str(one["state"]) if isinstance(one, Mapping) and "state" in one else at
