@@ -22,7 +22,7 @@ from gpustate.inventory.secrets import quoted
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Connection, alive_interval
+from gpustate.model.inventory import Connection, Sealed, alive_interval
 from gpustate.text.numbers import whole
 from gpustate.text.words import shown
 
@@ -79,9 +79,7 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
         port=options.port(),
         user=options.checked("user", USER),
         key_file=options.path("identityfile"),
-        password=fields.text(
-            "ansible_password", "ansible_ssh_pass", "ansible_ssh_password", secret=True
-        ),
+        password=fields.password("ansible_password", "ansible_ssh_pass", "ansible_ssh_password"),
         known_hosts_file=options.path("userknownhostsfile"),
         strict_host_key=options.strict(),
         ssh_config_file=options.path("-F"),
@@ -116,7 +114,7 @@ def _kind(name: str, fields: Fields) -> str:
     )
 
 
-def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str | None]:
+def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str | Sealed | None]:
     """Return whether to become another user, which, and the password that takes.
 
     User and password are given also when the inventory does not ask to become: the command line
@@ -133,7 +131,7 @@ def _become(fields: Fields, note: Callable[[str], None]) -> tuple[bool, str, str
         return False, "root", None
 
 
-def _sudo(fields: Fields) -> tuple[str, str | None]:
+def _sudo(fields: Fields) -> tuple[str, str | Sealed | None]:
     method = fields.text("ansible_become_method")
     if method is not None and method.removeprefix("ansible.builtin.") != "sudo":
         raise fields.error(
@@ -142,8 +140,8 @@ def _sudo(fields: Fields) -> tuple[str, str | None]:
             fields.scope.variables["ansible_become_method"].origin,
         )
     user = fields.text("ansible_become_user", "ansible_sudo_user") or "root"
-    password = fields.text(
-        "ansible_become_password", "ansible_become_pass", "ansible_sudo_pass", secret=True
+    password = fields.password(
+        "ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"
     )
     return user, password
 

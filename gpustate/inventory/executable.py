@@ -141,10 +141,18 @@ def _ask_for(path: str, name: str) -> dict[str, Any]:
 
 def run(path: str, *arguments: str) -> str:
     """Return what ``path`` prints, within ``TIMEOUT_S`` and the size of any inventory."""
-    place = " ".join((path, *arguments))
+    return _run([os.path.abspath(path), *arguments], " ".join((path, *arguments)))
+
+
+def shell(command: str) -> str:
+    """Return what a command of the shell prints, within the same bounds."""
+    return _run(["/bin/sh", "-c", command], f"the command {shown(command)}")
+
+
+def _run(words: list[str], place: str) -> str:
     try:
         process = subprocess.Popen(
-            [os.path.abspath(path), *arguments],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

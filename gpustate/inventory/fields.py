@@ -11,9 +11,11 @@ import os
 import re
 
 from gpustate.errors import InventoryError
+from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import quoted
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
+from gpustate.model.inventory import Sealed
 from gpustate.text.words import kind_of
 
 # OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): no word of a shell.
@@ -66,6 +68,14 @@ class Fields:
         if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
             raise self.error(name, "holds a control character", place)
         return text or None
+
+    def password(self, *names: str) -> str | Sealed | None:
+        """Return a password; one that is encrypted waits until somebody connects."""
+        try:
+            with deferring():
+                return self.text(*names, secret=True)
+        except NotYet:
+            return Sealed(lambda: self.text(*names, secret=True))
 
     def host(self, *names: str) -> str | None:
         """Return an address: what ssh itself would take for one.

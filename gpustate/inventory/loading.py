@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpustate.errors import InventoryError
@@ -26,12 +26,15 @@ from gpustate.inventory import (
 )
 from gpustate.inventory.documents import parse
 from gpustate.inventory.files import below, names_in, read_text
+from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.patterns import match, restrict
 from gpustate.inventory.ranges import is_ipv6
 from gpustate.inventory.store import Node, Store
 from gpustate.inventory.templates import Scope
 from gpustate.inventory.variables import Merger, VarsFiles
-from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode, VarsLayer
+from gpustate.inventory.vault import HEADER, Vault
+from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
+from gpustate.text.masking import keep_readable, remember_parameters
 from gpustate.text.words import shown
 
 #: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
@@ -63,6 +66,7 @@ def load(
     limit: str | None = None,
     exclude: str | None = None,
     known_hosts: str | None = None,
+    vault: Vault | None = None,
 ) -> Inventory:
     """Read an inventory.
 
@@ -71,12 +75,14 @@ def load(
         limit: a pattern; only nodes that match are in the result.
         exclude: a pattern; nodes that match are not.
         known_hosts: a file of host keys for all nodes, whatever the inventory says.
+        vault: decrypts what is encrypted with Ansible Vault, once it is needed.
 
     Raises:
         InventoryError: anything wrong with the text, with file and line where there is one.
     """
+    vault = vault or Vault()
     store = Store()
-    base = _read(store, source)
+    base = _read(store, source, vault)
     store.finish()
     if not store.nodes:
         raise InventoryError("names no node", place=source, fix="add one to it")
@@ -90,7 +96,8 @@ def load(
                 f"no node is left of {len(names)} in {source} without {shown(exclude)}",
                 fix="exclude fewer",
             )
-    builder = _Builder(store, base, groups)
+    keep_readable((*names, *groups))
+    builder = _Builder(store, base, groups, vault)
     nodes = [builder.build(store.nodes[name]) for name in names if name in kept]
     if known_hosts is not None:
         file = os.path.expanduser(known_hosts)
@@ -107,15 +114,15 @@ def load(
     )
 
 
-def _read(store: Store, source: str) -> str | None:
+def _read(store: Store, source: str, vault: Vault) -> str | None:
     """Read ``source`` into ``store``; return the directory that variable files stand in."""
     if not source.strip():
         raise InventoryError("no inventory is named", fix="give a file, a directory, or 'node,'")
     if os.path.isdir(source):
-        _directory(store, source)
+        _directory(store, source, vault)
         return source
     if os.path.exists(source):
-        _file(store, source)
+        _file(store, source, vault)
         # pyinfra knows group_data/ only, and its reader has read that.
         return None if _is_pyinfra(source) else os.path.dirname(source)
     if "," in source:
@@ -131,23 +138,23 @@ def _read(store: Store, source: str) -> str | None:
     )
 
 
-def _directory(store: Store, directory: str, above: tuple[str, ...] = ()) -> None:
+def _directory(store: Store, directory: str, vault: Vault, above: tuple[str, ...] = ()) -> None:
     """Read every inventory in ``directory``, in lexical order."""
     for entry in names_in(directory, above):
         if entry.startswith(".") or entry in _IGNORED_NAMES or entry.endswith(_IGNORED_ENDS):
             continue
         path = os.path.join(directory, entry)
         if os.path.isdir(path):
-            _directory(store, path, below(directory, above))
+            _directory(store, path, vault, below(directory, above))
         else:
-            _file(store, path, among_others=True)
+            _file(store, path, vault, among_others=True)
 
 
 def _is_pyinfra(path: str) -> bool:
     return path.endswith(".py") and not executable.is_executable(path)
 
 
-def _file(store: Store, path: str, *, among_others: bool = False) -> None:
+def _file(store: Store, path: str, vault: Vault, *, among_others: bool = False) -> None:
     """Read one file, whatever its format is."""
     if executable.is_executable(path):
         executable.fill(store, path)
@@ -156,10 +163,8 @@ def _file(store: Store, path: str, *, among_others: bool = False) -> None:
         pyinfra_.fill(store, path)
         return
     text = read_text(path)
-    if text.startswith("$ANSIBLE_VAULT;"):
-        raise InventoryError(
-            "is encrypted with Ansible Vault, which is not supported yet", place=f"{path}:1"
-        )
+    if text.startswith(HEADER):
+        text = vault.decrypt(text, path)
     if path.endswith(".toml"):
         raise InventoryError("TOML inventories are not read", place=path, fix="write it as YAML")
     if not text.strip():
@@ -198,10 +203,13 @@ def _check_folder(node: str, name: str, value: Any, place: str) -> None:
 class _Builder:
     """Makes an :class:`InventoryNode` of each node that was read."""
 
-    def __init__(self, store: Store, base: str | None, groups: dict[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, store: Store, base: str | None, groups: dict[str, tuple[str, ...]], vault: Vault
+    ) -> None:
         self.store = store
         self.groups = groups
-        self.files = VarsFiles(base, store)
+        self.vault = vault
+        self.files = VarsFiles(base, store, vault)
         self.merger = Merger(store, self.files)
         self.plain: set[int] = set()
         self.layers: dict[int, VarsLayer] = {}
@@ -211,9 +219,9 @@ class _Builder:
         merged = self.merger.of(node)
         groups = tuple(sorted(self.store.closure(node)))
         magic = self._magic(node, groups)
-        scope = Scope(node.name, merged, magic, self.files.encrypted, self.plain)
+        scope = Scope(node.name, merged, magic, self.files.encrypted, self.plain, self.vault)
         resolved = scope.resolved()
-        for name in _FOLDERS & resolved.keys():
+        for name in _FOLDERS.intersection(resolved):
             _check_folder(node.name, name, resolved[name], merged[name].origin)
         build = pyinfra_connection.build if node.dialect == "pyinfra" else connection.build
         return InventoryNode(
@@ -223,14 +231,22 @@ class _Builder:
             origins={name: value.origin for name, value in merged.items()},
             connection=build(node.name, scope, self.store.note),
             groups_by_strength=self.store.closure(node),
-            layers=self._layers(node, scope) if "gpustate" in merged else (),
+            layers=self._layers_in_time(node, scope) if "gpustate" in merged else (),
         )
+
+    def _layers_in_time(self, node: Node, scope: Scope) -> Sequence[VarsLayer]:
+        try:
+            with deferring():
+                return self._layers(node, scope)
+        except NotYet:
+            return LaterLayers(lambda: self._layers(node, scope))
 
     def _layers(self, node: Node, scope: Scope) -> tuple[VarsLayer, ...]:
         """What each scope says in ``gpustate``; one object for all nodes to which it says the same."""
         found: list[VarsLayer] = []
         for kind, name, raw in self.merger.layers(node):
             value = scope.value_of(raw, "gpustate")
+            remember_parameters(value)
             layer = self.layers.get(id(value)) if value is raw.value else None
             if layer is None:
                 layer = VarsLayer(kind, name, value, raw.origin, self.store.places(raw.value))

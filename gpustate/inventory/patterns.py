@@ -1,7 +1,8 @@
 """Limit patterns, as Ansible's ``--limit`` takes them.
 
 ``gpu:!gpu-07``, ``rack1:&h100``, ``gpu-0*``, ``~gpu-\\d+``, ``gpu[0]``, ``gpu[0:3]`` (both ends
-belong to it), ``all``, ``@file`` (a pattern a line). Commas separate as colons do. Whatever their
+belong to it), ``all``, ``@file`` (a pattern a line), and names as plans show them: ``gpu[1,3]``,
+``rack[1-4]-gpu[01-08]``. Commas separate as colons do. Whatever their
 order, plain patterns are taken first, then ``&``, then ``!``. Nodes come out in the order of the
 inventory.
 
@@ -23,13 +24,19 @@ from collections.abc import Mapping, Sequence
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.files import read_text
-from gpustate.inventory.ranges import is_ipv6
+from gpustate.inventory.ranges import LIMIT_NODES, is_ipv6
 from gpustate.model.inventory import Inventory
+from gpustate.plan.ranges import expand
 from gpustate.text.words import named, shown
 
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?[0-9]{1,9})|([0-9]{1,9}):([0-9]{0,9}))\]")
 #: What ``:`` separates; a bracketed expression is kept whole.
 _PIECE = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
+#: The same for commas; a bracket that is not closed is a character.
+_LISTED = re.compile(r"(?:\[[^\[\]]*\]|[^,])+")
+#: A list of numbers, as :mod:`gpustate.plan.ranges` writes it, and one that is a class of single digits as well.
+_NUMBERS = re.compile(r"\[((?:[0-9]{1,9}(?:-[0-9]{1,9})?)(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
+_CLASS = re.compile(r"[0-9](-[0-9])?")
 _WILD = frozenset(".?*[")
 
 
@@ -85,8 +92,9 @@ def match(
 
 def split(pattern: str) -> list[str]:
     """Cut ``pattern`` at its commas, or when it has none at its colons."""
-    if "," in pattern:
-        return [piece.strip() for piece in pattern.split(",") if piece.strip()]
+    pieces = pattern.split(",") if "~" in pattern else _LISTED.findall(pattern)
+    if len(pieces) > 1 or pattern.endswith(","):
+        return [piece.strip() for piece in pieces if piece.strip()]
     text = pattern.strip()
     if ":" not in text or is_ipv6(text.lstrip("!&")):
         return [text] if text else []
@@ -144,6 +152,8 @@ class _Matcher:
             return [piece]
         if not piece:
             raise InventoryError("the limit has a '!' or '&' with nothing behind it")
+        if piece[0] != "~" and any(_is_list(found[1]) for found in _NUMBERS.finditer(piece)):
+            return self._listed(piece, must_match=must_match)
         expression, first, last = _subscript(piece)
         found, matched = self._enumerate(expression)
         wild = expression[0] == "~" or any(c in "?*[" for c in expression)
@@ -158,6 +168,20 @@ class _Matcher:
                 f"{shown(piece)} is beyond the {len(found)} nodes of {shown(expression)}"
             )
         return part
+
+    def _listed(self, piece: str, *, must_match: bool) -> Sequence[str]:
+        """Return the nodes of names in few words; a name that nobody has is an error, as it is alone."""
+        wild = all(_CLASS.fullmatch(found[1]) for found in _NUMBERS.finditer(piece))
+        found: dict[str, None] = {}
+        for name in _expand(piece):
+            if wild and name not in self.known and name not in self.groups:
+                test = _compiled(name)
+                if not any(test.match(one) for one in (*self.names, *self.groups)):
+                    continue
+            found.update(dict.fromkeys(self.members(name, must_match=must_match)))
+        if not found and must_match:
+            raise self._unknown(piece, wild=True)
+        return list(found)
 
     def _enumerate(self, expression: str) -> tuple[list[str], bool]:
         """Return the nodes, and whether any node or group was matched (a group may be empty)."""
@@ -190,6 +214,36 @@ class _Matcher:
     def _some_groups(self) -> str:
         names = sorted(self._known_groups())
         return ", ".join(map(named, names[:8])) + (", ..." if len(names) > 8 else "")
+
+
+def _is_list(inside: str) -> bool:
+    """``1,3`` or ``1-3``, and no place in a group."""
+    return "," in inside or "-" in inside
+
+
+def _expand(piece: str) -> list[str]:
+    """The names behind ``gpu[1,3]``; a slip of a digit is likelier than more than so many nodes."""
+    total = 1
+    for found in _NUMBERS.finditer(piece):
+        for part in found[1].split(","):
+            first, _, last = part.partition("-")
+            if last and int(last) < int(first):
+                raise InventoryError(
+                    f"the limit's {shown(piece)}: {first} is greater than {last}",
+                    fix="put the smaller number first",
+                )
+        total *= sum(_size(part) for part in found[1].split(","))
+    if total > LIMIT_NODES:
+        raise InventoryError(
+            f"the limit's {shown(piece)} makes {total} names, at most {LIMIT_NODES} are read",
+            fix="check the bounds of the range",
+        )
+    return expand(piece)
+
+
+def _size(part: str) -> int:
+    first, dash, last = part.partition("-")
+    return int(last) - int(first) + 1 if dash else 1
 
 
 def _subscript(piece: str) -> tuple[str, int | None, int | None]:

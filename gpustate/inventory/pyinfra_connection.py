@@ -42,7 +42,7 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
         if found is not None and found.value:
             raise fields.error(other, "is set, and only sudo is supported", found.origin)
     user = fields.text("_sudo_user") or "root"
-    password = fields.text("_sudo_password", secret=True)
+    password = fields.password("_sudo_password")
     local = fields.text("ansible_connection") == "local"
     if local or (name == "localhost" and "ssh_hostname" not in scope.variables):
         return Connection("local", become=become, become_user=user, become_password=password)
@@ -57,7 +57,7 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
         port=fields.port("ssh_port"),
         user=fields.user("ssh_user"),
         key_file=fields.path("ssh_key"),
-        password=fields.text("ssh_password", secret=True),
+        password=fields.password("ssh_password"),
         known_hosts_file=fields.path("ssh_known_hosts_file"),
         strict_host_key=_strict(fields),
         ssh_config_file=fields.path("ssh_config_file"),

@@ -15,6 +15,10 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
+from gpustate.inventory.commands import printed
+from gpustate.inventory.needs import NotYet
+from gpustate.text.masking import is_secret_name, remember
+
 
 class _Environment(SandboxedEnvironment):
     """jinja2's sandbox, without the two operators that make a huge value from a short text."""
@@ -28,12 +32,20 @@ class _Environment(SandboxedEnvironment):
 
 
 def _lookup(plugin: str, *names: str, default: str | None = None) -> str:
-    """Ansible's ``lookup``, of which only ``env`` has a use in an inventory that stands alone."""
-    if plugin not in {"env", "ansible.builtin.env"} or len(names) != 1:
-        raise jinja2.TemplateRuntimeError(f"lookup({plugin!r}) is not supported, only 'env'")
+    """Ansible's ``lookup``, of which ``env`` and ``pipe`` have a use in an inventory that stands alone."""
+    short = plugin.removeprefix("ansible.builtin.")
+    if short not in {"env", "pipe"} or len(names) != 1:
+        raise jinja2.TemplateRuntimeError(
+            f"lookup({plugin!r}) is not supported, only 'env', and 'pipe' with the command of any program"
+        )
+    if short == "pipe":
+        NotYet.check()
+        return printed(names[0])
     found = os.environ.get(names[0], default)
     if found is None:
         raise jinja2.UndefinedError(f"the environment variable {names[0]!r} is not set")
+    if is_secret_name(names[0]):
+        remember(found)
     return found
 
 

@@ -12,18 +12,23 @@ A value that is one expression keeps its type: ``"{{ port }}"`` is the number th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpustate.errors import InventoryError
 from gpustate.inventory.documents import EncryptedText, LiteralText
+from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import HIDDEN, gives_secrets, is_secret
 from gpustate.inventory.store import Value
+from gpustate.inventory.vault import NEED, Vault
+from gpustate.text.masking import remember
 from gpustate.text.words import named, shown
 
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'\w+' is undefined|the environment variable '\w+' is not set")
 _LIMIT_TEXT = 1_000_000
+#: How sops writes an encrypted value.
+_SOPS = "ENC[AES256_GCM,"
 _LIMIT_CHAIN = 50
 
 
@@ -41,6 +46,7 @@ class Scope:
         magic: gives the variables that Ansible makes up itself; raises KeyError for others.
         encrypted: files that could not be read, where a missing variable may be.
         plain: ids of lists and mappings that hold no template; shared by all nodes of one load.
+        vault: decrypts what is encrypted and needed.
     """
 
     def __init__(
@@ -50,12 +56,14 @@ class Scope:
         magic: Callable[[str], Any],
         encrypted: Sequence[str],
         plain: set[int],
+        vault: Vault | None = None,
     ) -> None:
         self.node = node
         self.variables = variables
         self._magic = magic
         self._encrypted = encrypted
         self._plain = plain
+        self._vault = vault or Vault()
 
     def need(self, name: str) -> Value | None:
         """Return a variable that must make sense; None when it is not set.
@@ -66,7 +74,7 @@ class Scope:
         found = self.variables.get(name)
         if found is None:
             return None
-        if type(found.value) is str and "{" not in found.value:
+        if type(found.value) is str and "{" not in found.value and found.value[:4] != _SOPS[:4]:
             return found
         try:
             return Value(self._resolve(found, (name,)), found.origin)
@@ -84,22 +92,37 @@ class Scope:
         except RecursionError as error:
             raise self._error(found, name, "is nested too deep") from error
 
-    def resolved(self) -> dict[str, Any]:
-        """Return all variables; what need not make sense, and does not, as it is written."""
+    def resolved(self) -> Mapping[str, Any]:
+        """Return all variables; what need not make sense, and does not, as it is written.
+
+        A value that takes a decryption or a command to know waits until somebody looks at it.
+        """
         result: dict[str, Any] = {}
-        for name, found in self.variables.items():
-            value = found.value
-            if type(value) is str and "{" not in value:
-                result[name] = value
-            elif name.startswith("gpustate"):
-                needed = self.need(name)
-                result[name] = None if needed is None else needed.value
-            else:
-                try:
-                    result[name] = self._resolve(found, (name,), strict=False)
-                except (InventoryError, RecursionError):
+        waiting = False
+        with deferring():
+            for name, found in self.variables.items():
+                value = found.value
+                if type(value) is str and "{" not in value:
                     result[name] = value
-        return result
+                    continue
+                try:
+                    result[name] = self._as_used(name, found)
+                except NotYet:
+                    waiting = True
+        return Waiting(self, result) if waiting else result
+
+    def as_used(self, name: str) -> Any:
+        """Return one variable as somebody needs it who knows nothing else of it; KeyError where it is not set."""
+        return self._as_used(name, self.variables[name])
+
+    def _as_used(self, name: str, found: Value) -> Any:
+        if name.startswith("gpustate"):
+            needed = self.need(name)
+            return None if needed is None else needed.value
+        try:
+            return self._resolve(found, (name,), strict=self._vault.usable)
+        except (InventoryError, RecursionError):
+            return found.value
 
     def _resolve(self, found: Value, names: tuple[str, ...], *, strict: bool = True) -> Any:
         return self._walk(found.value, found, names, strict)
@@ -107,11 +130,16 @@ class Scope:
     def _walk(self, value: Any, found: Value, names: tuple[str, ...], strict: bool) -> Any:
         if isinstance(value, str):
             if isinstance(value, EncryptedText):
-                if strict:
-                    raise self._encrypted_error(found, names)
-                return value
+                return self._decrypted(value, found, names) if strict else value
             if isinstance(value, LiteralText):
                 return str(value)
+            if strict and value.startswith(_SOPS):
+                raise self._error(
+                    found,
+                    names[-1],
+                    "the value is encrypted with SOPS",
+                    "have sops print it: \"{{ lookup('pipe', 'sops -d --extract ...') }}\"",
+                )
             return self._render(value, found, names) if is_template(value) else value
         if not isinstance(value, dict | list | tuple) or id(value) in self._plain:
             return value
@@ -150,9 +178,7 @@ class Scope:
             if isinstance(result, jinja2.Undefined):
                 # Only its use is an error to jinja2.
                 result = str(result)
-        except InventoryError:
-            raise
-        except RecursionError:
+        except (InventoryError, NotYet, RecursionError):
             raise
         except jinja2.UndefinedError as error:
             why = error.message or "undefined"
@@ -184,18 +210,43 @@ class Scope:
 
     def _hint(self) -> str:
         if self._encrypted:
-            return f"it may be in {self._encrypted[0]}, which is encrypted and cannot be read yet"
+            return f"it may be in {self._encrypted[0]}, which is encrypted: {NEED}"
         return "set it for this node, or for one of its groups"
 
     def _error(self, found: Value, name: str, why: str, fix: str | None = None) -> InventoryError:
         line = " ".join(why.split())
         return InventoryError(f"{self.node}: {named(name)}: {line}", place=found.origin, fix=fix)
 
-    def _encrypted_error(self, found: Value, names: tuple[str, ...]) -> InventoryError:
+    def _decrypted(self, value: EncryptedText, found: Value, names: tuple[str, ...]) -> str:
         needed = "" if len(names) == 1 else f", which {named(names[-2])} needs,"
-        return self._error(
-            found,
-            names[-1],
-            f"the value{needed} is encrypted with Ansible Vault, which is not supported yet",
-            "take it from the environment: \"{{ lookup('env', 'NAME') }}\"",
-        )
+        NotYet.check()
+        try:
+            clear = self._vault.decrypt(str(value), found.origin)
+        except InventoryError as error:
+            raise self._error(
+                found, names[-1], f"the value{needed} {error.message}", error.fix
+            ) from None
+        remember(clear)
+        return clear
+
+
+class Waiting(Mapping[str, Any]):
+    """The variables of a node, of which some are only worked out when they are asked for."""
+
+    def __init__(self, scope: Scope, known: dict[str, Any]) -> None:
+        self._scope = scope
+        self._known = known
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = self._scope.as_used(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._scope.variables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._scope.variables)
+
+    def __len__(self) -> int:
+        return len(self._scope.variables)

@@ -8,7 +8,7 @@ is kept apart, and adds up (:mod:`gpustate.model.layers`).
 
 ``group_vars/NAME`` is a directory, a file without extension, ``.yml``, ``.yaml`` or ``.json``; the
 first of these that is there is read, the others are not (a note says so). A file that is encrypted
-as a whole with Ansible Vault is not read either, and a note says so.
+as a whole with Ansible Vault is read where there is a password; a note says when there is none.
 
 Sources:
     Ansible, "Using variables: understanding variable precedence", 3 to 10 (without playbooks).
@@ -23,6 +23,8 @@ from gpustate.errors import InventoryError
 from gpustate.inventory.documents import parse
 from gpustate.inventory.files import below, names_in, read_text
 from gpustate.inventory.store import Node, Store, Value, variable_name
+from gpustate.inventory.vault import HEADER, NEED, Vault
+from gpustate.text.masking import is_secret_name, remember
 from gpustate.text.words import kind_of
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
@@ -34,10 +36,12 @@ class VarsFiles:
     Args:
         base: the directory they are in; None when the inventory is no file.
         store: takes the notes.
+        vault: reads files that are encrypted as a whole, where it has a password.
     """
 
-    def __init__(self, base: str | None, store: Store) -> None:
+    def __init__(self, base: str | None, store: Store, vault: Vault | None = None) -> None:
         self.store = store
+        self.vault = vault or Vault()
         self.encrypted: list[str] = []
         self._listings: dict[str, tuple[str, frozenset[str]]] = {}
         for kind in ("group_vars", "host_vars"):
@@ -81,11 +85,12 @@ class VarsFiles:
 
     def _load(self, path: str) -> dict[str, Value]:
         text = read_text(path)
-        if text.startswith("$ANSIBLE_VAULT;"):
+        secret = text.startswith(HEADER)
+        if secret and not self.vault.usable:
             self.encrypted.append(path)
-            self.store.note(f"{path} is encrypted with Ansible Vault and was not read")
+            self.store.note(f"{path} is encrypted with Ansible Vault and was not read; {NEED}")
             return {}
-        document = parse(text, path)
+        document = parse(self.vault.decrypt(text, path) if secret else text, path)
         data: Any = document.data
         if data is None:
             return {}
@@ -97,6 +102,8 @@ class VarsFiles:
         for key, value in data.items():
             place = document.place(data, key)
             found[variable_name(key, place)] = Value(value, place)
+            if secret and (is_secret_name(str(key)) or not str(key).startswith("ansible_")):
+                remember(value)
             self.store.keep_places(key, value, document)
         return found
 

@@ -12,8 +12,8 @@ from gpustate.model.inventory import InventoryNode
 EXAMPLES = Path(__file__).parents[3] / "inventories"
 
 
-def read(name: str, **options: str) -> dict[str, InventoryNode]:
-    inventory = load(str(EXAMPLES / name), **options)
+def read(name: str, limit: str | None = None) -> dict[str, InventoryNode]:
+    inventory = load(str(EXAMPLES / name), limit=limit)
     assert inventory.notes == ()
     return {node.name: node for node in inventory}
 
@@ -41,7 +41,7 @@ def test_kubernetes() -> None:
     nodes = read("kubernetes.yml", limit="gpu_workers")
     assert list(nodes) == ["worker-a", "worker-b", "worker-c", "worker-d", "worker-mig"]
     assert nodes["worker-a"].connection.host == "worker-a.ams1.example"
-    assert nodes["worker-mig"].vars["gpustate"] == {"mig": {"layout": "all-1g.10gb"}}
+    assert nodes["worker-mig"].vars["gpustate"] == {"mig": {"config": "all-1g.10gb"}}
 
 
 def test_dynamic() -> None:

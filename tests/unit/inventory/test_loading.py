@@ -52,7 +52,10 @@ def test_a_file_that_is_no_text_is_refused(write: Write, monkeypatch: pytest.Mon
         (b"n1\nn2 a=\xff\n", "hosts:2: is not UTF-8 (byte 0xff at offset 8)"),
         (b"\x7fELF\0\0", "hosts: is a binary file (a zero byte at offset 4), wanted text"),
         (b"", "hosts: is empty, wanted nodes"),
-        (b"$ANSIBLE_VAULT;1.1;AES256\n61", "hosts:1: is encrypted with Ansible Vault"),
+        (
+            b"$ANSIBLE_VAULT;1.1;AES256\n61",
+            "hosts: is encrypted with Ansible Vault, and there is no password",
+        ),
         (os.urandom(1 << 20).replace(b"\0", b"\1"), "hosts"),
     ]:
         with open("hosts", "wb") as file:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpustate.errors import InventoryError
 from gpustate.inventory import load, select
 from gpustate.model.inventory import Inventory, InventoryNode
+from gpustate.plan.ranges import fold
 
 from .conftest import Write
 
@@ -86,3 +89,49 @@ def test_an_ipv6_address_is_one_pattern() -> None:
     inventory = Inventory("x", (InventoryNode("2001:db8::1"), InventoryNode("b")))
     assert names(select(inventory, "2001:db8::1")) == ["2001:db8::1"]
     assert names(select(inventory, "!2001:db8::1")) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("gpu[1,3]", "gpu1 gpu3"),
+        ("gpu[1-3,10]", "gpu1 gpu2 gpu3 gpu10"),
+        ("gpu[1-9]", "gpu1 gpu2 gpu3"),
+        ("gpu[2-3], rack[1-2]-gpu[08-11]", "gpu2 gpu3 rack1-gpu08 rack2-gpu11"),
+        ("gpu:!gpu[1,10]", "gpu2 gpu3"),
+        ("gpu[1-3]:&gpu[2-3]", "gpu2 gpu3"),
+        ("gpu[0]", "gpu1"),
+        ("gpu[0:1],rack1-*", "gpu1 gpu2 rack1-gpu08"),
+        ("gpu[1-2]*", "gpu1 gpu2 gpu10"),
+        ("~gpu[13]$", "gpu1 gpu3"),
+    ],
+)
+def test_names_as_plans_show_them_are_accepted(write: Write, pattern: str, wanted: str) -> None:
+    listed = "[gpu]\ngpu1\ngpu2\ngpu3\ngpu10\n[racks]\nrack1-gpu08\nrack2-gpu11\n"
+    if "08-11" in pattern:
+        listed += "rack1-gpu09\nrack1-gpu10\nrack1-gpu11\nrack2-gpu08\nrack2-gpu09\nrack2-gpu10\n"
+        wanted = "gpu2 gpu3 rack1-gpu08 rack2-gpu11 " + " ".join(listed.split()[-6:])
+    assert names(load(write("hosts", listed), limit=pattern)) == wanted.split()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-[a-z][0-9]{1,2})?", fullmatch=True), min_size=1)
+)
+def test_what_a_plan_prints_selects_exactly_those_nodes(some: set[str]) -> None:
+    others = {f"{name}x" for name in some}
+    whole = Inventory("i", tuple(InventoryNode(name) for name in sorted(some | others)))
+    assert {*names(select(whole, ", ".join(fold(some))))} == some
+
+
+def test_a_name_of_a_list_that_nobody_has_is_an_error(write: Write) -> None:
+    source = write("hosts", "gpu1\ngpu2\n")
+    for pattern, message in (
+        ("gpu[1,33]", "'gpu33' is neither a node nor a group"),
+        ("gpu[7-9]", "'gpu[7-9]' matches no node and no group"),
+        ("gpu[3-1]", "'gpu[3-1]': 3 is greater than 1"),
+        ("gpu[1-999999999]", "makes 999999999 names"),
+    ):
+        with pytest.raises(InventoryError) as caught:
+            load(source, limit=pattern)
+        assert message in str(caught.value)

@@ -5,14 +5,19 @@ import pytest
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
 from gpustate.inventory.documents import EncryptedText
+from gpustate.model.inventory import InventoryNode
 
 from .conftest import Write
 
 
-def one(write: Write, variables: str) -> dict[str, object]:
+def node(write: Write, variables: str) -> InventoryNode:
     text = "".join(f"    {line}\n" for line in variables.splitlines())
-    (node,) = load(write("hosts.yml", f"all:\n  hosts:\n    n1:\n  vars:\n{text}"))
-    return dict(node.vars)
+    (found,) = load(write("hosts.yml", f"all:\n  hosts:\n    n1:\n  vars:\n{text}"))
+    return found
+
+
+def one(write: Write, variables: str) -> dict[str, object]:
+    return dict(node(write, variables).vars)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,15 @@ def one(write: Write, variables: str) -> dict[str, object]:
         ("ansible_user: '{{ 9 ** 9 ** 9 }}'", "'**' is not supported on these values"),
         ("ansible_user: \"{{ 'x' * 9999999999 }}\"", "'*' is not supported on these values"),
         ("ansible_user: \"{{ ''.__class__.__mro__ }}\"", "hosts.yml:5: n1: ansible_user: "),
-        ("ansible_user: \"{{ lookup('pipe', 'id') }}\"", "lookup('pipe') is not supported"),
+        ("ansible_user: \"{{ lookup('file', 'id') }}\"", "lookup('file') is not supported"),
+        (
+            "ansible_user: \"{{ lookup('pipe', 'exit 3') }}\"",
+            "the command 'exit 3': ended with exit",
+        ),
+        (
+            "ansible_user: 'ENC[AES256_GCM,data:x]'",
+            "the value is encrypted with SOPS; have sops print",
+        ),
         ("ansible_user: \"{{ lookup('env', 'NO_SUCH') }}\"", "variable 'NO_SUCH' is not set"),
         ("gpustate: {a: ['{{ b }}']}", "hosts.yml:5: n1: gpustate: 'b' is undefined"),
         ("gpustate_proc_root: '{{ b }}'", "hosts.yml:5: n1: gpustate_proc_root: 'b' is undefined"),
@@ -73,21 +86,26 @@ VAULT = "!vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      6162"
 
 
 def test_an_encrypted_value_is_opaque_until_it_is_needed(write: Write) -> None:
-    found = one(write, f"secret: {VAULT}\nansible_become_password: {VAULT}")
-    assert type(found["secret"]) is EncryptedText
+    found = node(write, f"secret: {VAULT}\nansible_become_password: {VAULT}")
+    assert type(found.vars["secret"]) is EncryptedText
+    found = node(write, f"a: 1\nansible_password: {VAULT}")
     with pytest.raises(InventoryError) as caught:
-        one(write, f"a: 1\nansible_password: {VAULT}")
+        _ = found.connection.login_password
     assert str(caught.value).startswith(
-        "hosts.yml:6: n1: ansible_password: the value is encrypted with Ansible Vault, which is not"
-        " supported yet; take it from the environment"
+        "hosts.yml:6: n1: ansible_password: the value is encrypted with Ansible Vault, and there is no"
+        " password for it; give --vault-password-file FILE"
     )
+    found = node(write, f"secret: {VAULT}\nansible_password: '{{{{ secret }}}}'")
     with pytest.raises(InventoryError) as caught:
-        one(write, f"secret: {VAULT}\nansible_password: '{{{{ secret }}}}'")
+        _ = found.connection.login_password
     assert "hosts.yml:5: n1: secret: the value, which ansible_password needs, is encrypted" in str(
         caught.value
     )
+    found = node(write, "gpustate: {a: !vault 'x'}")
     with pytest.raises(InventoryError, match="gpustate: the value is encrypted"):
-        one(write, "gpustate: {a: !vault 'x'}")
+        list(found.layers)
+    with pytest.raises(InventoryError, match="gpustate: the value is encrypted"):
+        _ = found.vars["gpustate"]
 
 
 def test_a_long_chain_of_references_is_an_error_not_a_crash(write: Write) -> None:

@@ -1,0 +1,206 @@
+"""Ansible Vault: what is encrypted in an inventory, read with the passwords that Ansible would use.
+
+Format 1.1 and 1.2 (with a vault id), cipher AES256. Passwords come from files, from programs that print one,
+from a prompt; each is read when something is decrypted for the first time, and nothing is decrypted that
+nobody needs. With several, the one with the value's vault id is tried first, then the others, as Ansible does.
+
+Sources:
+    Ansible, "Protecting sensitive data with Ansible vault": vault ids, password files and client scripts,
+    "Ansible Vault payload format 1.1 - 1.2": the digest of the cipher text is checked before anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpustate.errors import InventoryError
+from gpustate.inventory import executable
+from gpustate.inventory.files import read_text
+from gpustate.text.masking import remember
+from gpustate.text.words import shown
+
+HEADER = "$ANSIBLE_VAULT;"
+NEED = (
+    "give --vault-password-file FILE, --vault-id LABEL@FILE or --ask-vault-pass, or set"
+    " ANSIBLE_VAULT_PASSWORD_FILE"
+)
+_DEFAULT = "default"
+_ITERATIONS = 10_000
+_BLOCK_BITS = 128
+
+
+class NotEncryptedError(ValueError):
+    """A text that says it is encrypted is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one password comes from.
+
+    Args:
+        label: the vault id it belongs to.
+        path: of a file, or of a program that prints it; empty: somebody is asked.
+    """
+
+    label: str
+    path: str = ""
+
+
+def sources(
+    ids: Iterable[str], files: Iterable[str], *, ask: bool, environment: Mapping[str, str]
+) -> tuple[Source, ...]:
+    """Passwords as Ansible's options and variables name them."""
+    listed = [
+        word.strip() for word in environment.get("ANSIBLE_VAULT_IDENTITY_LIST", "").split(",")
+    ]
+    named = [word for word in (*listed, *ids) if word]
+    found: list[Source] = []
+    for word in named:
+        label, at, source = word.rpartition("@")
+        found.append(
+            Source(label if at and label else _DEFAULT, "" if source == "prompt" else source)
+        )
+    paths = list(files)
+    if not paths and (path := environment.get("ANSIBLE_VAULT_PASSWORD_FILE", "")):
+        paths.append(path)
+    found += (Source(_DEFAULT, path) for path in paths)
+    if ask:
+        found.append(Source(_DEFAULT))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(slots=True)
+class Vault:
+    """The passwords of one run, and what was decrypted with them.
+
+    Args:
+        sources: in the order they are tried.
+        ask: asks a person for the password of a vault id; ``None`` where nobody is there.
+    """
+
+    sources: Sequence[Source] = ()
+    ask: Callable[[str], str] | None = None
+    _passwords: dict[Source, bytes] = field(default_factory=dict[Source, bytes], repr=False)
+    _texts: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    _one: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def usable(self) -> bool:
+        """There is a password, without anybody being asked who was not announced."""
+        return bool(self.sources)
+
+    def decrypt(self, text: str, place: str) -> str:
+        """The clear text of an encrypted value or file; remembered as a secret.
+
+        Raises:
+            InventoryError: there is no password, none fits, or the text is damaged.
+        """
+        with self._one:
+            found = self._texts.get(text)
+            if found is None:
+                found = self._texts[text] = self._decrypt(text, place)
+            return found
+
+    def _decrypt(self, text: str, place: str) -> str:
+        if not self.sources and self.ask is not None:
+            self.sources = (Source(_DEFAULT),)
+        if not self.sources:
+            raise InventoryError(
+                "is encrypted with Ansible Vault, and there is no password for it",
+                place=place,
+                fix=NEED,
+            )
+        try:
+            label, salt, digest, data = _parts(text)
+        except NotEncryptedError as error:
+            raise InventoryError(f"is no text of Ansible Vault: {error}", place=place) from None
+        order = sorted(self.sources, key=lambda source: source.label != label)
+        for source in order:
+            clear = _opened(self._password(source), salt, digest, data)
+            if clear is None:
+                continue
+            try:
+                return clear.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InventoryError("holds no UTF-8 once it is decrypted", place=place) from None
+        tried = ", ".join(dict.fromkeys(source.label for source in order))
+        wanted = f" (its vault id is {shown(label)})" if label else ""
+        raise InventoryError(
+            f"cannot be decrypted: no password fits{wanted}, tried those of {tried}",
+            place=place,
+            fix=f"check the password: ansible-vault view {place.rpartition(':')[0] or place}",
+        )
+
+    def _password(self, source: Source) -> bytes:
+        known = self._passwords.get(source)
+        if known is None:
+            word = self._asked(source.label) if not source.path else _from_file(source)
+            if not word:
+                raise InventoryError("holds no password", place=source.path or source.label)
+            remember(word)
+            known = self._passwords[source] = word.encode("utf-8", "surrogateescape")
+        return known
+
+    def _asked(self, label: str) -> str:
+        if self.ask is None:
+            raise InventoryError(
+                f"the vault password of {shown(label)} is to be asked for, and stdin is not a terminal",
+                fix="give a file or a program that prints it: --vault-password-file FILE",
+            )
+        return self.ask(label)
+
+
+def _from_file(source: Source) -> str:
+    """A password out of a file or a program; blanks around it do not count."""
+    path = os.path.expanduser(source.path)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise InventoryError(
+            f"the vault password cannot be read: {error.strerror}", place=source.path
+        ) from error
+    if stat.S_ISREG(mode) and os.access(path, os.X_OK):
+        client = os.path.splitext(os.path.basename(path))[0].endswith("-client")
+        return executable.run(path, *(("--vault-id", source.label) if client else ())).strip()
+    return read_text(path).strip()
+
+
+def _parts(text: str) -> tuple[str, bytes, bytes, bytes]:
+    """Vault id, salt, digest and encrypted bytes."""
+    header, _, body = text.strip().partition("\n")
+    words = [word.strip() for word in header.split(";")]
+    if words[0] != "$ANSIBLE_VAULT" or len(words) < 3:
+        raise NotEncryptedError("its first line is not $ANSIBLE_VAULT;VERSION;CIPHER")
+    if words[1] not in ("1.1", "1.2"):
+        raise NotEncryptedError(f"format {shown(words[1])}, wanted 1.1 or 1.2")
+    if words[2] != "AES256":
+        raise NotEncryptedError(f"cipher {shown(words[2])}, wanted AES256")
+    try:
+        inner = bytes.fromhex("".join(body.split()))
+        salt, digest, data = (bytes.fromhex(part.decode("ascii")) for part in inner.split(b"\n", 2))
+    except (ValueError, UnicodeDecodeError):
+        raise NotEncryptedError("it is cut short or was changed") from None
+    return (words[3] if len(words) > 3 else ""), salt, digest, data
+
+
+def _opened(password: bytes, salt: bytes, digest: bytes, data: bytes) -> bytes | None:
+    """The clear bytes; ``None`` where the password is another."""
+    keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ITERATIONS, 80)
+    if not hmac.compare_digest(hmac.digest(keys[32:64], data, "sha256"), digest):
+        return None
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.padding import PKCS7
+
+    decryptor = Cipher(algorithms.AES(keys[:32]), modes.CTR(keys[64:80])).decryptor()
+    padded = decryptor.update(data) + decryptor.finalize()
+    unpadder = PKCS7(_BLOCK_BITS).unpadder()
+    try:
+        return unpadder.update(padded) + unpadder.finalize()
+    except ValueError:
+        return None
