@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import http.client
@@ -40,10 +41,33 @@ _INDEX_LIMIT = 512 << 20
 Say = Callable[[str], None]
 
 
+#: Logins of private repositories: host and port, path above which it counts, header.
+_LOGINS: list[tuple[str, str, str]] = []
+
+
+def log_in(url: str, user: str, password: str) -> None:
+    """Give user and password to everything fetched from below an address, and from its host where no other fits."""
+    parts = urllib.parse.urlsplit(url)
+    word = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    row = (parts.netloc, parts.path.rstrip("/") + "/", f"Basic {word}")
+    if row not in _LOGINS:
+        _LOGINS.insert(0, row)
+
+
+def _login(url: str) -> str | None:
+    parts = urllib.parse.urlsplit(url)
+    same = [(path, header) for host, path, header in _LOGINS if host == parts.netloc]
+    below = [header for path, header in same if parts.path.startswith(path)]
+    return next(iter(below), next((header for _, header in same), None))
+
+
 def _open(url: str, start: int) -> Any:
     if urllib.parse.urlsplit(url).scheme.lower() not in _SCHEMES:
         raise UsageError(f"{url}: is neither an http, https nor file address")
     request = urllib.request.Request(url, headers={"User-Agent": "gpustate"})
+    login = _login(url)
+    if login is not None:
+        request.add_unredirected_header("Authorization", login)
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
@@ -56,7 +80,8 @@ def _open(url: str, start: int) -> Any:
             raise _Restart from None
         if error.code in (401, 403, 407):
             raise ConnectionFailed(
-                f"{url}: refused ({error.code} {error.reason})", fix="check address and proxy"
+                f"{url}: refused ({error.code} {error.reason})",
+                fix="check address and proxy, and username and password of the repository's state",
             ) from None
         raise OSError(errno.EIO, f"{error.code} {error.reason}") from None
     except urllib.error.URLError as error:

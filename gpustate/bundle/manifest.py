@@ -16,6 +16,7 @@ from typing import Any
 
 from gpustate.errors import UsageError
 from gpustate.text import strict_json
+from gpustate.text.masking import masked_data
 from gpustate.text.words import kind_of, named, shown
 
 FORMAT = "gpustate.bundle/1"
@@ -180,7 +181,7 @@ def to_text(manifest: Manifest) -> str:
             _target_data(one, sources) for one in sorted(manifest.targets, key=lambda t: t.name)
         ],
     }
-    return json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    return json.dumps(masked_data(data), indent=1, ensure_ascii=True) + "\n"
 
 
 def _target_data(target: Target, sources: list[Source]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class DriverRepository(RepositoryState):
         origin: ``vendor`` is NVIDIA's CUDA repository; ``distribution`` is the archive of Debian
             (non-free) or Ubuntu (restricted), with the missing components added; ``mirror`` is
             ``url`` with ``key``.
-        url, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
 
     Disruption:
         ``NONE``: nothing is installed.
@@ -75,7 +75,7 @@ class ToolkitRepository(RepositoryState):
     Args:
         origin: ``vendor`` is NVIDIA's libnvidia-container repository, ``mirror`` is ``url`` with
             ``key``. The distributions do not have the toolkit.
-        url, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
 
     Disruption:
         ``NONE``: nothing is installed.

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.model.file_asks import FileStat, apart
+from gpustate.model.file_asks import FileStat, apart, noted
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
-from gpustate.states.repository import rpm
+from gpustate.states.repository import logins, rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
     FOREIGN,
@@ -89,7 +89,15 @@ class RepositoryState(RepositoryParameters):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN}")
+        private = logins.paths(self.name)
+        texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN} {' '.join(private)}")
+        stats = node.stats(*private)
+        there = {path: texts[path] for path in private if path in texts}
+        login = tuple(
+            (path, noted(stats[path].otherwise(private=True), text) if path in stats else text)
+            for path, text in there.items()
+        )
+        texts = {path: text for path, text in texts.items() if path not in there}
         key_access, key = apart(node.own_text(self.key_path))
         rpm_key_access, rpm_key = apart(node.own_text(rpm.key_path(self.name)))
         imported = node.read_text(rpm.record_path(self.name)) is not None
@@ -109,7 +117,15 @@ class RepositoryState(RepositoryParameters):
             ours = repos[facts.package_manager]
             read = stamp if fresh else None
             seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
-            return replace(seen, imported=imported, key_access=rpm_key_access, half_bundle=half)
+            return replace(
+                seen,
+                imported=imported,
+                key_access=rpm_key_access,
+                half_bundle=half,
+                logins=login,
+                lists_read=seen.lists_read
+                and dict(login) == self._logins(seen.where, seen.manager),
+            )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
         others = [s for s in sources if s.file != self.sources_path]
@@ -127,7 +143,11 @@ class RepositoryState(RepositoryParameters):
             key_access=key_access,
             folder_access=_closed(node.stats(*KEY_FOLDERS)),
             pin_text=pin,
-            lists_read=present and stamp == self._stamp(where) and fresh,
+            lists_read=present
+            and stamp == self._stamp(where)
+            and fresh
+            and dict(login) == self._logins(where, "apt"),
+            logins=login,
             foreign=tuple(place(s) for s in others if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
@@ -176,7 +196,11 @@ class RepositoryState(RepositoryParameters):
             return rpm.archive(facts)
         url = None if self.source == "vendor" else self.url
         found = rpm.mirror(self.rpm_vendor(facts), url, self.suite)
-        given = replace(found, fingerprint=self.fingerprint or found.fingerprint)
+        given = replace(
+            found,
+            fingerprint=self.fingerprint or found.fingerprint,
+            private=self.login is not None and not rpm.is_bundled(found.uri),
+        )
         return rpm.with_key(given, self.name, self.key, self.signed)
 
     @abstractmethod
@@ -227,6 +251,12 @@ class RepositoryState(RepositoryParameters):
             and source.signed_by.split() != where.signed_by.split()
         )
 
+    def _logins(self, where: Repository, manager: str) -> dict[str, str]:
+        """Files with user and password, as they should be."""
+        uris = (where.uri or "", where.key_url or "") if where.uri else ()
+        below = len(uris) > 1 and uris[1].startswith(f"{uris[0]}/")
+        return logins.files(manager, self.name, self.login, uris[:1] if below else uris)
+
     def _text(self, where: Repository, manager: str) -> str:
         """The source file."""
         if is_rpm(manager):
@@ -255,6 +285,7 @@ class RepositoryState(RepositoryParameters):
                 pin_text=None,
                 lists_read=False,
                 imported=False,
+                logins=(),
             )
         if where.uri is None:
             return replace(
@@ -262,6 +293,7 @@ class RepositoryState(RepositoryParameters):
                 sources_text=None,
                 key_text=None,
                 fingerprints=(),
+                logins=(),
                 pin_text=pin_text(where, self.packages(where.os_id), self.pin_priority),
                 lists_read=True,
             )
@@ -276,6 +308,7 @@ class RepositoryState(RepositoryParameters):
             if is_rpm(seen.manager)
             else pin_text(where, self.packages(where.os_id), self.pin_priority),
             lists_read=True,
+            logins=tuple(self._logins(where, seen.manager).items()),
         )
 
     def _wanted_fingerprints(self, seen: Observed) -> tuple[str, ...]:
@@ -315,7 +348,9 @@ class RepositoryState(RepositoryParameters):
             seen,
             self.desired(seen),
             paths=self._paths(seen),
+            secret=frozenset({"logins"}),
             why={
+                "logins": "user and password are in a file of root's alone",
                 "lists_read": "the package lists are read once with these files",
                 "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as a user of its own",
@@ -327,6 +362,32 @@ class RepositoryState(RepositoryParameters):
         notes += [f"{place}: apt may ask for a disc; remove the entry" for place in seen.cdroms]
         return Plan(plan.changes, tuple(notes))
 
+    def preview(self, seen: Observed) -> str:
+        where = seen.where
+        if self.absent or where.problem:
+            return ""
+        if not seen.apt:
+            return f"preview_failed '{seen.manager} reads the repository once it is in place'"
+        if rpm.is_bundled(where.uri):
+            return "preview_failed 'the bundle is not on the node yet'"
+        wanted, name = self.desired(seen), f"gpustate-{self.name}"
+        lines = [_written(f"apt/preferences.d/{name}", wanted.pin_text or "")]
+        if where.uri is not None and wanted.sources_text:
+            if where.key_url is not None:
+                url = shlex.quote(where.key_url)
+                lines.append(
+                    f'/usr/lib/apt/apt-helper -o Acquire::Retries=0 download-file {url} "$T/{name}.asc" >/dev/null 2>&1 '
+                    f"|| preview_failed the repository key cannot be fetched from {url}"
+                )
+            elif where.signed_by:
+                lines.append(_written(f"{name}.asc", self.key or ""))
+            lines += [
+                'mkdir -p "$T/new"',
+                _written(f"new/{name}.sources", wanted.sources_text),
+                f'sed -i "s|{self.key_path}|$T/{name}.asc|" "$T/new/{name}.sources"',
+            ]
+        return "\n".join(lines)
+
     def _paths(self, seen: Observed) -> dict[str, str]:
         """Files of the fields that are files."""
         if is_rpm(seen.manager):
@@ -336,11 +397,13 @@ class RepositoryState(RepositoryParameters):
 
     def _apply_rpm(self, seen: Observed, plan: Plan) -> Iterator[Step]:
         wanted, paths = self.desired(seen), self._paths(seen)
+        yield from self._login_steps(seen, wanted, plan)
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
             if seen.where.key_url is None:
                 yield ops.PutText(paths["key_text"], self.key or "", mode=0o644)
             else:
-                yield rpm.fetch_key(self.name, seen.where)
+                login = self.login is not None
+                yield rpm.fetch_key(self.name, seen.where, seen.manager if login else "")
         elif "key_access" in plan.fields and seen.key_text is not None:
             yield _for_all(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
@@ -364,6 +427,7 @@ class RepositoryState(RepositoryParameters):
         if is_rpm(seen.manager):
             yield from self._apply_rpm(seen, plan)
             return
+        yield from self._login_steps(seen, wanted, plan)
         if "folder_access" in plan.fields:
             yield ops.Run(
                 f"for f in {' '.join(KEY_FOLDERS)}; do [ ! -d $f ] || chmod a+rx $f; done; effect made",
@@ -395,6 +459,10 @@ class RepositoryState(RepositoryParameters):
             yield ops.AptUpdate(self.sources_path if wanted.sources_text else None, tuple(written))
             yield ops.PutText(self.stamp_path, self._stamp(seen.where), mode=0o600)
 
+    def _login_steps(self, seen: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+        if "logins" in plan.fields:
+            yield from logins.steps(self.name, dict(seen.logins), dict(wanted.logins))
+
     def _key_step(self, where: Repository) -> Step:
         if where.key_url is None:
             return ops.PutText(self.key_path, self.key or "", mode=0o644)
@@ -410,6 +478,7 @@ class RepositoryState(RepositoryParameters):
         for field, path in self._paths(seen).items():
             if field in plan.fields:
                 yield ops.RemoveOwn(path)
+        yield from self._login_steps(seen, self.desired(seen), plan)
         if is_rpm(seen.manager):
             yield from rpm.forget(seen.manager, self.name, self.stamp_path)
             yield from _leave_bundle(seen, None, plan)
@@ -423,6 +492,11 @@ class RepositoryState(RepositoryParameters):
             timeout=30,
         )
         yield from _leave_bundle(seen, None, plan)
+
+
+def _written(path: str, text: str) -> str:
+    """sh that writes a file below ``$T``."""
+    return f"printf '%s' {shlex.quote(text)} >\"$T/{path}\""
 
 
 def _closed(folders: dict[str, FileStat]) -> str:

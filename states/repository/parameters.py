@@ -10,8 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import State
+from gpustate.states.repository import logins
 from gpustate.states.repository.where import Repository
-from gpustate.text import openpgp
+from gpustate.text import aptsources, openpgp
+from gpustate.text.masking import remember, unquoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,16 @@ class Observed:
     key_access: str = ""  # owner and mode of the key file, where they are not as written
     folder_access: str = ""  # modes of the folders above it, where they keep apt's own user out
     imported: bool = False  # the key is in rpm's database because of this state
+    logins: tuple[tuple[str, str], ...] = ()  # files with user and password: path and text
     half_bundle: bool = False  # what came of a bundle is there, and nothing reads it
 
 
 #: What is one word in apt's files.
 _WORD = r"^[A-Za-z0-9_./+~:@-]+$"
+
+
+#: What every one of the three files holds as it is: no blanks, no quote or comment ahead.
+_LOGIN = r"^[!$-~][!-~]*$"
 
 
 class RepositoryParameters(State[Observed]):
@@ -46,6 +53,8 @@ class RepositoryParameters(State[Observed]):
     Args:
         origin: ``vendor`` is NVIDIA's own, ``mirror`` an address of yours.
         url: address of the mirror, up to the folder that holds ``InRelease`` (flat) or ``dists``.
+        username, password: of a private repository. The node keeps them in a file of root's alone: apt's
+            ``auth.conf.d``, a variable of dnf, zypper's credentials; ``user:password@`` in ``url`` means the same.
         suite: of a repository for apt: ``/`` for a flat one (NVIDIA's are), else a name such as ``stable``.
         components: of a repository with suites.
         signed: of a mirror for dnf or zypper, what is signed with the key: ``packages``, ``metadata`` or
@@ -61,6 +70,10 @@ class RepositoryParameters(State[Observed]):
     """
 
     url: str | None = None
+    username: Annotated[str, Field(pattern=_LOGIN)] | None = None
+    password: (
+        Annotated[str, Field(pattern=_LOGIN, json_schema_extra={"writeOnly": True})] | None
+    ) = None
     suite: Annotated[str, Field(pattern=_WORD)] = "/"
     components: tuple[Annotated[str, Field(pattern=_WORD)], ...] = ()
     signed: Literal["packages", "metadata", "both"] | None = None
@@ -74,6 +87,38 @@ class RepositoryParameters(State[Observed]):
     @abstractmethod
     def source(self) -> str:
         """``vendor``, ``distribution`` or ``mirror``."""
+
+    @model_validator(mode="after")
+    def _login_apart(self) -> RepositoryParameters:
+        """Take user and password out of addresses: they have parameters of their own."""
+        for name in ("url", "key"):
+            address, user, password = logins.split(getattr(self, name) or "")
+            if user is None:
+                continue
+            found = {"username": unquoted(user), "password": unquoted(password or "")}
+            for other, word in found.items():
+                remember(word if other == "password" else None)
+                if word and getattr(self, other) not in (None, word):
+                    raise ValueError(f"{name} has another {other} than the parameter {other}")
+                if word and not re.fullmatch(_LOGIN, word):
+                    raise ValueError(f"{name}: its {other} has characters that apt cannot read")
+            # The model is frozen for everybody else.
+            given = {key: word for key, word in found.items() if word}
+            for other, word in ((name, address), *given.items()):
+                object.__setattr__(self, other, word)
+            self.__pydantic_fields_set__.update(given)
+        return self
+
+    @field_validator("password")
+    @classmethod
+    def _remembered(cls, value: str | None) -> str | None:
+        remember(value)
+        return value
+
+    @property
+    def login(self) -> logins.Login | None:
+        """User and password, where the repository is private."""
+        return logins.Login(self.username, self.password or "") if self.username else None
 
     @field_validator("url")
     @classmethod
@@ -110,6 +155,20 @@ class RepositoryParameters(State[Observed]):
             raise ValueError("origin 'mirror' wants url and key")
         if self.source != "mirror" and self.url:
             raise ValueError(f"url belongs to origin 'mirror', this is {self.source!r}")
+        if (self.username or self.password) and self.source != "mirror":
+            raise ValueError(
+                f"username and password belong to origin 'mirror', this is {self.source!r}"
+            )
+        if self.username and not self.password:
+            raise ValueError("a username wants a password; a token is the password of any username")
+        if self.password and not self.username:
+            raise ValueError("a password wants a username")
+        if self.username and self.key and self.key.startswith("http"):
+            ours = aptsources.uri_host(self.url or "")
+            if aptsources.uri_host(self.key) != ours:
+                raise ValueError(
+                    f"key is on another host than url ({ours}), which the password is for; give the key's text or file"
+                )
         if self.source == "distribution" and self.key:
             raise ValueError("the distribution's own key is used; leave key away")
         if self.key and self.key.startswith("http") and not self.fingerprint:

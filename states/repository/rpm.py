@@ -29,6 +29,7 @@ from dataclasses import replace
 
 from gpustate import NodeFacts, Step, ops
 from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.states.repository import logins
 from gpustate.states.repository.where import FOREIGN, Repository
 from gpustate.text import rpmrepos
 from gpustate.text.rpmrepos import RpmSource
@@ -150,12 +151,24 @@ def sources_text(manager: str, name: str, where: Repository) -> str:
     return _WRITTEN + rpmrepos.render_repo(
         manager,
         id=f"gpustate-{name}",
-        uri=where.uri or "",
+        uri=_with_login(manager, name, where),
         key_path=key_path(name),
         packages_signed=where.signed in ("packages", "both"),
         metadata_signed=where.signed in ("metadata", "both"),
         priority=rpmrepos.PRIORITIES.get(name, 50),
+        more=_login_rows(name) if where.private and manager == "dnf" else {},
     )
+
+
+def _with_login(manager: str, name: str, where: Repository) -> str:
+    """The address; zypper's says which credentials it wants."""
+    uri = where.uri or ""
+    return f"{uri}?credentials=gpustate-{name}" if where.private and manager == "zypper" else uri
+
+
+def _login_rows(name: str) -> dict[str, str]:
+    """What a .repo file of dnf says of a login: the variables it is in."""
+    return {word: f"${logins.variable(name, word)}" for word in ("username", "password")}
 
 
 def is_read(manager: str, name: str, lists: list[str]) -> bool:
@@ -195,14 +208,29 @@ def is_foreign(source: RpmSource, where: Repository, *, driver: bool) -> bool:
     )
 
 
-def fetch_key(name: str, where: Repository) -> Step:
-    """Bring the key's file from its address."""
+def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
+    """Bring the key's file from its address.
+
+    Args:
+        name: of the state.
+        where: the repository.
+        login_of: the manager whose login it takes; empty: none.
+    """
     url = shlex.quote(where.key_url or "")
+    fetch = (
+        f'if command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" {url}; '
+        f'else wget -q --tries=3 --timeout=60 -O "$t" {url}; fi\n'
+    )
+    if login_of:
+        fetch = (
+            "command -v curl >/dev/null || fail 'a key behind a password is fetched with curl, which is not installed'\n"
+            + logins.curl_configuration(login_of, name)
+            + f'curl -fsSL --retry 2 --max-time 120 -K "$c" -o "$t" {url} || {{ rm -f "$c"; exit 1; }}\nrm -f "$c"\n'
+        )
     primary = 'gpg --batch --show-keys --with-colons "$t" 2>/dev/null | awk -F: \'$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }\''
     return ops.Run(
         f't=$R/key.{name}; rm -f "$t"\n'
-        f'if command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" {url}; '
-        f'else wget -q --tries=3 --timeout=60 -O "$t" {url}; fi\n'
+        f"{fetch}"
         # rpm trusts every key of a file, and what is signed with any of them.
         f'have=$({primary} | tr "\\n" " "); [ "${{have% }}" = {where.fingerprint} ] || '
         f'{{ rm -f "$t"; fail "error: the key there has fingerprint ${{have:-(none)}}, the policy wants {where.fingerprint}"; }}\n'

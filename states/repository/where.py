@@ -39,6 +39,7 @@ class Repository:
         problem: why there is no such repository.
         os_id: the distribution, which the names of the packages depend on.
         signed: of an rpm repository, what is signed with the key: packages, metadata or both.
+        private: an rpm repository that wants user and password.
     """
 
     uri: str | None = None
@@ -51,6 +52,7 @@ class Repository:
     problem: str | None = None
     os_id: str = ""
     signed: str = "packages"
+    private: bool = False
 
 
 def cuda_repository(facts: NodeFacts) -> Repository:

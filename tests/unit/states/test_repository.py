@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
+import subprocess
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -13,10 +19,11 @@ from gpustate import NodeFacts, PolicyError, ops
 from gpustate.model.file_asks import FileStat, FileStats
 from gpustate.model.policy import build, parameters
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
-from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
 from gpustate.states.repository.base import KEY_FOLDERS
 from gpustate.testing import FakeNode, check_contract, converge
 from gpustate.text import aptsources
+from gpustate.text.masking import masked
 
 DATA = Path(__file__).parents[2] / "data/openpgp"
 ONE = "A3FB3B055795FE15146BA362F42952F29AD30799"
@@ -357,3 +364,138 @@ def test_lists_are_read_again_where_others_may_change_what_says_that_they_were()
     first, last = converge(state, fake)
     assert first.fields == {"lists_read"}
     assert not last
+
+
+PASSWORD = "S3cr3t/of:the%mirror"
+PRIVATE: dict[str, Any] = {**MIRROR, "username": "ops", "password": PASSWORD}
+AUTH = "/etc/apt/auth.conf.d/gpustate-driver-repository.conf"
+
+
+@pytest.mark.parametrize("given", [PRIVATE, {**MIRROR, "url": URL.replace("://", f"://ops:{quote(PASSWORD, safe='')}@")}])  # fmt: skip
+def test_a_login_goes_into_apt_s_own_file_and_nowhere_else(given: dict[str, Any]) -> None:
+    state, fake = build(DriverRepository, given), node()
+    assert DriverRepository(**given) == state
+    assert parameters(state) == PRIVATE
+    first, last = converge(state, fake)
+    assert not last
+    assert fake.files.pop(AUTH) == (
+        f"machine http://mirror.example.com/nvidia/debian12\nlogin ops\npassword {PASSWORD}\n"
+    )
+    assert PASSWORD not in repr(fake.files)
+    (change,) = (change for change in first.changes if change.field == "logins")
+    assert change.secret
+    (step,) = (s for s in fake.done if isinstance(s, ops.PutText) and s.path == AUTH)
+    assert (step.secret, step.mode) == (True, 0o600)
+    assert PASSWORD not in masked(repr(first))
+    assert PASSWORD not in repr([step.label for step in fake.done])
+
+
+def test_a_login_that_changed_is_tried_at_once_and_one_that_is_gone_is_removed() -> None:
+    fake = node()
+    list(converge(DriverRepository(**PRIVATE), fake))
+    other = DriverRepository(**{**PRIVATE, "password": "another-S3cr3t"})
+    assert other.plan(other.probe(fake)).fields == {"logins", "lists_read"}
+
+    def removed(fake: FakeNode) -> None:
+        del fake.files[AUTH]
+
+    fake.runs["remove the login"] = removed
+    without = DriverRepository(**MIRROR)
+    first, last = converge(without, fake)
+    assert first.fields == {"logins", "lists_read"}
+    assert not last
+    assert AUTH not in fake.files
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"username": "ops", "password": PASSWORD}, "belong to origin 'mirror'"),
+        ({**MIRROR, "username": "ops"}, "wants a password"),
+        ({**MIRROR, "password": PASSWORD}, "wants a username"),
+        ({**PRIVATE, "password": f"{PASSWORD} x"}, "password: wanted text of the form"),
+        ({**PRIVATE, "url": URL.replace("://", "://ops:other-S3cr3t@")}, "url has another password than"),
+        ({**MIRROR, "url": URL.replace("://", "://ops:a%20S3cr3t@")}, "characters that apt cannot read"),
+        ({**PRIVATE, "key": "https://keys.example.com/k", "fingerprint": ONE}, "is on another host than url"),
+    ],
+)  # fmt: skip
+def test_a_wrong_login_is_refused_without_being_shown(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyError, match=says) as caught:
+        build(DriverRepository, given)
+    assert "S3cr3t" not in masked(str(caught.value))
+
+
+class _Private(SimpleHTTPRequestHandler):
+    """Serves its folder to who has the login."""
+
+    wanted = "Basic " + base64.b64encode(f"ops:{PASSWORD}".encode()).decode()
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == self.wanted:
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A test is quiet."""
+
+
+HELPER = Path("/usr/lib/apt/apt-helper")
+
+
+@pytest.mark.parametrize(
+    "manager",
+    [
+        pytest.param("apt", marks=pytest.mark.skipif(not HELPER.exists(), reason="no apt here")),
+        "dnf",
+        "zypper",
+    ],
+)
+def test_programs_themselves_log_in_with_what_is_written(tmp_path: Path, manager: str) -> None:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "key").write_text("a key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Private, directory=f"{tmp_path}/www"))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/key"
+        files = logins.files(manager, "x", logins.Login("ops", PASSWORD), (url,))
+        for path, text in files.items():
+            file = tmp_path / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        if manager == "apt":
+            where = f"Dir::Etc::netrcparts={tmp_path}/etc/apt/auth.conf.d"
+            options = ["-o", where, "-o", "APT::Sandbox::User=", "-o", "Acquire::Retries=0"]
+            words = [str(HELPER), *options, "download-file", url, f"{tmp_path}/got"]
+        else:
+            text = logins.curl_configuration(manager, "x").replace("/etc/", f"{tmp_path}/etc/")
+            words = ["sh", "-c", f'R={tmp_path}\n{text}curl -fsS -K "$c" -o {tmp_path}/got {url}']
+        said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert said.returncode == 0, said.stderr
+    assert (tmp_path / "got").read_text() == "a key"
+
+
+@pytest.mark.parametrize(
+    ("manager", "rows"),
+    [
+        (
+            "dnf",
+            "username=$gpustate_driver_repository_username\n"
+            "password=$gpustate_driver_repository_password\n",
+        ),
+        ("zypper", f"baseurl={URL}?credentials=gpustate-driver-repository\n"),
+    ],
+)
+def test_a_repo_file_says_where_its_login_is_and_not_what_it_is(manager: str, rows: str) -> None:
+    facts = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager=manager)
+    state = DriverRepository(**PRIVATE)
+    where = state.rpm_place(facts)
+    text = state._text(where, manager)
+    assert rows in text
+    assert PASSWORD not in text
+    assert rows not in state._text(replace(where, private=False), manager)

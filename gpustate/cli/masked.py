@@ -1,0 +1,32 @@
+"""Standard output and error without secrets: the net below the documents, which are masked when they are made."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO, cast
+
+
+class _Masked:
+    """A stream that masks what is written to it as text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        from gpustate.text.masking import masked
+
+        self._stream.write(masked(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def mask_output() -> None:
+    """Mask whatever is printed from now on."""
+    sys.stdout = cast("TextIO", _Masked(sys.stdout))
+    sys.stderr = cast("TextIO", _Masked(sys.stderr))
