@@ -23,17 +23,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops
-from gpustate.bundle import reading
 from gpustate.bundle.manifest import BASE, KEY_NAME, Target
 from gpustate.errors import GpustateError
 from gpustate.ops.upload import APT_CONF, BUNDLE_CACHES, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.text.rpm import MANAGERS, is_rpm
 from gpustate.text.rpmrepos import PRIORITIES, render_repo
+
+if TYPE_CHECKING:
+    from gpustate.bundle.reading import Bundle
 
 SOURCES_PATH = f"{BUNDLE_FOLDER}/sources.list"
 REPOS_PATH = f"{RPM_REPOS}/gpustate.repo"
@@ -78,6 +80,13 @@ class Observed:
     wanted_id: str = ""
 
 
+def _load(file: str) -> Bundle:
+    """Open a bundle. What reads archives and repositories takes memory, and is imported where there is one."""
+    from gpustate.bundle import reading
+
+    return reading.load(file)
+
+
 class BundleInPlace(State[Observed]):
     """The node has its part of a bundle, and whatever gpustate does with apt, dnf or zypper uses that alone.
 
@@ -104,7 +113,7 @@ class BundleInPlace(State[Observed]):
     def _is_one(self) -> BundleInPlace:
         if self.file is not None and not self.absent:
             try:
-                reading.load(self.file)
+                _load(self.file)
             except GpustateError as error:
                 raise ValueError(str(error)) from None
         return self
@@ -135,12 +144,12 @@ class BundleInPlace(State[Observed]):
         )
 
     def _wanted_id(self) -> str:
-        return "" if self.absent or self.file is None else reading.load(self.file).id
+        return "" if self.absent or self.file is None else _load(self.file).id
 
     def _target(self, distribution: str, machine: str) -> Target | None:
         if self.absent or self.file is None:
             return None
-        return reading.load(self.file).manifest.target(distribution, machine)
+        return _load(self.file).manifest.target(distribution, machine)
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:
@@ -150,7 +159,7 @@ class BundleInPlace(State[Observed]):
         target = self._target(seen.distribution, seen.machine)
         if self.file is None or target is None:
             return seen
-        bundle = reading.load(self.file)
+        bundle = _load(self.file)
         return replace(
             seen,
             bundles=((bundle.id, _digest(target)),),
@@ -166,7 +175,7 @@ class BundleInPlace(State[Observed]):
         if seen.manager not in MANAGERS:
             return "bundles are for nodes with apt, dnf or zypper, and this node has none; leave the state out for it with only="
         try:
-            target = reading.load(self.file).target(seen.distribution, seen.machine)
+            target = _load(self.file).target(seen.distribution, seen.machine)
         except GpustateError as error:
             return str(error)
         if target.repositories and target.rpm != is_rpm(seen.manager):

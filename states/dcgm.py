@@ -110,6 +110,7 @@ class DcgmRunning(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.RESTART
+    needs_gpu: ClassVar[bool] = True
     carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),

@@ -21,7 +21,8 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as field_of
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -35,7 +36,7 @@ from gpustate.model.gpu_facts import Gpu, GpuFacts
 from gpustate.model.package_files import PackageFiles
 from gpustate.ops.daemon_seen import HALTED
 from gpustate.text import dcgm, dpkg, keyed, systemd
-from gpustate.text.dcgm import packages, scraping, services, shipped
+from gpustate.text.dcgm import fields, packages, scraping, services, shipped
 from gpustate.text.numbers import whole
 
 UNIT = services.EXPORTER_UNIT
@@ -88,7 +89,7 @@ class Observed:
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     taken: tuple[str, ...] = ()  # who else has its port
     elsewhere: bool = False  # the address it is to listen on is not the node's
-    others: dict[str, str] = field(default_factory=dict[str, str])  # drop-ins that are not ours
+    others: dict[str, str] = field_of(default_factory=dict[str, str])  # drop-ins that are not ours
 
 
 _WHY = {"missing": "a restart may bring it back", "running": "it has not read it yet"}
@@ -124,6 +125,7 @@ class DcgmExporterRunning(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "mig", "dcgm")
     worst: ClassVar[Disruption] = Disruption.RESTART
+    needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("package", "version", "held", "unit", "drop_in", "counters", "jobs", "at_boot", "active"),
         *("running", "missing", "left_out", "damaged"),
@@ -174,6 +176,12 @@ class DcgmExporterRunning(State[Observed]):
             return shipped.counters()
         return dcgm.read(self.contents.get(self.counters, ""), self.counters)
 
+    def _warnings(self) -> tuple[str, ...]:
+        if self.counters is None:
+            return ()
+        found = dcgm.check(self.contents.get(self.counters, ""), self.counters).warnings
+        return tuple(str(one) for one in found)
+
     def _wanted(self, left_out: tuple[str, ...]) -> tuple[dcgm.Counter, ...]:
         return tuple(one for one in self._counters() if one.field.name not in left_out)
 
@@ -223,14 +231,10 @@ class DcgmExporterRunning(State[Observed]):
         ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(ask) if self.scrape and not self.absent else None
         there = [one for one in found.values() if one.installed]
-        left_out, notes = self._fit(nvml.gpus)
         active = unit is not None and unit.active
         words = services.words_after("".join(keys.get("words", [])), "dcgm-exporter")
         running = () if words is None else (*words, "".join(keys.get(services.DIGEST, [])))
-        missing: tuple[str, ...] = ()
-        if active and answer is not None and not facts.image:
-            missing = self._missing(answer.stdout if answer.ok else None, nvml.gpus, left_out)
-        return Observed(
+        seen = Observed(
             package=there[0].name if there else None,
             version=there[0].version if there else None,
             held=bool(there) and there[0].held,
@@ -241,14 +245,11 @@ class DcgmExporterRunning(State[Observed]):
             at_boot=unit is not None and unit.enabled,
             active=active,
             running=(*(word for word in ("halted", "replaced") if word in keys), *running),
-            missing=missing,
             program="program" in keys,
             packaged_unit="unit" in keys,
             offered=tuple(
                 (n, one.version) for n in packages.EXPORTERS for one in offered.get(n, ())
             ),
-            left_out=() if facts.image else left_out,
-            notes=notes,
             gpus=len(nvml.gpus),
             problem="" if nvml.works else nvml.error_text or nvml.error_name or "a GPU is lost",
             systemd=facts.systemd or facts.image,
@@ -259,17 +260,41 @@ class DcgmExporterRunning(State[Observed]):
             elsewhere="elsewhere" in keys,
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
+        left_out, notes = self._fit(() if facts.image else nvml.gpus, self._choice(seen))
+        seen = replace(seen, left_out=left_out, notes=notes)
+        if active and answer is not None and not facts.image:
+            told = answer.stdout if answer.ok else None
+            seen = replace(seen, missing=self._missing(told, nvml.gpus, left_out))
+        return seen
 
-    def _fit(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _fit(
+        self, gpus: tuple[Gpu, ...], chosen: tuple[str, str] | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Fields to leave out: the exporter does not know the name, or no GPU can report it; a line for each."""
+        release = dpkg.upstream_version(chosen[1]) if chosen else ""
+        place = self.counters or "counters.csv"
+        unknown = [
+            one for one in self._counters() if release and not fields.is_known(one.field, release)
+        ]
+        notes = tuple(
+            f"{place}:{one.line}: {one.field.name}: dcgm-exporter {release} does not know it and would not start; "
+            f"left out{_older_name(one.field, release)}"
+            for one in unknown
+        )
+        left_out, more = self._unreportable(gpus, place, unknown)
+        return (*(one.field.name for one in unknown), *left_out), (*self._warnings(), *notes, *more)
+
+    def _unreportable(
+        self, gpus: tuple[Gpu, ...], place: str, unknown: list[dcgm.Counter]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fields that no GPU can report, and a line for each that some cannot."""
-        asked = self._counters()
+        asked = [one for one in self._counters() if one not in unknown]
         unfit = dcgm.unfit(asked, gpus)
         reached = {
             one.field.name: sum(len(row.gpus) for row in unfit if row.counter == one)
             for one in asked
         }
         out = tuple(name for name, count in reached.items() if gpus and count >= len(gpus))
-        place = self.counters or "counters.csv"
         notes = tuple(
             f"{row.text(place)}{'' if self.keep_unreportable or row.counter.field.name not in out else '; left out'}"
             for row in unfit
@@ -456,6 +481,12 @@ class DcgmExporterRunning(State[Observed]):
             "remove /etc/dcgm-exporter if it is empty",
             timeout=30,
         )
+
+
+def _older_name(field: fields.Field, release: str) -> str:
+    """What to write for that release; empty when it has no such field."""
+    older = fields.known_as(field, release)
+    return f"; write {older}, the same field" if older else ""
 
 
 def _removed(path: str) -> Iterator[Step]:

@@ -69,6 +69,7 @@ class GpuLabels(State[Observed]):
         *("driver", "mig", "device-plugin-config", "quarantine"),
     )
     worst: ClassVar[Disruption] = Disruption.NONE
+    left_to_apply: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = ("text", "wanted")
 
     mig_strategy: Literal["", "none", "single", "mixed"] = ""

@@ -107,6 +107,7 @@ class MpsRunning(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager")
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
+    needs_gpu: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.DRAIN
     stable: ClassVar[tuple[str, ...] | None] = (
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven", "folder"),

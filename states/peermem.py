@@ -80,6 +80,7 @@ class GpuDirectRdma(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("ofed",)
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    needs_gpu: ClassVar[bool] = True
 
     method: Literal["auto", "dma-buf", "peermem"] = "auto"
 

@@ -150,7 +150,8 @@ class NodeFit(State[Observed]):
 
     Args:
         gpus: GPUs that have to be on PCI, usually set per group in the inventory: a number,
-            ``8xH100`` or ``4xA100,4xL40S``. Not given: at least one. ``0``: none at all.
+            ``8xH100`` or ``4xA100,4xL40S``. Not given: at least one. ``0``: none at all; states that
+            need a GPU do not apply then.
         boot_mib, usr_mib, var_mib: free room that /boot, /usr and /var need, in MiB; folders on one
             filesystem need the sum.
         other_systems: further distributions to be tried, as NVIDIA writes them (``debian14``).
@@ -180,6 +181,10 @@ class NodeFit(State[Observed]):
     usr_mib: Annotated[int, Field(ge=0)] = 1500
     var_mib: Annotated[int, Field(ge=0)] = 1000
     other_systems: tuple[str, ...] = ()
+
+    @property
+    def expects_no_gpu(self) -> bool:
+        return not self.absent and self.gpus in (0, "0")
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -72,6 +72,7 @@ class DevicePluginConfigured(State[Observed]):
     """
 
     name: ClassVar[str] = "device-plugin-config"
+    needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.RELOAD
     stable: ClassVar[tuple[str, ...] | None] = ("text",)

@@ -71,6 +71,7 @@ class SlurmGres(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     #: The feature ``nvlink_fabric`` is there once Fabric Manager has configured the fabric.
     known_after: ClassVar[tuple[str, ...]] = ("driver", "fabric-manager", "mig", "quarantine")
+    left_to_apply: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = (
         *("gres_text", "node_text", "gres_file", "lines", "node_line"),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common, rules
+from gpustate.cli.context import context
 from gpustate.errors import PolicyError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpustate.run.fleet import FleetResult
 
 
 class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -45,9 +52,19 @@ def apply_options(function: common.F) -> common.F:
                 help="Refuse nodes whose plan may cost more: none, reload, restart, drain, reset, reboot.",
             ),
             click.option(
+                "--all-or-nothing",
+                is_flag=True,
+                help="Leave a node alone where one of its states is refused or fails to plan.",
+            ),
+            click.option(
                 "--serial",
                 metavar="SIZES",
                 help="Nodes in batches, one after the other: 1,10%,50%.",
+            ),
+            click.option(
+                "--reason",
+                metavar="TEXT",
+                help="Ticket or reason, for the nodes' locks and the records of the run.",
             ),
             click.option(
                 "--diff",
@@ -98,12 +115,18 @@ def apply_policy(
         from gpustate.cli.plan import make_plan
 
         planned, document = make_plan(
-            source, options, output="text", diff=options["diff"], ensure=ensure, estimate=True
+            source,
+            options,
+            output="text",
+            diff=options["diff"],
+            ensure=ensure,
+            estimate=True,
+            verb=verb,
         )
-        if not planned.pending:
+        if not document["fleet"]["nodes"]["change"]:
             common.finish(planned.exit_code)
             return
-        click.confirm(f"{verb.capitalize()} this?", abort=True, err=True)
+        _confirm(verb, document, options, document["policy"].get("pace", ()))
         carry_out(source, options, verb=verb, ensure=ensure, document=document)
         return
     carry_out(source, options, verb=verb, ensure=ensure)
@@ -122,9 +145,28 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
         show(render.nodes_page(document, diff=options["diff"]))
         show(render.fleet_page(document))
+        show(render.troubles_page(document, diff=options["diff"]))
         click.echo(render.plan_sentence(document))
-        click.confirm("Apply this?", abort=True, err=True)
+        _confirm("apply", document, options, document["policy"].get("pace", ()))
     carry_out(path, options, verb="apply", document=document)
+
+
+def _confirm(
+    verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
+) -> None:
+    """Ask, with the nodes, the worst it costs them and the batches in the question."""
+    from gpustate.plan import render
+    from gpustate.plan.overview import overview
+    from gpustate.run import fleet
+
+    if not overview(document).counts["change"]:
+        return  # what the plan does not say is not done
+    names = [str(row["name"]) for row in document["nodes"]]
+    sizes = common.serial(options["serial"], pace, len(names))
+    batches = len(fleet.batches(names, sizes)) if sizes else 0
+    forks = min(int(options["forks"]), len(names))
+    question = render.question(document, verb, forks=forks, batches=batches, sizes=sizes)
+    click.confirm(question, abort=True, err=True)
 
 
 def carry_plan_on(path: str, options: dict[str, Any]) -> None:
@@ -149,11 +191,11 @@ def read_json(path: str) -> Any:
         ) from error
 
 
-def _policy_of(document: dict[str, Any], place: str) -> Any:
+def _policy_of(document: dict[str, Any], options: dict[str, Any], place: str) -> Any:
     from gpustate import registry
     from gpustate.model.policy import Policy, build
 
-    made = document["policy"]
+    made = _with_secrets(document["policy"], options, place)
     states = [
         build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]
     ]
@@ -173,6 +215,41 @@ def _policy_of(document: dict[str, Any], place: str) -> Any:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None
 
 
+def _with_secrets(made: dict[str, Any], options: dict[str, Any], place: str) -> dict[str, Any]:
+    """What a plan says of its policy, with the secrets that it does not hold, from the policy's own file.
+
+    Raises:
+        PolicyError: one of them is not there.
+    """
+    from gpustate.text.masking import missing_secrets
+
+    missing = missing_secrets(made)
+    if not missing:
+        return made
+    from gpustate.plan.document import policy_parameters
+    from gpustate.text.masking import with_secrets
+
+    source = str(made.get("source", ""))
+    fix = "set it in the inventory instead, in the variable gpustate: it is read again with every apply"
+    name = ".".join(map(str, missing[0]))
+    try:
+        given = policy_parameters(common.load_policy(source, options))
+    except (PolicyError, UsageError) as error:
+        raise PolicyError(
+            f"a saved plan holds no secrets, and {name} cannot be read from {source} ({error.message})",
+            place=place,
+            fix=f"apply the plan where {source} can be read, or {fix}",
+        ) from error
+    filled: dict[str, Any] = with_secrets(made, given)
+    left = missing_secrets(filled)
+    if left:
+        name = ".".join(map(str, left[0]))
+        raise PolicyError(
+            f"a saved plan holds no secrets, and {source} has none for {name}", place=place, fix=fix
+        )
+    return filled
+
+
 def carry_out(
     source: str,
     options: dict[str, Any],
@@ -189,7 +266,7 @@ def carry_out(
     from gpustate.run import fleet, records
 
     if document is not None:
-        policy = _policy_of(document, source)
+        policy = _policy_of(document, options, source)
     else:
         policy = common.load_policy(source, options)
         policy = policy.with_ensure(ensure) if ensure is not None else policy
@@ -209,15 +286,30 @@ def carry_out(
         planned=documents.planned_observations(document) if document and not moved_by_us else None,
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
-        serial=common.serial(options["serial"], policy, len(inventory.nodes)),
+        serial=common.serial(options["serial"], policy.pace, len(inventory.nodes)),
         run=fleet.new_run_id(),
+        ticket=" ".join((options.get("reason") or "").split()),
+        all_or_nothing=bool(options.get("all_or_nothing")),
     )
     # Errors of the user's text come before anything is recorded.
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
-    record = records.begin(request.run, verb, source, options)
+    person, born = fleet.person(), fleet.born(os.getpid())
+    record = records.begin(
+        request.run, verb, source, options, person=person, born=born, created=common.now()
+    )
     result = common.run(request, verb=verb, quiet=options["output"] == "json")
-    records.end(record, interrupted=result.interrupted or bool(result.skipped))
+    records.end(
+        record,
+        interrupted=result.interrupted or bool(result.skipped),
+        outcome={
+            "exit_code": result.exit_code,
+            "summary": result.summary(),
+            "nodes": {node.name: node.status.value for node in result.nodes},
+            "skipped": list(result.skipped),
+            "ended": common.now(),
+        },
+    )
     made = documents.result_document(
         result.nodes,
         run=result.run,
@@ -227,19 +319,36 @@ def carry_out(
         exit_code=result.exit_code,
         notes=policy.notes,
         skipped=result.skipped,
+        context=_context(verb, source, options, document, result),
     )
     if options["output"] == "json":
         common.write_out(common.as_json(made))
     else:
         show(render.nodes_page(made, diff=options["diff"]))
-        if document is None:
-            show(render.notes_page(policy.notes))
+        show(render.troubles_page(made, diff=options["diff"]))
         if result.skipped:
             click.echo(f"Not begun: {render.names_line(result.skipped)}")
         if result.interrupted:
             click.echo(f"Interrupted. Go on with: gpustate resume {result.run}")
         click.echo(result.summary())
     common.finish(result.exit_code)
+
+
+def _context(
+    verb: str,
+    source: str,
+    options: dict[str, Any],
+    document: dict[str, Any] | None,
+    result: FleetResult,
+) -> dict[str, Any]:
+    """Where a result comes from; nodes that were changed by a part of a saved plan need a new one."""
+    from gpustate.model.outcome import NodeStatus
+
+    made = context(verb, source, options)
+    untouched = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
+    if document is not None and any(node.status not in untouched for node in result.nodes):
+        made["retry"] = (document.get("context") or made).get("retry", made["retry"])
+    return made
 
 
 def _as_locked(inventory: Any, policy: Any, document: dict[str, Any], source: str) -> Any:

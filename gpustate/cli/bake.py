@@ -96,7 +96,9 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
                 fix="name one whose variables count: --as NODE",
             )
         return InventoryNode(root, connection=Connection(kind="local"))
-    nodes = [node for node in common.load_inventory(options).nodes if node.name == name]
+    nodes = [
+        node for node in common.load_inventory(options, reach=False).nodes if node.name == name
+    ]
     if not nodes:
         raise UsageError(f"the inventory has no node {name!r}", place=str(options["inventory"]))
     return replace(nodes[0], connection=Connection(kind="local"))
@@ -164,9 +166,10 @@ def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResu
 def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, Any]) -> None:
     from gpustate.cli.show import show
     from gpustate.plan import document, render
-    from gpustate.run.bake import first_boot_work
+    from gpustate.run.bake import first_boot_work, left_to_apply
 
     work = first_boot_work(result.nodes[0])
+    left = left_to_apply(policy, result.nodes[0])
     made = document.bake_document(
         result.nodes[0],
         root=image.root,
@@ -175,6 +178,7 @@ def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, 
         created=common.now(),
         applied=result.applied,
         first_boot=work,
+        left_to_apply=left,
         notes=policy.notes,
         summary=result.summary(),
         exit_code=result.exit_code,
@@ -183,9 +187,13 @@ def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, 
         common.write_out(common.as_json(made))
         return
     show(render.nodes_page(made, diff=options["diff"]))
-    show(render.notes_page(policy.notes))
+    show(render.troubles_page(made, diff=options["diff"]))
     if work and result.exit_code == 0:
         click.echo("Left to the first boot:")
         for line in work:
             click.echo(f"  - {line}")
+    if left and result.exit_code == 0:
+        click.echo(
+            f"Left to an apply on the machine after its first boot (drift until then): {', '.join(left)}"
+        )
     click.echo(result.summary())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from gpustate.cli import notes
 from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
 
 if TYPE_CHECKING:
+    from gpustate.inventory.vault import Vault
     from gpustate.model.inventory import Inventory
     from gpustate.model.node import Node
     from gpustate.model.policy import Policy
@@ -77,6 +78,21 @@ def inventory_options(function: F) -> F:
             ),
             click.option(
                 "-K", "--ask-become-pass", is_flag=True, help="Ask once for sudo's password."
+            ),
+            click.option(
+                "--vault-password-file",
+                multiple=True,
+                metavar="FILE",
+                help="File, or program, with the password of Ansible Vault [env: ANSIBLE_VAULT_PASSWORD_FILE].",
+            ),
+            click.option(
+                "--vault-id",
+                multiple=True,
+                metavar="LABEL@SOURCE",
+                help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeat it.",
+            ),
+            click.option(
+                "-J", "--ask-vault-pass", is_flag=True, help="Ask once for the vault password."
             ),
             click.option(
                 "--host-key-checking",
@@ -141,14 +157,21 @@ def locked(
     return locking.onto(inventory, policy, lock, file, known_states()), to_text(lock)
 
 
-def load_inventory(options: dict[str, Any]) -> Inventory:
-    """Read the inventory that the options name, and put the connection options on top."""
+def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
+    """Read the inventory that the options name, and put the connection options on top.
+
+    Args:
+        options: of the verb.
+        reach: nodes are to be connected to, so that their passwords are needed.
+    """
     from gpustate import inventory
 
     source = options.get("inventory")
     if not source:
         raise UsageError("no inventory", fix="give one with -i: a file, a folder, or node1,node2")
-    loaded = inventory.load(source, limit=options.get("limit"), exclude=options.get("exclude"))
+    loaded = inventory.load(
+        source, limit=options.get("limit"), exclude=options.get("exclude"), vault=_vault(options)
+    )
     notes.tell(loaded.notes)
     if options.get("private_key"):
         _check_key(os.path.expanduser(options["private_key"]))
@@ -170,7 +193,26 @@ def load_inventory(options: dict[str, Any]) -> Inventory:
         if options.get("host_key_checking"):
             changes["strict_host_key"] = options["host_key_checking"]
         nodes.append(replace(node, connection=replace(connection, **changes)) if changes else node)
+    if reach:
+        for node in nodes:  # before the first connection: somebody may have to be asked
+            _ = (node.connection.login_password, node.connection.sudo_password)
     return replace(loaded, nodes=tuple(nodes))
+
+
+def _vault(options: Mapping[str, Any]) -> Vault:
+    """What decrypts the inventory: passwords as Ansible's options and variables name them."""
+    from gpustate.inventory import vault
+
+    def ask(label: str) -> str:
+        return str(click.prompt(f"Vault password ({label})", hide_input=True, err=True))
+
+    found = vault.sources(
+        options.get("vault_id") or (),
+        options.get("vault_password_file") or (),
+        ask=bool(options.get("ask_vault_pass")),
+        environment=os.environ,
+    )
+    return vault.Vault(found, ask if sys.stdin is not None and sys.stdin.isatty() else None)
 
 
 def _check_key(path: str) -> None:
@@ -222,6 +264,16 @@ def policy_options(function: F) -> F:
             ),
             click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
             click.option(
+                "--release",
+                metavar="VERSION",
+                help="Read an Operator file as this release does (v24.9.0), not as the one it names or the newest.",
+            ),
+            click.option(
+                "--strict",
+                is_flag=True,
+                help="Refuse an Operator file with keys that do nothing, instead of a warning.",
+            ),
+            click.option(
                 "--bundle",
                 metavar="FILE",
                 help="Take all packages from this bundle (see `gpustate bundle`), and ask nobody else.",
@@ -259,7 +311,14 @@ def load_policy(
 
     if not source:
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
-    made = policies.load(source, changes=changes_of(options or {}), origins=origins)
+    given = options or {}
+    made = policies.load(
+        source,
+        changes=changes_of(given),
+        origins=origins,
+        strict=bool(given.get("strict")),
+        release=given.get("release"),
+    )
     rules.check_allowed(made, source)
     file = (options or {}).get("bundle")
     if file is None and not any(state.name == "bundle" for state in made.states):
@@ -338,28 +397,33 @@ def check_out(path: str) -> None:
 
 
 def write_out(text: str, path: str | None = None) -> None:
-    """Print, or write a file whole or not at all."""
+    """Print, or write a file whole or not at all; a new file is for its owner alone."""
+    from gpustate.text.masking import masked
+
+    text = masked(text)
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
     target = Path(path)
     temporary = target.with_name(f".{target.name}.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
         temporary.replace(target)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
 
 
-def serial(asked: str | None, policy: Policy, count: int) -> tuple[str, ...]:
+def serial(asked: str | None, pace: Sequence[str], count: int) -> tuple[str, ...]:
     """Sizes of batches: those asked for, else the pace of the policy for so many nodes."""
     if asked:
         return tuple(asked.split(","))
-    if not policy.pace or not count:
+    if not pace or not count:
         return ()
     shares = (
-        -(-count * int(size[:-1]) // 100) if size.endswith("%") else int(size)
-        for size in policy.pace
+        -(-count * int(size[:-1]) // 100) if size.endswith("%") else int(size) for size in pace
     )
     return (str(min(shares)),)
 
@@ -367,9 +431,10 @@ def serial(asked: str | None, policy: Policy, count: int) -> tuple[str, ...]:
 def as_json(document: Any) -> str:
     """A document as it is printed and saved; what a terminal would act on is escaped in it."""
     from gpustate.text.json_pages import indented
+    from gpustate.text.masking import masked_data
     from gpustate.text.words import json_text
 
-    return json_text(indented(document)) + "\n"
+    return json_text(indented(masked_data(document))) + "\n"
 
 
 def ask_nodes(
@@ -393,7 +458,9 @@ def ask_nodes(
         if "error" in data:
             codes.append(EXIT_ERROR)
         rows.append({"name": node.name, **data})
-    return rows, codes
+    from gpustate.text.masking import masked_data
+
+    return masked_data(rows), codes
 
 
 def finish(*codes: int) -> None:

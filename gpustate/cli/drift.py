@@ -24,10 +24,13 @@ from gpustate.errors import EXIT_PENDING
 def drift(
     policy: str, output: str, diff: bool, whole: bool, exit_zero_on_changes: bool, **options: Any
 ) -> None:
-    """Tell whether nodes are as POLICY says: exit 0 when they are, 2 when something differs."""
+    """Tell whether nodes are as POLICY says: exit 0 when they are, 2 when something differs.
+
+    Exit 5 where a refusal keeps from comparing a node, or a part of it, with POLICY.
+    """
     from gpustate.cli.plan import make_plan
 
-    result, _ = make_plan(policy, options, output=output, diff=diff, whole=whole)
+    result, _ = make_plan(policy, options, output=output, diff=diff, whole=whole, verb="drift")
     codes = [result.exit_code]
     if result.pending and not exit_zero_on_changes:
         codes.append(EXIT_PENDING)

@@ -74,7 +74,7 @@ def _of_policy(
     policy = common.load_policy(source, options, origins=True)
     states, left_out = policy.states, dict[str, str]()
     if node is not None or options["inventory"] is not None:
-        inventory = common.load_inventory(options)
+        inventory = common.load_inventory(options, reach=False)
         notes.tell_strangers(inventory, policy, source)
         if node is not None:
             resolved = _resolved(policy, node, inventory, options)

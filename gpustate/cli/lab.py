@@ -104,11 +104,13 @@ def up(
 
 
 @group.command()
+@click.argument("lab", required=False)
 @_NAME
-def down(name: str) -> None:
-    """Take a lab down and say what was removed; nothing of it stays."""
+def down(lab: str | None, name: str) -> None:
+    """Take a lab down, by LAB or --name, and say what was removed; nothing of it stays."""
     from gpustate.lab import api
 
+    name = lab or name
     if not api.down(name, say=click.echo):
         click.echo(f"nothing to remove: there is no lab {name}")
 

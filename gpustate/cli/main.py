@@ -150,7 +150,10 @@ def entry() -> NoReturn:
     """The program. Short runs are most of what it is asked for, so it neither collects garbage often
     nor takes a thousand modules apart at its end: that is a fifth of looking at one node.
     """
+    from gpustate.cli.masked import mask_output
+
     gc.set_threshold(50_000)
+    mask_output()
     code = run()
     atexit._run_exitfuncs()
     try:
@@ -207,6 +210,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _complain(text: str) -> None:
+    from gpustate.text.masking import masked
     from gpustate.text.words import printable
 
-    print(f"gpustate: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
+    print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)

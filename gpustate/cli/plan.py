@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gpustate.cli import common, reports, rules
+from gpustate.cli.context import context
 from gpustate.errors import EXIT_PENDING, UsageError
 
 
@@ -29,6 +30,12 @@ from gpustate.errors import EXIT_PENDING, UsageError
 )
 @click.option("--all", "whole", is_flag=True, help="List unchanged states too.")
 @click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something would change.")
+@click.option(
+    "--remove",
+    "removal",
+    is_flag=True,
+    help="Plan the removal of what POLICY put on the nodes, as `gpustate remove` does it.",
+)
 def plan(
     policy: str,
     output: str,
@@ -49,7 +56,14 @@ def plan(
         _show_again(policy, options, output=output, out=out, diff=diff, whole=whole)
         return
     result, _ = make_plan(
-        policy, options, output=output, out=out, diff=diff, whole=whole, estimate=True
+        policy,
+        options,
+        output=output,
+        out=out,
+        diff=diff,
+        whole=whole,
+        ensure="absent" if options["removal"] else None,
+        estimate=True,
     )
     codes = [result.exit_code]
     if detailed_exitcode and result.pending:
@@ -67,6 +81,7 @@ def make_plan(
     whole: bool = False,
     ensure: str | None = None,
     estimate: bool = False,
+    verb: str = "plan",
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
     from gpustate.plan import document
@@ -87,9 +102,12 @@ def make_plan(
         known=common.known_states(),
         forks=options["forks"],
         timings=estimate,
+        forecast=verb != "drift",
+        all_or_nothing=bool(options.get("all_or_nothing")),
     )
-    result = common.run(request, verb="plan", quiet=output != "text")
-    sizes = ",".join(common.serial(serial, policy, len(inventory.nodes)))
+    result = common.run(request, verb=verb, quiet=output != "text")
+    result.drift = verb == "drift"
+    sizes = ",".join(common.serial(serial, policy.pace, len(inventory.nodes)))
     made = document.plan_document(
         policy,
         source,
@@ -97,17 +115,21 @@ def make_plan(
         run=result.run,
         created=common.now(),
         schedule=reports.schedule(result, options["forks"], sizes) if estimate else None,
+        context=context(verb, source, options),
     )
     if lock is not None:
         made["lock"] = json.loads(lock)
     if out is not None:
         common.write_out(common.as_json(made), out)
-    reports.show_plan(made, output, diff=diff, whole=whole, reports=written)
+    reports.show_plan(made, output, diff=diff, whole=whole, reports=written, verb=verb)
     if output == "text":
         if out is not None:
             click.echo(
                 f"Saved to {out}; apply it with: gpustate apply {out} -i {options['inventory']}"
             )
+        if verb == "drift":
+            drifted = sum(node.drifted for node in result.nodes)
+            click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
         click.echo(result.summary())
     return result, made
 
@@ -119,8 +141,9 @@ def _show_again(
     from gpustate.cli.apply import read_json
     from gpustate.plan.document import read_plan
 
-    if out is not None or options["serial"]:
-        name = "--out" if out is not None else "--serial"
+    given = {"--out": out, "--serial": options["serial"], "--remove": options["removal"]}
+    if any(given.values()):
+        name = next(name for name, value in given.items() if value)
         raise UsageError(f"{source} is a saved plan, {name} is for new ones", fix="leave it away")
     reports.check(options["reports"], None)
     made = read_plan(read_json(source), place=source)

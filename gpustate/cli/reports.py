@@ -73,9 +73,15 @@ def schedule(result: FleetResult, forks: int, serial: str | None) -> Schedule:
 
 
 def show_plan(
-    made: Mapping[str, Any], output: str, *, diff: bool, whole: bool, reports: Sequence[str] = ()
+    made: Mapping[str, Any],
+    output: str,
+    *,
+    diff: bool,
+    whole: bool,
+    reports: Sequence[str] = (),
+    verb: str = "plan",
 ) -> None:
-    """Print a plan, and write its reports."""
+    """Print a plan, and write its reports; notes on the policy stand below ``plan`` alone."""
     for path in reports:
         kind = _SUFFIXES[Path(path).suffix.lower()]
         common.write_out(text(made, kind, diff=diff, whole=whole), path)
@@ -84,9 +90,13 @@ def show_plan(
         from gpustate.plan import render
 
         show(render.nodes_page(made, diff=diff, whole=whole))
-        show(render.notes_page(made["notes"]))
-        show(render.fleet_page(made))
-        click.echo(render.plan_sentence(made))
+        if verb == "plan":
+            show(render.notes_page(made["notes"]))
+        if verb != "drift":
+            show(render.fleet_page(made))
+        show(render.troubles_page(made, diff=diff, whole=whole))
+        if verb != "drift":
+            click.echo(render.plan_sentence(made))
         for path in reports:
             click.echo(f"Report: {path}")
     else:
@@ -109,6 +119,7 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
         render.nodes_page(made, diff=diff, whole=whole),
         render.notes_page(made["notes"]),
         render.fleet_page(made),
+        render.troubles_page(made, diff=diff, whole=whole),
     )
     return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
 

@@ -20,6 +20,7 @@ import hashlib
 from gpustate.ops.packages import PACKAGES
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.ops.rpmpackages import RPM_PACKAGES
+from gpustate.ops.running import RUNNING
 from gpustate.ops.upload import ONLY_BUNDLE
 
 
@@ -44,7 +45,7 @@ now() {
   { read -r NOW _ </proc/uptime; } 2>/dev/null || { NOW=$(date +%s); return; }
   : "${BOOTED:=$(($(date +%s) - ${NOW%.*}))}"; NOW=$((BOOTED + ${NOW%.*}))
 }
-fail() { echo "$*" >&2; exit 1; }
+fail() { if [ -n "${WHY-}" ]; then echo "$*" >>"$WHY"; else echo "$*" >&2; fi; exit 1; }
 effect() { entry '{"e":"effect","i":'"$STEP"',"did":"'"$1"'"}'; }
 # Everything a step prints is kept; the last 4000 bytes travel in the journal.
 ended() { # index status
@@ -56,17 +57,28 @@ block() { # state needs...
   for n in "$@"; do case " $FAILED " in *" $n "*) SKIP=${SKIP:-$n};; esac; done
   if [ -n "$SKIP" ]; then FAILED="$FAILED $CUR"; entry '{"e":"skip","state":"'"$CUR"'","because":"'"$SKIP"'"}'; fi
 }
-step() { # index timeout
+step() { # index timeout secret: of a step with a secret in it nothing is kept but why it failed
   [ -n "$SKIP" ] && return 0
   if [ -e "$R/stop" ]; then finish 1; fi
   now; entry '{"e":"intent","i":'"$1"',"t":'"$NOW"'}'
-  STEP=$1 timeout -k 10 "$2" sh "$R/step.$1" >"$R/out.$1" 2>&1 </dev/null
-  rc=$?
+  if [ -z "${3-}" ]; then
+    STEP=$1 timeout -k 10 "$2" sh "$R/step.$1" >"$R/out.$1" 2>&1 </dev/null; rc=$?
+  else
+    : >"$R/out.$1"; STEP=$1 WHY=$R/out.$1 timeout -k 10 "$2" sh "$R/step.$1" >/dev/null 2>&1 </dev/null; rc=$?
+    rm -f "$R/step.$1" "$R/content"
+  fi
   [ $rc = 124 ] && echo "killed after $2 s" >>"$R/out.$1"
   ended "$1" $rc
   [ $rc = 0 ] || { SKIP=$CUR; FAILED="$FAILED $CUR"; }
 }
+no_secrets() { # what a run has left of its secrets goes with it; one that was killed is cleared by the next
+  for d in "$@"; do
+    [ -s "$d/secrets" ] || continue
+    for n in $(cat "$d/secrets"); do rm -f "$d/step.$n"; done; rm -rf "$d/content" "$d/pre" "$d/secrets"
+  done
+}
 finish() { # stopped
+  no_secrets "$R"
   [ -n "${KEEP_LOCK-}" ] || unlock_run
   now; entry '{"e":"end","stopped":'"$1"',"t":'"$NOW"'}'
   exit 0
@@ -114,6 +126,7 @@ temporary() { # path: a name beside it for its next content; after a kill, sweep
 }
 sweep() { # a program was killed before this one: let a step that outlived it end, remove what is half written
   while grep -qas "$G/runs/[^/]*/step\." /proc/[0-9]*/cmdline; do sleep 0.5; done
+  for d in "$G"/runs/*/secrets; do [ ! -e "$d" ] || [ "${d%/secrets}" = "$R" ] || no_secrets "${d%/secrets}"; done
   for f in "$G"/originals/*.path; do
     [ -e "$f" ] || continue
     IFS= read -r p <"$f" || :
@@ -151,6 +164,12 @@ put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on stan
   if command -v restorecon >/dev/null 2>&1 && hash_of "$1" && [ ! -e "$R/pre/$H" ]; then restorecon "$1" || :; fi
   effect wrote
 }
+put_secret() { # path mode owner; content on standard input: no copy is kept, here or of what was there before
+  no_link "$1"; d=${1%/*}; folder "$d"
+  t=$d/.gpustate.secret.${1##*/}; rm -f "$t"
+  ( umask 077; cat >"$t" ) && chown "$3" "$t" && chmod "$2" "$t" && sync "$t" && mv -fT "$t" "$1" && sync "$d" || { rm -f "$t"; fail "$1 cannot be written"; }
+  effect wrote
+}
 take_away() { # path
   if [ ! -e "$1" ] && [ ! -L "$1" ]; then left_folders "$1"; effect same; return 0; fi
   [ -d "$1" ] && [ ! -L "$1" ] && fail "$1 is a folder"
@@ -179,6 +198,7 @@ forget_original() { hash_of "$1"; k=$G/originals/$H; rm -f "$k" "$k.path"; }
 
 # --- packages ----------------------------------------------------------------------------
 """
+    + RUNNING
     + PACKAGES
     + RPM_PACKAGES
     + r"""

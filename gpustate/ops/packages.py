@@ -151,7 +151,11 @@ apt_rehold() { # dpkg forgets a hold when it unpacks; what has left is held no l
   done)
   [ $# = 0 ] || apt-mark hold "$@" >/dev/null 2>&1 || :
 }
-apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was
+apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was, what ran runs
+  rm -f "$R/apt.log" "$R/back.log"; ran_before
+  apt_swap_packages "$@" || { run_again; return 1; }
+}
+apt_swap_packages() {
   ROLLED=
   apt_list >"$R/before"; apt-mark showhold | sort >"$R/held"
   set -- install --allow-downgrades --allow-change-held-packages "$@"

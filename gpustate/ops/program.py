@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gpustate.model.step import Step
 from gpustate.ops.steps import Reboot
+from gpustate.text.masking import holds_secret, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None
     """
     lines = ["sweep"]
     for rule, reason in sorted((allowed or {}).items()):
-        told = json.dumps({"e": "allowed", "rule": rule, "reason": reason})
+        told = json.dumps({"e": "allowed", "rule": rule, "reason": masked(reason)})
         lines.append(f"entry {shlex.quote(told)}")
     files: dict[str, str] = {}
     steps: list[tuple[str, Step]] = []
@@ -55,7 +56,19 @@ def compile_program(blocks: tuple[Block, ...], allowed: Mapping[str, str] | None
                 continue
             steps.append((block.state, one))
             number = len(steps)
-            files[f"step.{number}"] = f'. "$R/library"\nset -e\n{one.script()}\n'
-            lines.append(f"step {number} {one.timeout_s}")
+            script = one.script()
+            files[f"step.{number}"] = f'. "$R/library"\nset -e\n{script}\n'
+            secret = _is_secret(one, script)
+            if secret:
+                files["secrets"] = files.get("secrets", "") + f"{number}\n"
+            lines.append(f"step {number} {one.timeout_s}{' secret' if secret else ''}")
     lines.append("finish 0")
     return Program("\n".join(lines) + "\n", files, tuple(steps))
+
+
+def _is_secret(step: Step, script: str) -> bool:
+    """Something in a step must not stay on the node outside of the file it is for."""
+    if getattr(step, "secret", False) or holds_secret(script):
+        return True
+    text = getattr(step, "text", "")  # its script may have it encoded
+    return isinstance(text, str) and holds_secret(text)

@@ -168,7 +168,11 @@ rpm_back() { # install what was there, and remove what came, in one transaction
   [ -n "$WANT$GO" ] || return 0
   if [ -z "$WANT" ]; then rpm -e $GO; else rpm_go; fi
 }
-rpm_swap() { # done as a whole, or ROLLED is set and everything is as it was
+rpm_swap() { # done as a whole, or ROLLED is set and everything is as it was, and what ran runs
+  rm -f "$R/after"; ran_before
+  rpm_swap_packages || { run_again; return 1; }
+}
+rpm_swap_packages() {
   ROLLED=; rpm_list >"$R/before"
   case $PM in dnf) set -- -C ;; *) set -- ;; esac
   if rpm_go "$@" >"$R/rpm.log" 2>&1; s=$?; said=$(rpm_there); then

@@ -48,7 +48,8 @@ class PutText(Step):
         mode: permission bits; ``None`` keeps those of an existing file (0644 for a new one).
         owner: ``user:group``; ``None`` keeps that of an existing file where no mode is given, and is
             root:root otherwise.
-        secret: the content is never printed.
+        secret: the content is never printed, no copy of it or of what it replaces is kept, and other users
+            never see it: ``mode`` and ``owner`` are its own from the first byte on.
     """
 
     path: str
@@ -73,6 +74,12 @@ class PutText(Step):
         return (name,) if folder == "/etc/systemd/system" else ()
 
     def script(self) -> str:
+        if self.secret:
+            content = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode(
+                "ascii"
+            )
+            words = f"{_q(_checked_path(self.path))} {self.mode or 0o600:04o} {_q(self.owner or 'root:root')}"
+            return f"base64 -d <<'END' | put_secret {words}\n{content}END\n"
         mode = "-" if self.mode is None else f"{self.mode:04o}"
         # A file with a mode of ours is ours.
         owner = ("-" if self.mode is None else "own") if self.owner is None else _q(self.owner)

@@ -15,14 +15,14 @@ from gpustate.model.change import Change, Disruption
 from gpustate.model.encode import plain, plain_fingerprint
 from gpustate.model.outcome import NodeResult, StateResult
 from gpustate.model.policy import Policy, parameters
-from gpustate.plan import html, markdown, render
+from gpustate.plan import render
 from gpustate.plan.estimate import Schedule, estimate
-from gpustate.plan.groups import counts, group, groups_data, totals
+from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
+from gpustate.text.masking import MASK, masked_data
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
 BAKE_FORMAT = "gpustate.bake/1"
-MASK = "(secret)"
 
 
 def change_data(change: Change, *, diff: bool = True) -> dict[str, Any]:
@@ -37,6 +37,8 @@ def change_data(change: Change, *, diff: bool = True) -> dict[str, Any]:
         data["why"] = change.why
     if change.path:
         data["path"] = change.path
+    if change.lines and not change.secret:
+        data["lines"] = list(change.lines)
     return data
 
 
@@ -63,6 +65,8 @@ def node_data(node: NodeResult) -> dict[str, Any]:
     data: dict[str, Any] = {"name": node.name, "status": node.status.value}
     if node.reason:
         data["reason"] = node.reason
+    if node.proceeds:
+        data["proceeds"] = True
     data["states"] = [state_data(result) for result in node.states]
     worst = max((r.worst for r in node.states), default=Disruption.NONE)
     data["disruption"] = worst.word
@@ -77,13 +81,16 @@ def node_data(node: NodeResult) -> dict[str, Any]:
 
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:
-    """The policy itself, so that a saved plan needs no other file."""
+    """The policy itself, so that a saved plan needs no other file but for secrets, which it never holds."""
+    made: dict[str, Any] = masked_data({"source": source, **policy_parameters(policy)})
+    return {"name": policy.name or source, **made}
+
+
+def policy_parameters(policy: Policy) -> dict[str, Any]:
+    """What a policy says, secrets included: never for a document."""
+    states = [{"state": state.name, "parameters": parameters(state)} for state in policy.states]
     return {
-        "name": policy.name or source,
-        "source": source,
-        "states": [
-            {"state": state.name, "parameters": parameters(state)} for state in policy.states
-        ],
+        "states": states,
         **policy.layers_data(),
         **({"allow": dict(policy.allow)} if policy.allow else {}),
     }
@@ -97,6 +104,7 @@ def plan_document(
     run: str,
     created: str,
     schedule: Schedule | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A plan as it is saved, shown and applied later.
 
@@ -107,6 +115,7 @@ def plan_document(
         run: id of the run that planned.
         created: when.
         schedule: how it would be carried out, for an estimate of the time; none without.
+        context: inventory, limit, person, commit and the command that made it.
     """
     made = policy_data(policy, source)
     rows: list[dict[str, Any]] = []
@@ -120,8 +129,9 @@ def plan_document(
         "id": plain_fingerprint([made, rows]),
         "run": run,
         "created": created,
+        **({"context": dict(context)} if context else {}),
         "policy": made,
-        "notes": list(policy.notes),
+        "notes": list(masked_data(policy.notes)),
         "nodes": rows,
         "fleet": _fleet(nodes, rows, schedule),
     }
@@ -154,14 +164,16 @@ def result_document(
     exit_code: int,
     notes: Sequence[str] = (),
     skipped: Sequence[str] = (),
+    context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What became of a run."""
+    """What became of a run; ``context`` as of :func:`plan_document`."""
     return {
         "format": RESULT_FORMAT,
         "verb": verb,
         "run": run,
         "created": created,
-        "notes": list(notes),
+        **({"context": dict(context)} if context else {}),
+        "notes": list(masked_data(tuple(notes))),
         "nodes": [node_data(node) for node in nodes],
         "skipped": list(skipped),
         "summary": summary,
@@ -178,6 +190,7 @@ def bake_document(
     created: str,
     applied: bool,
     first_boot: Sequence[str],
+    left_to_apply: Sequence[str],
     notes: Sequence[str],
     summary: str,
     exit_code: int,
@@ -196,11 +209,12 @@ def bake_document(
         "root": root,
         "gpus": gpus,
         "applied": applied,
-        "notes": list(notes),
+        "notes": list(masked_data(tuple(notes))),
         "nodes": [row],
         "first_boot": [
             dict(zip(("state", "step"), line.split(": ", 1), strict=True)) for line in first_boot
         ],
+        "left_to_apply": list(left_to_apply),
         "summary": summary,
         "exit_code": exit_code,
     }
@@ -246,10 +260,14 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
 
 def _is_whole(data: Mapping[str, Any]) -> bool:
     """Everything that is looked at later is there; also in a plan whose id somebody made to fit."""
+    # Pages take memory that a run without a saved plan does without.
+    from gpustate.plan import html, markdown
+
     try:
         if not _fleet_fits(data):
             return False
         render.nodes_page(data, diff=True, whole=True)
+        render.troubles_page(data, diff=True, whole=True)
         render.fleet_page(data)
         markdown.report(data, diff=True)
         html.report(data)
@@ -286,6 +304,8 @@ def announced_disruptions(document: Mapping[str, Any]) -> dict[str, dict[str, Di
     for row in document["nodes"]:
         mine = told.setdefault(row["name"], {})
         for state in row["states"]:
+            if state["outcome"] not in TOUCHED:
+                continue
             word = state.get("worst") if state.get("known_after") else state.get("disruption")
             if word is not None:
                 mine[str(state["state"])] = Disruption.parse(str(word))

@@ -70,7 +70,7 @@ def estimate(nodes: Sequence[NodeResult], schedule: Schedule) -> Estimate:
     shapes: dict[object, list[Part]] = {}
     parts: dict[str, list[Part]] = {}
     for node in nodes:
-        if node.status in (NodeStatus.OK, NodeStatus.BLOCKED):
+        if node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED):
             # Nodes without journals that have the same to do take the same, but for the looks.
             shape = (node.steps, _unknown(node)) if not node.timings else node.name
             if shape not in shapes:

@@ -1,7 +1,8 @@
 """Nodes that share a plan, and what a fleet's plan costs in all. Pure; works on documents.
 
 Two nodes share a plan when they have the same changes at the same costs, the same reasons and the same
-notes. A node's own name in a reason or a note makes no difference.
+notes. A node's own name in a reason or a note makes no difference, nor do the numbers of processes and the ids
+of containers, which are other ones on every node.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from typing import Any
 from gpustate.model.change import Disruption
 from gpustate.plan.ranges import fold, natural
 
-#: Stands for a node's own name where a text is about many.
-NODE = "(node)"
+#: Stands for a node's own name where a text is about many, and for a number that is each node's own.
+NODE, NUMBER = "(node)", "..."
+#: Numbers of processes and ids of containers, with what is before them.
+_OWN = re.compile(
+    r"\b(pid |process |\w+-)(?:(?<=pid )[0-9]+|(?<=process )[0-9]+|(?<=-)[0-9a-f]{32,64})\b"
+)
 #: A node that waits for a person at its console has a plan for all the rest.
 _PLANNED = ("ok", "blocked: needs a console")
 #: Words of states that a plan would do something to.
@@ -46,16 +51,15 @@ class Group:
     @property
     def pending(self) -> bool:
         """Something would change on them."""
-        return self.node["status"] in _PLANNED and any(
-            state["outcome"] in TOUCHED for state in self.node["states"]
-        )
+        planned = self.node["status"] in _PLANNED or self.node.get("proceeds")
+        return bool(planned) and any(state["outcome"] in TOUCHED for state in self.node["states"])
 
     @property
     def worst(self) -> tuple[str, bool]:
         """The worst it costs each of them, and whether that is certain or only possible."""
         certain, possible = Disruption.NONE, Disruption.NONE
         for state in self.node["states"]:
-            for change in state.get("changes", ()):
+            for change in _changes(state):
                 certain = max(certain, Disruption.parse(change["disruption"]))
             if state["outcome"] == "known after":
                 possible = max(possible, Disruption.parse(state["worst"]))
@@ -99,16 +103,27 @@ def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]
 
 def _key(node: Mapping[str, Any]) -> tuple[str, str]:
     states = node["states"]
-    told = [node.get("reason"), node.get("notes"), [_told(state) for state in states]]
+    told = [node.get("reason"), _notes(node), [_told(state) for state in states]]
     done = [[value for key, value in state.items() if key not in _TOLD] for state in states]
-    return _without_name(_dump(told), str(node["name"])), _dump([node["status"], done])
+    return _without_name(_dump(told), str(node["name"])), _dump(
+        [node["status"], node.get("proceeds"), done]
+    )
 
 
 _TOLD = frozenset((*_TEXTS, "notes"))
 
 
 def _told(state: Mapping[str, Any]) -> list[Any]:
-    return [state.get("reason"), state.get("evidence"), state.get("notes")]
+    return [state.get("reason"), state.get("evidence"), _notes(state)]
+
+
+def _notes(part: Mapping[str, Any]) -> list[str]:
+    """Notes in an order of their own: processes come in that of their numbers."""
+    return sorted({_OWN.sub(_numberless, note) for note in part.get("notes") or ()})
+
+
+def _numberless(found: re.Match[str]) -> str:
+    return f"{found[1]}{NUMBER}"
 
 
 def _dump(value: Any) -> str:
@@ -117,6 +132,8 @@ def _dump(value: Any) -> str:
 
 
 def _without_name(text: str, name: str) -> str:
+    """A text without what is the node's own."""
+    text = _OWN.sub(_numberless, text)
     if len(name) < _SHORTEST or name not in text:
         return text
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", NODE, text)
@@ -132,10 +149,17 @@ def _nobody_s(node: Mapping[str, Any]) -> Mapping[str, Any]:
             if isinstance(copy.get(key), str):
                 copy[key] = _without_name(copy[key], name)
         if "notes" in copy:
-            copy["notes"] = [_without_name(note, name) for note in copy["notes"]]
+            bare_notes = (_without_name(note, name) for note in copy["notes"])
+            copy["notes"] = list(dict.fromkeys(bare_notes))
         return copy
 
     return {**bare(node), "states": [bare(state) for state in node["states"]]}
+
+
+def _changes(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Changes that an apply makes; a refused state lists what it lacks, too."""
+    changes: Sequence[Mapping[str, Any]] = state.get("changes", ())
+    return () if state["outcome"] == "refused" else changes
 
 
 def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -152,7 +176,7 @@ def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
         if not one.pending:
             continue
         for state in one.node["states"]:
-            for change in state.get("changes", ()):
+            for change in _changes(state):
                 rows[Disruption.parse(change["disruption"])]["changes"] += len(one.names)
         word, sure = one.worst
         rows[Disruption.parse(word)]["nodes" if sure else "possible"] += len(one.names)
@@ -176,7 +200,7 @@ def groups_data(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "nodes": list(one.names),
             "status": one.node["status"],
             "disruption": one.node["disruption"],
-            "changes": sum(len(state.get("changes", ())) for state in one.node["states"]),
+            "changes": sum(len(_changes(state)) for state in one.node["states"]),
         }
         for one in groups
     ]

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import TOUCHED, Group
 from gpustate.plan.htmlparts import SCRIPT, STYLE
 from gpustate.plan.htmlstates import state_html, states_rest
@@ -22,6 +23,7 @@ from gpustate.plan.htmltext import code, tag, text
 from gpustate.plan.overview import (
     LEVELS,
     MEANING,
+    PROCEEDS,
     Overview,
     duration,
     overview,
@@ -105,9 +107,17 @@ def _top(view: Overview) -> str:
         f"<h1>{text(policy['name'])}</h1>"
         f'<p class="lead">{text(view.sentence.removeprefix("Plan: "))}</p>'
         f'<p class="soft">Made {text(document["created"])} from {code(policy["source"])}. '
-        "Nothing was changed to make it.</p></div>"
+        f"Nothing was changed to make it.</p>{_origin(document)}</div>"
         '<button id="theme" type="button" data-script hidden>Dark</button></header>'
     )
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    """Inventory, limit, commit and person, as far as the plan has them."""
+    rows = "".join(
+        f"<dt>{name.capitalize()}</dt><dd>{code(value)}</dd>" for name, value in shown(document)
+    )
+    return f'<dl class="origin">{rows}</dl>' if rows else ""
 
 
 def _cards(view: Overview) -> str:
@@ -273,8 +283,14 @@ def _groups(view: Overview) -> str:
         '<button id="close" type="button">Fold all</button>'
         '<span id="shown" class="soft" role="status"></span></div>'
     )
-    body = "".join(_group(one, takes) for one, takes in zip(view.groups, view.each, strict=True))
-    return tools + body
+    rows = list(zip(view.groups, view.each, strict=True))
+    body = "".join(_group(one, takes) for one, takes in rows if not troubled(one))
+    bad = "".join(_group(one, takes) for one, takes in rows if troubled(one))
+    if bad:
+        command = retry(view.document, view.troubled)
+        body += f"<h3>{view.trouble}: {_nodes(len(view.troubled))}</h3>"
+        body += f"<p>Retry: {code(command)}</p>" if command else ""
+    return tools + body + bad
 
 
 def _group(one: Group, takes: Mapping[str, int] | None) -> str:
@@ -289,6 +305,8 @@ def _group(one: Group, takes: Mapping[str, int] | None) -> str:
     elif one.pending:
         word, sure = one.worst
         head += tag(word if sure else f"up to {word}", word)
+        if node.get("proceeds"):
+            head += tag(f"{node['status']} in part", "bad")
         if takes:
             head += f'<span class="soft">about {duration(takes["likely_s"])}{" each" * (len(one.names) > 1)}</span>'
     else:
@@ -301,6 +319,8 @@ def _group(one: Group, takes: Mapping[str, int] | None) -> str:
     if about:
         head += f'<span class="soft what">{about}</span>'
     inside = f"<p>{text(node['reason'])}</p>" if node.get("reason") else ""
+    if node.get("proceeds"):
+        inside += f'<p class="soft">{text(PROCEEDS[0].upper() + PROCEEDS[1:])}.</p>'
     inside += "".join(state_html(state) for state in node["states"])
     inside += states_rest(node["states"])
     if node.get("notes"):

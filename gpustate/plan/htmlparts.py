@@ -34,6 +34,8 @@ a{color:var(--accent)}
 .kicker{color:var(--soft);font-size:13px;letter-spacing:.04em;margin:0}
 .top{display:flex;gap:16px;justify-content:space-between;align-items:flex-start;margin-bottom:20px}
 .lead{font-size:16px;max-width:75ch}
+.origin{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;font-size:13px;color:var(--soft)}
+.origin dd{margin:0;min-width:0}
 button,input[type=search]{font:inherit;color:inherit;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:6px 12px}
 button{cursor:pointer}
 button:hover{border-color:var(--accent)}

@@ -56,6 +56,8 @@ def _change(change: Mapping[str, Any]) -> str:
     before, after = change["before"], change["after"]
     why = f' <span class="soft">({text(change["why"])})</span>' if change.get("why") else ""
     name = f'<span class="field mono">{text(change.get("path", change["field"]))}</span>'
+    if "lines" in change:
+        return f"{name}:{why}<pre>{_lines(change['lines'])}</pre>"
     lines = diff_lines(change)
     if lines:
         what = "new file" if before is None else "removed" if after is None else "content"
@@ -96,7 +98,9 @@ def _value(value: Any) -> str:
 
 def _lines(lines: Sequence[str]) -> str:
     shown = (
-        f'<span class="{_DIFF[line[0]]}">{text(line)}</span>' if line[:1] in _DIFF else text(line)
+        f'<span class="{_DIFF[sign]}">{text(line)}</span>'
+        if (sign := line.lstrip()[:1] if line.startswith("    ") else line[:1]) in _DIFF
+        else text(line)
         for line in lines
     )
     return "\n".join(shown)

@@ -21,6 +21,7 @@ from gpustate.model.programs import lacking, relied_on
 from gpustate.model.state import AnyState
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
+_NO_GPU = "the policy expects no GPU on this node"
 _FAILED = (
     Outcome.FAILED,
     Outcome.ROLLED_BACK,
@@ -43,6 +44,7 @@ class Look:
         masked: units that systemd starts for nobody.
         links: symbolic links where files of gpustate's belong, with what they point to.
         missing: programs of :attr:`State.uses` that are not there.
+        expects_no_gpu: the whole policy says that the node has none, where only a part of it is planned.
     """
 
     view: NodeView
@@ -52,6 +54,7 @@ class Look:
     masked: frozenset[str] = frozenset()
     links: dict[str, str] = field(default_factory=dict[str, str])
     missing: frozenset[str] = frozenset()
+    expects_no_gpu: bool = False
 
 
 def applicable(state: AnyState, view: NodeView) -> str | None:
@@ -74,6 +77,9 @@ def make(
     results: dict[str, StateResult] = {}
     edges = _edges(states)
     here = {s.name: s for s in states if applicable(s, look.view) is None}
+    facts = look.view.facts
+    if not facts.gpus and not facts.image:
+        look.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
@@ -129,6 +135,8 @@ def _one(
     reason = applicable(state, look.view)
     if reason is not None:
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
+    if state.needs_gpu and look.expects_no_gpu and not state.absent:
+        return StateResult(name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, proof=state.proof)
     try:
         contradiction = None if state.absent else state.against(here, look.view.facts)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
@@ -151,8 +159,9 @@ def _one(
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     # What a person has to put right stands in the way then as now.
     if waits and name not in look.refused:
-        if (masked := _masked_already(state, look)) is not None:
-            return StateResult(name, Outcome.REFUSED, reason=masked, proof=state.proof)
+        masked, plan = _masked_already(state, look)
+        if masked is not None:
+            return StateResult(name, Outcome.REFUSED, plan, reason=masked, proof=state.proof)
         return StateResult(
             name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
         )
@@ -192,18 +201,18 @@ def _one(
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
 
 
-def _masked_already(state: AnyState, look: Look) -> str | None:
+def _masked_already(state: AnyState, look: Look) -> tuple[str | None, Plan]:
     """Why what the state would do now is in vain, whatever happens ahead of it; a mask stays."""
     if not look.masked or state.absent or state.name not in look.seen:
-        return None
+        return None, Plan()
     try:
         seen = look.seen[state.name]
         plan = state.plan(seen)
         if not plan or plan.refusal is not None or state.refuse(seen) is not None:
-            return None
-        return in_the_way(state.apply(seen, plan), look.masked, {})
+            return None, plan
+        return in_the_way(state.apply(seen, plan), look.masked, {}), plan
     except Exception:  # noqa: BLE001  what cannot be judged yet is judged in its stage
-        return None
+        return None, Plan()
 
 
 def _mistake(error: Exception) -> str:

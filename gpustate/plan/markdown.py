@@ -15,9 +15,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     MEANING,
+    PROCEEDS,
     Overview,
     change_line,
     diff_lines,
@@ -96,13 +98,24 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         f"Made {code(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
         f"by gpustate, without changing anything.",
     ]
+    origin = [f"- {name.capitalize()}: {code(value)}" for name, value in shown(document)]
+    lines += ["", *origin] if origin else []
     if view.totals:
         lines += ["", "## What it costs", "", *_totals(view)]
     if view.estimate is not None and view.counts["change"]:
         lines += ["", "## How long it takes", "", *_time(view.estimate)]
     lines += ["", "## Nodes"]
-    for one, takes in zip(view.groups, view.each, strict=True):
-        lines += ["", *_group(one, takes, diff=diff)]
+    rows = list(zip(view.groups, view.each, strict=True))
+    for one, takes in rows:
+        if not troubled(one):
+            lines += ["", *_group(one, takes, diff=diff)]
+    if view.troubled:
+        command = retry(document, view.troubled)
+        lines += ["", f"## {view.trouble}"]
+        lines += ["", "Retry:", "", *block([command], "sh")] if command else []
+        for one, takes in rows:
+            if troubled(one):
+                lines += ["", *_group(one, takes, diff=diff)]
     if document["notes"]:
         lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
     return "\n".join(lines) + "\n"
@@ -157,11 +170,15 @@ def _group(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[s
         said = f"at worst {node['disruption']}"
         if takes:
             said += f", about {duration(takes['likely_s'])}" + " each" * (len(one.names) > 1)
+        if node.get("proceeds"):
+            said += f", {node['status']} in part"
     lines = [f"### {code(ranges)}{number}: {text(said)}"]
     if len(one.ranges) > 8:
         lines += ["", f"{code(', '.join(one.ranges))}"]
     if node.get("reason"):
         lines += ["", text(node["reason"])]
+    if node.get("proceeds"):
+        lines += ["", f"{text(PROCEEDS[0].upper() + PROCEEDS[1:])}."]
     body: list[str] = []
     for state in node["states"]:
         if state["outcome"] not in ("unchanged", "not applicable"):
@@ -178,9 +195,12 @@ def _state(state: Mapping[str, Any], *, diff: bool) -> list[str]:
     for change in state.get("changes", []):
         why = f" ({text(change['why'])})" if change.get("why") else ""
         lines.append(f"  - {code(change_line(change))}{why}")
-        shown = diff_lines(change) if diff else []
-        if shown:
-            lines += ["", *("    " + line for line in block(shown, "diff")), ""]
+        inside = list(change.get("lines", ()))
+        if inside:
+            lines += ["", *("    " + line for line in block(inside)), ""]
+        differing = diff_lines(change) if diff else []
+        if differing:
+            lines += ["", *("    " + line for line in block(differing, "diff")), ""]
     lines += [f"  - note: {text(note)}" for note in state.get("notes", [])]
     evidence = str(state.get("evidence", "")).splitlines()
     if evidence:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpustate.model.change import Disruption
 from gpustate.model.file_asks import apart
+from gpustate.plan.context import troubled
 from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
@@ -24,6 +25,10 @@ MEANING = {
     "reload": "a service rereads its configuration",
     "none": "nothing is disturbed",
 }
+#: Of a node on which some states are refused or failed.
+PROCEEDS = (
+    "an apply does what does not depend on that; with --all-or-nothing it leaves the node alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,17 @@ class Overview:
         return sum(self.counts.values())
 
     @property
+    def troubled(self) -> list[str]:
+        """Nodes that could not be planned, or did not end well."""
+        return [name for one in self.groups if troubled(one) for name in one.names]
+
+    @property
+    def trouble(self) -> str:
+        """What they have in common, as a heading."""
+        planned = self.document.get("format", "").startswith("gpustate.plan/")
+        return "Not planned" if planned else "Not finished"
+
+    @property
     def sentence(self) -> str:
         """How many nodes change and what it costs at worst."""
         return sentence(self)
@@ -72,10 +88,10 @@ def overview(document: Mapping[str, Any]) -> Overview:
 
 
 def _place(one: Group) -> tuple[int, int, Any]:
-    """What costs most first, then what could not be planned, then what is as it should be."""
+    """What costs most first, then what is as it should be, last what could not be planned or did not end well."""
     if one.pending:
         return 0, -Disruption.parse(one.worst[0]), natural(one.names[0])
-    return (2 if one.quiet else 1), 0, natural(one.names[0])
+    return (3 if troubled(one) else 2 if one.quiet else 1), 0, natural(one.names[0])
 
 
 def sentence(view: Overview) -> str:
@@ -142,6 +158,8 @@ def change_line(change: Mapping[str, Any]) -> str:
     """What changes, on one line."""
     before, after = change["before"], change["after"]
     name = change["field"]
+    if "lines" in change:
+        return f"{name}:"
     if "path" in change:
         name = str(change["path"])
         if before is None:

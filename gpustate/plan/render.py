@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.plan.context import retry, troubled
+from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
+    PROCEEDS,
     change_line,
     diff_lines,
     duration,
@@ -48,7 +51,7 @@ _COSTS = {
     "reset": "red",
     "reboot": "red",
 }
-_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+_DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 #: More on one line than this, nobody reads; the documents have it all.
 _LONGEST = 4000
 
@@ -102,6 +105,8 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
                 change_line(change),
                 *([(f"  ({change['why']})", "dim")] if change.get("why") else []),
             )
+            for line in change.get("lines", ()):
+                page.add("           ", (line, _DIFF.get(line.strip()[:1], "")))
             for line in diff_lines(change) if diff else ():
                 page.add("         ", (line, _DIFF.get(line[:1], "")))
         for note in state.get("notes", []):
@@ -129,30 +134,58 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
     page = Page()
     view = overview(document)
     for one, takes in zip(view.groups, view.each, strict=True):
-        node = one.node
-        status = str(node["status"])
-        touched = [s for s in node["states"] if s["outcome"] not in ("unchanged", "not applicable")]
-        head: list[Piece | str] = [(names_line(one.names), "bold")]
-        if status != "ok":
-            head += ["  ", (status, "red")]
-        elif not touched:
-            head += ["  ", ("nothing to do", "green")]
-        elif node.get("disruption", "none") != "none":
-            worst = str(node["disruption"])
-            head += ["  ", (f"at worst: {worst}", _COSTS.get(worst, ""))]
-        if takes and one.pending:
-            each = " each" * (len(one.names) > 1)
-            head += ["  ", (f"about {duration(takes['likely_s'])}{each}", "dim")]
-        page.add(*head)
-        if node.get("reason") and not any(
-            s.get("reason") and s["reason"] in node["reason"] for s in touched
-        ):
-            page.add("  ", (str(node["reason"]), "red"))
-        if touched or whole:
-            _states(page, node["states"], diff=diff, whole=whole)
-        for note in node.get("notes", []):
-            page.add("  ", (f"note: {note}", "dim"))
+        if not troubled(one):
+            _group(page, one, takes, diff=diff, whole=whole)
     return page
+
+
+def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
+    """The nodes that could not be planned or did not end well, and the command to try them again; arguments as above."""
+    page = Page()
+    view = overview(document)
+    names = view.troubled
+    if not names:
+        return page
+    page.add((f"{view.trouble}: {len(names)} node{'s' * (len(names) != 1)}", "bold"))
+    for one in view.groups:
+        if troubled(one):
+            _group(page, one, None, diff=diff, whole=whole)
+    command = retry(document, names)
+    if command:
+        page.add("Retry: ", command)
+    return page
+
+
+def _group(
+    page: Page, one: Group, takes: Mapping[str, int] | None, *, diff: bool, whole: bool
+) -> None:
+    """Nodes that share a plan."""
+    node = one.node
+    status = str(node["status"])
+    touched = [s for s in node["states"] if s["outcome"] not in ("unchanged", "not applicable")]
+    head: list[Piece | str] = [(names_line(one.names), "bold")]
+    if status != "ok":
+        head += ["  ", (f"{status} in part" if node.get("proceeds") else status, "red")]
+    elif not touched:
+        head += ["  ", ("nothing to do", "green")]
+    planned = status == "ok" or node.get("proceeds")
+    if planned and node.get("disruption", "none") != "none":
+        worst = str(node["disruption"])
+        head += ["  ", (f"at worst: {worst}", _COSTS.get(worst, ""))]
+    if takes and one.pending:
+        each = " each" * (len(one.names) > 1)
+        head += ["  ", (f"about {duration(takes['likely_s'])}{each}", "dim")]
+    page.add(*head)
+    if node.get("reason") and not any(
+        s.get("reason") and s["reason"] in node["reason"] for s in touched
+    ):
+        page.add("  ", (str(node["reason"]), "red"))
+    if touched or whole:
+        _states(page, node["states"], diff=diff, whole=whole)
+    if node.get("proceeds"):
+        page.add("  ", (PROCEEDS, "dim"))
+    for note in node.get("notes", []):
+        page.add("  ", (f"note: {note}", "dim"))
 
 
 def notes_page(notes: Sequence[str]) -> Page:
@@ -168,6 +201,34 @@ def notes_page(notes: Sequence[str]) -> Page:
 def plan_sentence(document: Mapping[str, Any]) -> str:
     """One sentence: how many nodes change and what it costs at worst."""
     return overview(document).sentence
+
+
+def question(
+    document: Mapping[str, Any], verb: str, *, forks: int, batches: int, sizes: Sequence[str]
+) -> str:
+    """What somebody says yes to: which nodes, what it costs them at worst, and how many at a time.
+
+    Args:
+        document: the plan.
+        verb: ``apply`` or ``remove``.
+        forks: nodes worked on at the same time.
+        batches: how many there are; 0: all nodes are one.
+        sizes: of the batches.
+    """
+    view = overview(document)
+    names = [name for one in view.groups if one.pending for name in one.names]
+    worst = next((row for row in view.totals if row["nodes"] or row["possible"]), None)
+    cost = "no disruption"
+    if worst is not None and worst["disruption"] != "none":
+        number = worst["nodes"] + worst["possible"]
+        cost = f"at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
+    pace = ""
+    if batches:
+        pace = f", in {batches} batch{'es' * (batches != 1)} ({','.join(sizes)})"
+    elif view.size > 1:
+        pace = f", {forks} at a time"
+    begin = "Remove from" if verb == "remove" else "Apply to"
+    return f"{begin} {names_line(names)}: {cost}{pace}?"
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:

@@ -17,20 +17,24 @@ from gpustate.model.encode import fingerprint
 from gpustate.model.inventory import DEFAULT_STATE_FOLDER, InventoryNode
 from gpustate.ops import LIBRARY
 from gpustate.remote import batch as batches
+from gpustate.text.masking import masked
 
 if TYPE_CHECKING:
     from gpustate.ops import Program
 
 
-def archive(run: str, program: Program, node: InventoryNode, lock: str, keep_lock: bool) -> str:
-    """A script that writes everything of a program into the folder ``$R``."""
+def archive(
+    run: str, program: Program, node: InventoryNode, lock: dict[str, Any], keep_lock: bool
+) -> str:
+    """A script that writes everything of a program into the folder ``$R``: who runs it and why, too."""
     return _shell_archive(
         {
             "library": LIBRARY,
             **program.files,
-            "program": _program_text(run, program, node, lock, keep_lock),
+            "program": _program_text(run, program, node, str(lock["run"]), keep_lock),
+            "info": json.dumps(lock, sort_keys=True) + "\n",
             "steps.json": json.dumps(
-                [{"state": state, "label": step.label} for state, step in program.steps]
+                [{"state": state, "label": masked(step.label)} for state, step in program.steps]
             ),
             "complete": "yes\n",
         }

@@ -172,7 +172,7 @@ class Session:
                         "sudo does not accept the become password",
                         fix="check ansible_become_password",
                     )
-                password = self.node.connection.become_password or ""
+                password = self.node.connection.sudo_password or ""
                 channel.write(password.encode() + b"\n", deadline)
                 given = True
             if channel.readable(0.02):
@@ -281,7 +281,7 @@ class Session:
             ConnectionFailed: the connection broke; the program goes on, :meth:`follow` takes it up.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
-        text = nodeprogram.archive(run, program, self.node, str(lock["run"]), keep_lock)
+        text = nodeprogram.archive(run, program, self.node, lock, keep_lock)
         payload = gzip.compress(text.encode(), 6, mtime=0)
         script = nodeprogram.start_script(
             run, self.node, nonce, len(payload), lock, take_over=take_over, after=after

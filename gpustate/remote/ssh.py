@@ -303,7 +303,7 @@ def _open(
             target.alias,
             port=target.port,
             username=target.user,
-            password=connection.password,
+            password=connection.login_password,
             pkey=keys[0] if keys else None,
             sock=sock,
             timeout=connection.timeout_s,
@@ -311,7 +311,7 @@ def _open(
             auth_timeout=connection.timeout_s,
             channel_timeout=connection.timeout_s,
             allow_agent=target.agent and not connection.key_file,
-            look_for_keys=not keys and not connection.password,
+            look_for_keys=not keys and connection.password is None,
             transport_factory=_Transport,
         )
     except ConnectionFailed:

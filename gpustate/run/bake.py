@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpustate import compat
 from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import NodeResult
+from gpustate.model.outcome import NodeResult, Outcome
 from gpustate.model.policy import Policy, resolve
 from gpustate.remote.chroot import ImageSession
 from gpustate.run import firstboot, fleet, gate
@@ -53,13 +53,22 @@ def bake(
     by_name = {state.name: state for state in resolved.states}
     states = [by_name[name] for name in names]
     last = firstboot.first_boot_of(states, image.node)
-    options = Options(run=fleet.new_run_id(), apply=apply, holder=fleet.controller())
+    options = Options(
+        run=fleet.new_run_id(), apply=apply, holder=fleet.controller(), all_or_nothing=True
+    )
     session = ImageSession(image.node, image.root, image.gpus)
     node = Walk(session, resolved, [*states, last], options, stop, listen).run()
     result = FleetResult(options.run, applied=apply, interrupted=stop())
     result.nodes = [node]
     result.duration_s = time.monotonic() - started
     return result
+
+
+def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
+    """States of an image that neither it nor its first boot can settle: an apply on the machine does."""
+    absent = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    states = (one for one in policy.states if one.left_to_apply and not one.absent)
+    return [state.name for state in states if state.name not in absent]
 
 
 def first_boot_work(node: NodeResult) -> list[str]:

@@ -159,6 +159,8 @@ def _own(state: Any, case: Case) -> Place | None:
         return None
     if where.uri.startswith("mirror"):
         raise UsageError(f"{state.name}: {where.uri} is no address that can be fetched from here")
+    if state.login is not None:
+        fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
         return Place(where.uri, where.suite, where.components, (key,), (where.fingerprint or "",))

@@ -32,6 +32,7 @@ from gpustate.model.state import AnyState, State, diff
 from gpustate.model.step import Step
 from gpustate.ops import LIBRARY
 from gpustate.plan.make import applicable, must_hold_first
+from gpustate.text.masking import masked
 
 UNIT = "gpustate-firstboot.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -234,8 +235,9 @@ def compiled(
     run, head = _RUN, _PROGRAM
     for word, value in words.items():
         run, head = run.replace(word, value), head.replace(word, value)
-    work = tuple(f"{state}: {' '.join(step.label.split())}" for state, step in program.steps)
-    told = [{"state": state, "label": step.label} for state, step in program.steps]
+    labels = [(state, masked(step.label)) for state, step in program.steps]
+    work = tuple(f"{state}: {' '.join(label.split())}" for state, label in labels)
+    told = [{"state": state, "label": label} for state, label in labels]
     files = {
         **program.files,
         "library": LIBRARY,

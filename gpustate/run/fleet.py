@@ -31,6 +31,7 @@ from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.looking import ask_node
 from gpustate.run.walk import Options, Walk
+from gpustate.text.masking import keep_readable
 
 DEFAULT_FORKS = 50
 
@@ -52,8 +53,10 @@ class Request:
         serial: sizes of the batches nodes are taken in, one after the other; the last repeats.
             A batch with a node that did not end well is the last one.
         run: id of the run; made when not given.
+        ticket: what the person gave as the reason.
         timings: ask nodes also how long steps took there before, for an estimate.
         plans: what :func:`resolve_all` made of it.
+        all_or_nothing, without_gpu, forecast: see :class:`gpustate.run.walk.Options`.
     """
 
     policy: Policy
@@ -67,8 +70,12 @@ class Request:
     plan_id: str = ""
     serial: Sequence[str] = ()
     run: str = ""
+    ticket: str = ""
     timings: bool = False
     plans: list[tuple[Resolved, list[AnyState]]] | None = field(default=None, repr=False)
+    all_or_nothing: bool = False
+    without_gpu: frozenset[str] = frozenset()
+    forecast: bool = False
 
 
 @dataclass(slots=True)
@@ -82,21 +89,27 @@ class FleetResult:
     interrupted: bool = False
     applied: bool = False
     proved: bool = False  # what was done anew is the proof alone; nothing counts as changed
+    drift: bool = False  # nodes that differ count as changed, also those that an apply would refuse
 
     @property
     def exit_code(self) -> int:
         """The worst for an operator; pending changes are the verb's business."""
-        codes = [node.exit_code for node in self.nodes]
+        codes = [node.exit_code for node in self.nodes if not self._compared(node)]
         if self.interrupted:
             codes.append(errors.EXIT_INTERRUPTED)
         elif self.skipped:
             codes.append(errors.EXIT_STOPPED)
         return errors.worst_exit_code(codes)
 
+    def _compared(self, node: NodeResult) -> bool:
+        """Drift was looked for and found although an apply would be refused."""
+        refused = node.status is NodeStatus.REFUSED
+        return self.drift and refused and node.drifted and not node.drift_unknown
+
     @property
     def pending(self) -> bool:
-        """Some node would change."""
-        return any(node.pending for node in self.nodes)
+        """Some node would change; of a look for drift, differs."""
+        return any(node.drifted if self.drift else node.pending for node in self.nodes)
 
     def count(self, *statuses: NodeStatus) -> int:
         """Nodes that ended so."""
@@ -108,7 +121,10 @@ class FleetResult:
             return False
         if self.applied:
             return node.changed
-        return node.pending and node.status in (NodeStatus.OK, NodeStatus.BLOCKED)
+        if self.drift:
+            return node.drifted
+        planned = node.proceeds or node.status in (NodeStatus.OK, NodeStatus.BLOCKED)
+        return node.pending and planned
 
     def summary(self) -> str:
         """The last line, for grep."""
@@ -137,13 +153,20 @@ def new_run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
+def person() -> str:
+    """Who sits at the controller: behind sudo whoever called it."""
+    behind = os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
+    if behind and behind.isprintable():
+        return behind
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def controller() -> Holder:
     """Who we are, for locks."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    name = f"{user}@{socket.gethostname()}"
+    name = f"{person()}@{socket.gethostname()}"
 
     def alive(holder: str, pid: int) -> bool:
         if holder != name or pid <= 0:
@@ -156,10 +179,10 @@ def controller() -> Holder:
             return True
         return pid != os.getpid()
 
-    return Holder(name, os.getpid(), alive, _born)
+    return Holder(name, os.getpid(), alive, born)
 
 
-def _born(pid: int) -> str:
+def born(pid: int) -> str:
     """When a process began: in ticks since a boot; empty where there is no /proc to tell."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -188,6 +211,7 @@ def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
     if request.plans is not None:
         return request.plans
     rules = compat.load()
+    keep_readable(request.known)
     names = [state.name for state in ordered(request.policy.states, request.known)]
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
@@ -245,7 +269,11 @@ def run(
         planned=request.planned,
         announced=request.announced,
         plan_id=request.plan_id,
+        ticket=request.ticket,
         timings=request.timings,
+        all_or_nothing=request.all_or_nothing,
+        without_gpu=request.without_gpu,
+        forecast=request.forecast,
     )
 
     hearing = threading.Lock()

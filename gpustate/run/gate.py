@@ -25,7 +25,7 @@ from gpustate.errors import (
 from gpustate.model.change import Disruption
 from gpustate.model.inventory import InventoryNode
 from gpustate.model.layering import ALLOW, layers_of
-from gpustate.model.outcome import Outcome, StateResult
+from gpustate.model.outcome import NodeStatus, Outcome, StateResult
 from gpustate.model.policy import Policy
 from gpustate.model.state import AnyState
 from gpustate.plan import make
@@ -187,6 +187,13 @@ def unfit(results: Mapping[str, StateResult]) -> bool:
     return any(r.outcome in (Outcome.REFUSED, Outcome.FAILED) for r in results.values())
 
 
+def proceeds(status: NodeStatus, results: Mapping[str, StateResult]) -> bool:
+    """States are refused or failed, and others, which do not depend on them, are to be applied."""
+    if status not in (NodeStatus.REFUSED, NodeStatus.FAILED):
+        return False
+    return bool(announced(results))
+
+
 def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
     """What a plan says of a node that somebody is at work on."""
     lock = ledger.lock
@@ -222,7 +229,7 @@ def refuse_held(
         raise reason
 
 
-def taken(run: str, holder: Holder, plan: str) -> dict[str, Any]:
+def taken(run: str, holder: Holder, plan: str, ticket: str = "") -> dict[str, Any]:
     """The lock that a run takes."""
     now = int(time.time())
     return {
@@ -232,6 +239,7 @@ def taken(run: str, holder: Holder, plan: str) -> dict[str, Any]:
         "born": holder.born(holder.pid),
         "reason": "apply",
         "plan": plan,
+        **({"ticket": ticket} if ticket else {}),
         "since": now,
         "expires": now + LOCK_TTL_S,
     }

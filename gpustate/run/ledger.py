@@ -33,6 +33,7 @@ class Lock:
     pid: int = 0  # of the controller, on its own host
     plan: str = ""
     born: str = ""  # when that process began: its number may be another's later
+    ticket: str = ""  # what the person gave as the reason of a run
 
     def told(self) -> str:
         """Who, since when and until when, for a person."""
@@ -43,7 +44,10 @@ class Lock:
             except (ValueError, OverflowError, OSError):
                 return "a time that is none"
 
-        return f"held by {self.holder} ({self.reason}) since {clock(self.since)} until {clock(self.expires)}"
+        why = f"{self.reason}: {self.ticket}" if self.ticket else self.reason
+        return (
+            f"held by {self.holder} ({why}) since {clock(self.since)} until {clock(self.expires)}"
+        )
 
     def half_done(self) -> str:
         """What is said of a look at a node that is being worked on."""
@@ -97,6 +101,7 @@ def read_lock(text: str) -> Lock | None:
             pid=int(data.get("pid", 0)),
             plan=str(data.get("plan", "")),
             born=str(data.get("born", "")),
+            ticket=str(data.get("ticket", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

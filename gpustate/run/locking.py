@@ -7,7 +7,7 @@ not in it, nothing is done until somebody solves again.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Any:
     return None
 
 
-def _own_layers(node: InventoryNode) -> tuple[VarsLayer, ...]:
+def _own_layers(node: InventoryNode) -> Sequence[VarsLayer]:
     said = node.vars.get("gpustate")
     if node.layers or said is None:
         return node.layers

@@ -106,13 +106,22 @@ def look_at(
     )
 
 
-def ask_node(node: InventoryNode, question: Callable[[Node], T], answerer: Answerer) -> T:
+def ask_node(
+    node: InventoryNode,
+    question: Callable[[Node], T],
+    answerer: Answerer,
+    answered: Mapping[Ask[Any], Answer] | None = None,
+) -> T:
     """Ask one node something outside of any state, with the same coalescing of asks.
+
+    Args:
+        node, question, answerer: whom, what, and who sends it.
+        answered: answers that are known already.
 
     Raises:
         ProbeError: the question goes on asking without end, or an answer makes no sense.
     """
-    known: dict[Ask[Any], Answer] = {}
+    known: dict[Ask[Any], Answer] = dict(answered or {})
     for _ in range(_MAX_ROUNDS):
         asking = AskingNode(node, known)
         try:

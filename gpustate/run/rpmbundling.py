@@ -185,6 +185,8 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     where = state.rpm_place(case.facts)
     if where.problem or where.uri is None:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
+    if state.login is not None:
+        fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
         key = fetched_key(where.key_url, where.fingerprint or "")
         fingerprints: tuple[str, ...] = (where.fingerprint or "",)

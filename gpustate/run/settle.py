@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from gpustate import ops
 from gpustate.errors import GpustateError, StepFailed
 from gpustate.model.change import Change, Disruption
 from gpustate.model.outcome import NodeStatus, Outcome, StateResult
-from gpustate.model.state import AnyState
+from gpustate.model.state import AnyState, State
 from gpustate.model.step import Step
 from gpustate.plan.make import Look, left_to_first_boot
 from gpustate.run import journal
@@ -18,6 +19,9 @@ from gpustate.text.words import told_apart
 
 #: Fields of one state that are told when its steps did not settle them.
 _TOLD = 4
+#: What a step says of a service that it could not start again.
+_STOPPED = re.compile(r"^still stopped: (\S+)$", re.MULTILINE)
+_AGAIN = re.compile(r"^running again: (\S+)$", re.MULTILINE)
 _WORST_FIRST = (
     (Outcome.ROLLED_BACK, NodeStatus.ROLLED_BACK),
     (Outcome.FAILED, NodeStatus.FAILED),
@@ -66,6 +70,7 @@ def after_steps(
         outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
         cause, move = aptsays.trouble(said.output) or (journal.cause(said.output), "")
         reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
+        reason += still_stopped(said.output, look.seen.get(state.name))
         return become(outcome, reason, journal.last_lines(said.output))
     if state.name not in look.seen:
         why = look.errors.get(state.name, "it could not be probed afterwards")
@@ -92,6 +97,15 @@ def after_steps(
         return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
     told = f"its steps ran, and it still differs: {differences(remaining.changes)}"
     return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
+
+
+def still_stopped(output: str, seen: object) -> str:
+    """What ran before a step that failed and does not run now: by the step, or by what the state keeps of it."""
+    kept = getattr(seen, "stopped", ())
+    again = {*_AGAIN.findall(output)}
+    units = [*_STOPPED.findall(output), *(kept if isinstance(kept, tuple) else ())]
+    named = ", ".join(unit for unit in dict.fromkeys(map(str, units)) if unit not in again)
+    return f"; ran before and is stopped now: {named} (systemctl status says why)" if named else ""
 
 
 def after_reboot(state: AnyState, waiting: StateResult, look: Look) -> StateResult | None:
@@ -127,10 +141,18 @@ def reboot_blocker(states: Iterable[AnyState], look: Look) -> str | None:
     """Why the node must not reboot now, by the first state that objects."""
     for state in states:
         seen = look.seen.get(state.name)
+        if seen is None and state.name in look.errors and _may_object(state):
+            return (
+                f"{state.name} cannot tell whether the node may reboot: {look.errors[state.name]}"
+            )
         reason = state.reboot_blocker(seen) if seen is not None else None
         if reason is not None:
             return f"{state.name}: {reason}"
     return None
+
+
+def _may_object(state: AnyState) -> bool:
+    return not state.absent and type(state).reboot_blocker is not State.reboot_blocker
 
 
 def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:

@@ -17,7 +17,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
@@ -25,9 +25,12 @@ from typing import Any
 
 from gpustate.errors import GpustateError, UsageError
 from gpustate.model.inventory import Inventory
+from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 
 PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error", "not run"
 
+#: Stands among a node's states for its tests that did not pass.
+STATE = "site-tests"
 #: A test that does not heed its own limit is ended with its process so much later.
 _GRACE_S = 10.0
 
@@ -56,6 +59,18 @@ class SiteTest:
             "evidence": self.evidence,
             "duration_s": round(self.duration_s, 3),
         }
+
+
+def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
+    """Count a node as failed for its tests that did not pass; what the validator proved stands."""
+    bad = [one for one in tests if one.node == result.name and one.bad]
+    if not bad:
+        return
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    reason = f"tests of this site: {bad[0].test} {bad[0].outcome}{more}"
+    result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, proof=True))
+    if result.status is NodeStatus.OK:
+        result.status, result.reason = NodeStatus.FAILED, f"{STATE}: {reason}"
 
 
 @dataclass(slots=True)

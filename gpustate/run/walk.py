@@ -15,6 +15,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gpustate import ops
@@ -23,15 +24,17 @@ from gpustate.errors import (
     ConnectionFailed,
     GpustateError,
     LockHeld,
+    ProbeError,
     RefusedError,
     StepFailed,
 )
-from gpustate.model.asks import Ask
+from gpustate.model.asks import Answer, Ask
 from gpustate.model.change import Disruption
 from gpustate.model.encode import plain
+from gpustate.model.node import Node
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.model.policy import Resolved
-from gpustate.model.state import AnyState
+from gpustate.model.state import AnyState, State
 from gpustate.plan import make
 from gpustate.plan.make import Look
 from gpustate.plan.work import planned_steps
@@ -41,9 +44,10 @@ from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.ledger import AskLedger, Ledger
 from gpustate.run.link import Link
-from gpustate.run.looking import look_at
+from gpustate.run.looking import ask_node, look_at
 from gpustate.run.machines import Machines
 from gpustate.run.timings import AskTimings
+from gpustate.text.masking import masked, masked_data
 
 #: A policy that still finds something new to do after so many stages does not converge.
 _MAX_STAGES = 10
@@ -61,8 +65,12 @@ class Options:
         planned: for a saved plan, the observations it was made from, by node.
         announced: for a saved plan, what each state may cost, by node.
         plan_id: id of the saved plan, for the lock.
+        ticket: what the person gave as the reason, for the lock and the node's record of the run.
         timings: ask also how long steps took before, for an estimate.
         machines: those that this run has met.
+        all_or_nothing: a node is left alone where one of its states cannot be applied.
+        without_gpu: nodes that the policy expects no GPU on, where only a part of it is walked.
+        forecast: of states that are known only after others, say what can be said now.
     """
 
     run: str
@@ -72,8 +80,12 @@ class Options:
     planned: Mapping[str, Mapping[str, object]] | None = None
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     plan_id: str = ""
+    ticket: str = ""
     timings: bool = False
     machines: Machines = field(default_factory=Machines)
+    all_or_nothing: bool = False
+    without_gpu: frozenset[str] = frozenset()
+    forecast: bool = False
 
 
 class _InterruptedError(Exception):
@@ -93,6 +105,7 @@ class Walk:
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)
+    _known: dict[Ask[Any], Answer] = field(default_factory=dict[Ask[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -125,6 +138,7 @@ class Walk:
         self.result.execs = self.session.execs
         self.result.connections = self.session.connections
         self.result.duration_s = time.monotonic() - started
+        self.result.mask()
         self._say("finished", self.result.status.value)
         return self.result
 
@@ -143,10 +157,13 @@ class Walk:
         self._held(ledger, results)
         gate.bundled(self.states, look, results)
         self._end(*settle.node_status(results.values()))
-        if self.result.status is NodeStatus.REFUSED:
+        if self._left_alone():
             return
         self._compatible(look, results)
         if not self.options.apply:
+            if self.options.forecast:
+                self._forecast(look, results)
+            self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
                 self.result.steps = planned_steps(self.states, look, results)
             return
@@ -157,6 +174,34 @@ class Walk:
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
+
+    def _left_alone(self) -> bool:
+        """One state cannot be applied, and the rest is not wanted without it."""
+        if not self.options.all_or_nothing:
+            return False
+        return self.result.status in (NodeStatus.REFUSED, NodeStatus.FAILED)
+
+    def _forecast(self, look: Look, results: dict[str, StateResult]) -> None:
+        """Add to states that are known after others what they will do, as far as the node can tell now."""
+        for state in self.states:
+            waits = results[state.name]
+            if waits.outcome is not Outcome.KNOWN_AFTER or state.absent:
+                continue
+            if type(state).forecast is State.forecast:
+                continue
+            ahead = (one for one in self.states if one.name in waits.known_after)
+            parts = [one.preview(look.seen[one.name]) for one in ahead if one.name in look.seen]
+            try:
+                notes = self._asked(partial(state.forecast, preview="\n".join(filter(None, parts))))
+            except ProbeError as error:
+                notes = (f"what it will do cannot be told yet: {error}",)
+            results[state.name] = replace(waits, plan=replace(waits.plan, notes=notes))
+        self.result.states = list(results.values())
+
+    def _asked(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
+        """Ask something more, with all that is known already."""
+        node, known = self.resolved.node, dict(self._known)
+        return self._link.repeat(lambda: ask_node(node, question, self.session.answer, known))
 
     def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
@@ -190,14 +235,18 @@ class Walk:
         options = self.options
         reason: GpustateError | None = None
         if options.planned is not None:
-            reason = gate.stale(options.planned.get(self.result.name), self.result.observed)
+            reason = gate.stale(
+                options.planned.get(self.result.name), masked_data(self.result.observed)
+            )
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
             reason = gate.too_much(results, options.max_disruption)
         if reason is not None:
             raise reason
 
     def _say(self, kind: str, text: str = "", state: str = "") -> None:
-        self.listen(Event(self.result.name, kind, text, state))
+        # What a step leaves for the person at the controller alone is told as it is.
+        told = text if kind == "secret" else masked(text)
+        self.listen(Event(self.result.name, kind, told, state))
 
     def _end(self, status: NodeStatus, reason: str) -> None:
         self.result.status = status
@@ -227,6 +276,8 @@ class Walk:
 
         # A look changes nothing, and what goes ahead of it may be done twice.
         look, facts, known = self._link.repeat(once)
+        self._known = known
+        look.expects_no_gpu = self.result.name in self.options.without_gpu and not facts.gpus
         self.result.facts = plain(facts)
         if timings:
             self.result.timings = timings[0].parse(known[timings[0]])
@@ -341,7 +392,12 @@ class Walk:
                 run,
                 program,
                 record,
-                lock=gate.taken(self.options.run, self.options.holder, self.options.plan_id),
+                lock=gate.taken(
+                    self.options.run,
+                    self.options.holder,
+                    self.options.plan_id,
+                    self.options.ticket,
+                ),
                 keep_lock=keep_lock,
                 take_over=take_over,
                 after=ledger.newest,

@@ -21,6 +21,7 @@ from gpustate.solve.packages import Package, Repository
 from gpustate.solve.problem import Wanted
 from gpustate.solve.solver import Solution
 from gpustate.text import driverset, strict_json
+from gpustate.text.masking import masked_data
 from gpustate.text.words import kind_of, named, shown
 
 FORMAT = "gpustate.lock/1"
@@ -144,7 +145,7 @@ def gathered(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
 def to_text(lock: Lock) -> str:
     """The file: the same bytes for the same lock."""
     data = {"format": FORMAT, "matrix": lock.matrix, "sets": [set_data(one) for one in lock.sets]}
-    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
+    return json.dumps(masked_data(data), indent=2, ensure_ascii=True) + "\n"
 
 
 def set_data(one: LockedSet) -> dict[str, Any]:

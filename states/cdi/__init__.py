@@ -81,6 +81,7 @@ class CdiSpecification(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
     after: ClassVar[tuple[str, ...]] = ("persistenced", "mps")
     known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")
+    needs_gpu: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:

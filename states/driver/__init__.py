@@ -31,7 +31,7 @@ from gpustate.ops import modsign
 from gpustate.states.driver import building, files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import AskApt, Observed, plain_value
+from gpustate.states.driver.observed import AskApt, AskAptAfter, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.text import driverset
@@ -103,21 +103,39 @@ class DriverInstalled(DriverParameters):
 
     # --- probe ---------------------------------------------------------------------------
 
-    def probe(self, node: Node) -> Observed:
-        seen = observe(
-            node,
-            AskApt(
-                self.names_to_ask(),
-                self.per_kernel(),
-                self.precompiled is None,
-                self.rpm_names(),
-                self.flavoured(),
-            ),
-            tuple(self.parameters),
+    @property
+    def _ask(self) -> AskApt:
+        return AskApt(
+            self.names_to_ask(),
+            self.per_kernel(),
+            self.precompiled is None,
+            self.rpm_names(),
+            self.flavoured(),
         )
+
+    def probe(self, node: Node) -> Observed:
+        seen = observe(node, self._ask, tuple(self.parameters))
         if self._reloads(seen):
             seen = replace(seen, holders=node.ask(AskHolders()))
         return seen
+
+    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
+        ask = self._ask
+        if preview:
+            ask = AskAptAfter(
+                *(ask.names, ask.per_kernel, ask.secure_boot, ask.rpm_names, ask.flavoured), preview
+            )
+        seen = observe(node, ask, tuple(self.parameters))
+        target, problem = self._choose(seen)
+        if target is None:
+            return (f"will be refused: {problem}",)
+        how = "built here" if target.builds else "prebuilt"
+        what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
+        there = driverset.complete_set(seen.os_id, seen.packages)
+        if there is not None and there[1] == target.version:
+            return (f"stays {what}",)
+        why = self._refuse_present(seen)
+        return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
 
     # --- desired, plan -------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate import PciGpu
+from gpustate.errors import ProbeError
 from gpustate.model import device_nodes, library_beside
 from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import APT_KEY
+from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
 from gpustate.ops.packages import UNMET
 from gpustate.states.driver import rpmask
@@ -157,6 +158,49 @@ class AskApt(Ask[Apt]):
     def stand_in(self) -> Apt:
         return Apt({}, {})
 
+
+@dataclass(frozen=True, slots=True)
+class AskAptAfter(AskApt):
+    """The same with repositories that are not there yet: in folders of apt's own that are removed again.
+
+    Args:
+        preview: sh that adds them below ``$T``.
+    """
+
+    preview: str = ""
+
+    def script(self) -> str:
+        # What is kept from one run to the next hangs on the node's own lists.
+        asked = AskApt.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
+        return f"{_PREVIEW_BEGIN}{self.preview}\n{_PREVIEW_READ}{asked}"
+
+    def parse(self, answer: Answer) -> Apt:
+        failed = re.search(r"^=preview failed (.*)$", answer.text, re.MULTILINE)
+        if failed is not None:
+            raise ProbeError(failed[1])
+        return AskApt.parse(self, answer)
+
+
+_PREVIEW_BEGIN = r"""
+preview_failed() { echo "=preview failed $*"; exit 0; }
+T=$(mktemp -d) || preview_failed "no room for a copy of apt's lists"; trap 'rm -rf "$T"' EXIT
+cp -r /etc/apt "$T/apt"; mkdir -p "$T/lists/partial" "$T/cache/archives/partial" "$T/apt/preferences.d" "$T/apt/sources.list.d" "$T/apt/apt.conf.d"
+for f in $(grep -rl Invoke "$T/apt/apt.conf.d" "$T/apt/apt.conf" 2>/dev/null); do rm -f "$f"; done
+for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
+printf '%s
+' "Dir::Etc "$T/apt";" "Dir::State::lists "$T/lists";" "Dir::Cache "$T/cache";"   'APT::Sandbox::User "root";' 'Acquire::Retries "0";' 'Acquire::http::Timeout "15";' 'Acquire::https::Timeout "15";' >"$T/conf"
+APT_CONFIG=$T/conf; export APT_CONFIG
+"""
+#: Only what was added is read: everything else is linked.
+_PREVIEW_READ = r"""
+for f in "$T"/new/*.sources; do
+  [ -e "$f" ] || continue
+  cp "$f" "$T/apt/sources.list.d/"
+  o=$(timeout 60 apt-get update -q -o Dir::Etc::sourcelist="$f" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any 2>&1) ||
+    preview_failed "the repository cannot be read from here yet: $(printf '%s
+' "$o" | grep -m 1 -E '^(E|W|Err)[: ]' | cut -c 1-200)"
+done
+"""
 
 # One key=value a line; read by Live.
 _LIVE = (

@@ -105,8 +105,8 @@ def install(
         f'[ -n "$bad" ] || {{ forget_archives {shlex.join(own)}; exit 0; }}\n'
         'rpm_wait && rpm_back >"$R/back.log" 2>&1 || :\n'
         'if rpm_list | cmp -s - "$R/before"; then ROLLED=1; echo "All packages are installed as they were before."\n'
-        'else echo "Not all packages could be put back as they were:"; tail -c 700 "$R/back.log"; fi\nfi\n'
-        '[ -n "$ROLLED" ] || exit 1\n'
+        'else echo "Not all packages could be put back as they were:"; tail -c 700 "$R/back.log"; fi\nrun_again\nfi\n'
+        f'[ -n "$ROLLED" ] || {{ {scripts.which_run()}exit 1; }}\n'
         f"set +e\n{scripts.rebuild(built)}{scripts.start_services()}roll_back {shlex.join(roll_back)}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,

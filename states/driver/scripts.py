@@ -186,7 +186,7 @@ def install(
     return ops.Run(
         PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n"
         f'if apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
-        f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; exit 1; }}\n'
+        f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; {which_run()}exit 1; }}\n'
         f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
@@ -297,11 +297,16 @@ def start_services() -> str:
     """Start what was stopped, and forget about it."""
     return (
         f"if [ -r {STOPPED_PATH} ]; then\n"
-        '  while read -r u; do systemctl reset-failed "$u" 2>/dev/null || :; systemctl start "$u" || echo "$u does not start"; done <'
+        '  while read -r u; do systemctl reset-failed "$u" 2>/dev/null || :; systemctl start "$u" || echo "still stopped: $u"; done <'
         f"{STOPPED_PATH}\n"
         f"  rm -f {STOPPED_PATH}\n"
         "fi\n"
     )
+
+
+def which_run() -> str:
+    """Say which of the services that were noted run; the note stays for the next apply."""
+    return f"[ ! -r {STOPPED_PATH} ] || which_run <{STOPPED_PATH}\n"
 
 
 # Written down before anything stops, in the order they are to start: whoever comes after a kill

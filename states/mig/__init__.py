@@ -34,6 +34,7 @@ from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved
 from gpustate.mig import config as configs
 from gpustate.mig.config import Config, ConfigFile
+from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import GpuFacts
@@ -99,6 +100,8 @@ class MigLayoutApplied(State[Observed]):
     before: ClassVar[tuple[str, ...]] = ("cdi",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.RESET
+    needs_gpu: ClassVar[bool] = True
+    left_to_apply: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         "modes",
         "instances",
@@ -262,8 +265,7 @@ class MigLayoutApplied(State[Observed]):
             least = Disruption.RESTART if stops else Disruption.NONE
             changed = [gpu.disruption for gpu in plan.gpus if planning.changes_mode(gpu)]
             mode, parts = max(changed, default=least), max(least, _parts_cost(plan))
-        notes = [f"{gpu.gpu.shown()}: {why}" for gpu in plan.gpus for why in gpu.why]
-        notes += plan.notes
+        notes = [*_whys(plan), *plan.notes]
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if seen.image:
@@ -288,7 +290,12 @@ class MigLayoutApplied(State[Observed]):
             },
             notes=tuple(notes),
         )
-        return replace(found, warnings=tuple(self._warnings(seen)))
+        told = "instances" if "instances" in found.fields else "modes"
+        changes = tuple(
+            replace(one, lines=change_lines(plan)) if one.field == told else one
+            for one in found.changes
+        )
+        return replace(found, changes=changes, warnings=tuple(self._warnings(seen)))
 
     def _warnings(self, seen: Observed) -> Iterator[str]:
         known = seen.before is not None and saved.is_whole(seen.before)
@@ -377,6 +384,15 @@ def _now(seen: Observed, plan: NodePlan) -> str:
         if gpu.wanted is not None and gpu.gpu.enabled is not None
     ]
     return saved.HEAD + "".join(lines)
+
+
+def _whys(plan: NodePlan) -> list[str]:
+    """What a GPU's plan costs, and why; GPUs with one reason are told once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for gpu in plan.gpus:
+        for why in gpu.why:
+            found.setdefault((gpu.gpu.model_name, why), []).append(str(gpu.gpu.index))
+    return [f"GPU {', '.join(n)} ({model}): {why}" for (model, why), n in found.items()]
 
 
 def _parts_cost(plan: NodePlan) -> Disruption:

@@ -57,6 +57,7 @@ PROGRAM = (
     ("gpustate.nodeside", "container_inside.py"),
     ("gpustate.nodeside", "container_proof.py"),
     ("gpustate.nodeside", "cri.py"),
+    ("gpustate.nodeside", "cri_rows.py"),
     ("gpustate.nodeside", "cuda_proof.py"),
     ("gpustate.nodeside", "nvml_facts.py"),
     ("gpustate.nodeside", "nvml_health.py"),
@@ -66,6 +67,7 @@ PROGRAM = (
     ("gpustate.model", "chain_data.py"),
     ("gpustate.model", "chain_remedies.py"),
     ("gpustate.model", "chain_seen.py"),
+    ("gpustate.model", "cri_status.py"),
     ("gpustate.model", "health.py"),
     ("gpustate.text", "nvml_report.py"),
     ("gpustate.text", "quarantine.py"),
@@ -208,6 +210,7 @@ class Validated(State[Observed]):
         "key",
     )
     proof: ClassVar[bool] = True
+    needs_gpu: ClassVar[bool] = True
 
     cuda: bool = True
     gpus: Annotated[int, Field(ge=1, le=64)] | None = None

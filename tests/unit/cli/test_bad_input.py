@@ -128,7 +128,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "cycle.py", *ON), "states go round in a circle: acme-egg", ("drop one",)),
     (("graph", "cycle.py"), "states go round in a circle: acme-egg", ("acme-hen needs acme-egg",)),
     (("plan", "lost.py", *ON), "state 'acme-lost': needs 'nouveu'", ("did you mean 'nouveau'",)),
-    (("plan", "key.yaml", *ON), "key.yaml:6: unknown key 'driver.enabeld'", ("driver.enabled",)),
+    (
+        ("plan", "key.yaml", *ON, "--strict"),
+        "key.yaml:6: unknown key 'driver.enabeld'",
+        ("driver.enabled",),
+    ),
     (("plan", "value.yaml", *ON), "value.yaml:6: ", ("driver.enabled", "perhaps")),
     (("plan", "broken.yaml", *ON), "broken.yaml:6: is not YAML", ()),
     (("plan", "kind.yaml", *ON), "kind.yaml", ("Pod",)),

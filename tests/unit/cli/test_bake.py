@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gpustate import Policy, registry
 from gpustate.cli.main import cli
 from gpustate.errors import UsageError
+from gpustate.model.outcome import NodeResult, Outcome, StateResult
+from gpustate.model.policy import build
+from gpustate.run.bake import left_to_apply
 
 
 def said(*words: str) -> str:
@@ -77,3 +81,12 @@ def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path:
     lock.write_text("{")
     assert "is no lock file" in said(*words)
     assert "/nowhere: " in said(*words, "--lock", "/nowhere")
+
+
+def test_states_that_only_an_apply_settles_are_named() -> None:
+    made = Policy(*(build(registry.get(n), {}) for n in ("nouveau", "gpu-labels", "slurm-gres")))
+    node = NodeResult("root", states=[StateResult("slurm-gres", Outcome.NOT_APPLICABLE)])
+    assert left_to_apply(made, node) == ["gpu-labels"]
+    assert left_to_apply(made.with_ensure("absent"), node) == []
+    left = {name for name in registry.states() if registry.get(name).left_to_apply}
+    assert left == {"gpu-labels", "slurm-gres", "mig"}

@@ -218,3 +218,21 @@ def test_a_wrong_value_is_told_in_plain_words(
     assert done.status == 1
     assert done.err.startswith("gpustate: w.yaml:3: ")
     assert told in done.err
+
+
+def test_an_operator_file_is_read_for_its_release_and_strictly_when_asked(
+    gpustate: Cli, project: Path
+) -> None:
+    (project / "v.yaml").write_text("driver: {version: 550.90.07, useOpenKernelModules: true}\n")
+    done = gpustate("resolve", "n1", "v.yaml", *ON, "--release", "v24.6.1")
+    assert "driver.module_type" in done.out
+    assert '"open"' in done.out
+    assert "module_type" not in gpustate("resolve", "n1", "v.yaml", *ON).out
+    done = gpustate("convert", "v.yaml", "--to", "clusterpolicy", "--release", "v24.6.1")
+    assert "kernelModuleType: open" in done.out
+    done = gpustate("resolve", "n1", "v.yaml", *ON, "--release", "v24.6.9")
+    assert (done.status, "did you mean v24.6.2" in done.err) == (1, True)
+    (project / "v.yaml").write_text("driver: {versoin: x}\n")
+    assert gpustate("resolve", "n1", "v.yaml", *ON).status == 0
+    done = gpustate("resolve", "n1", "v.yaml", *ON, "--strict")
+    assert (done.status, "did you mean driver.version" in done.err) == (1, True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpustate import ops
+from gpustate.text import masking
 
 
 class Place:
@@ -370,3 +371,55 @@ def test_what_is_rolled_back_leaves_nothing_kept_but_of_an_earlier_run(
     assert kept == [str(old)]
     place.run(one(ops.PutText(str(new), "third")), one(ops.RestoreOriginal(str(new))))
     assert new.read_text() == "theirs"
+
+
+def left_in(folder: Path, secret: str) -> list[str]:
+    """Files that hold a secret, plain or encoded."""
+    words = (secret.encode(), base64.b64encode(secret.encode())[:-4])
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path.name for path in files if any(word in path.read_bytes() for word in words)]
+
+
+SECRET = "S3cr3t of a repository"
+
+
+def test_a_secret_stays_in_the_file_it_is_for_and_nowhere_else(
+    place: Place, tmp_path: Path
+) -> None:
+    masking.remember(SECRET)
+    login, conf = tmp_path / "auth.conf.d" / "a.conf", tmp_path / "b.conf"
+    me = f"{os.getuid()}:{os.getgid()}"
+    for word in ("old", "new"):
+        journal = place.run(
+            one(
+                ops.PutText(str(login), f"{word} {SECRET}\n", mode=0o600, owner=me, secret=True),
+                ops.PutText(str(conf), f"{word} {SECRET}\n", mode=0o600),
+                ops.Run(f"echo '{SECRET}'; echo '{SECRET}' >&2", "print it"),
+            )
+        )
+        assert statuses(journal) == [0, 0, 0]
+        assert login.read_text() == conf.read_text() == f"{word} {SECRET}\n"
+        assert login.stat().st_mode & 0o777 == 0o600
+        assert os.listdir(login.parent) == ["a.conf"]
+        assert not left_in(place.state / "runs", SECRET)
+
+
+def test_a_secret_step_that_fails_says_why_without_the_secret(place: Place, tmp_path: Path) -> None:
+    masking.remember(SECRET)
+    (tmp_path / "link").symlink_to("elsewhere")
+    text = ops.PutText(str(tmp_path / "link"), SECRET, mode=0o600, secret=True)
+    journal = place.run(one(text, ops.Run("echo next", "next")))
+    (result,) = (entry for entry in journal if entry["e"] == "result")
+    assert b"is a symbolic link to elsewhere" in base64.b64decode(str(result["out"]))
+    assert not left_in(place.state, SECRET)
+
+
+def test_what_a_killed_program_left_of_a_secret_goes_with_the_next_one(place: Place) -> None:
+    masking.remember(SECRET)
+    die = ops.Run("read -r _ _ _ p _ </proc/$PPID/stat; kill -9 $p", "die")  # above is timeout
+    killed = one(die, ops.Run(f": '{SECRET}'", "never reached"))
+    with pytest.raises(subprocess.CalledProcessError):
+        place.run(killed)
+    assert left_in(place.state, SECRET) == ["step.2"]
+    place.run(one(ops.Run(":", "nothing")))
+    assert not left_in(place.state, SECRET)

@@ -86,5 +86,31 @@ def test_a_reader_sees_first_what_costs_most_and_last_what_is_as_it_should_be() 
     ]
     said = [{"nodes": [one["name"]], "estimate": {"s": n}} for n, one in enumerate(nodes)]
     view = overview({"nodes": nodes, "fleet": {"groups": said}})
-    assert [one.names[0] for one in view.groups] == ["gpu20", "gpu9", "gpu10", "far", "fine"]
-    assert [takes and takes["s"] for takes in view.each] == [4, 3, 2, 1, 0]
+    assert [one.names[0] for one in view.groups] == ["gpu20", "gpu9", "gpu10", "fine", "far"]
+    assert [takes and takes["s"] for takes in view.each] == [4, 3, 2, 0, 1]
+    assert view.troubled == ["far"]
+
+
+def test_numbers_of_processes_and_ids_of_containers_break_no_group() -> None:
+    def busy(name: str, *pids: int) -> dict[str, Any]:
+        notes = [
+            *(
+                f"has a GPU open: pid {pid} (python3, user root, unit train.service)"
+                for pid in pids
+            ),
+            f"has a GPU open: pid {pids[0] + 1} (sh, user root, unit docker-{pids[0]:064x}.scope)",
+        ]
+        return node(name, {**pending("a", "drain"), "notes": notes})
+
+    one, two = busy("gpu1", 17, 4242), busy("gpu2", 9, 11, 13)
+    two["states"][0]["notes"].reverse()
+    (found,) = group([one, two])
+    assert found.names == ("gpu1", "gpu2")
+    assert found.node["states"][0]["notes"] == [
+        "has a GPU open: pid ... (python3, user root, unit train.service)",
+        "has a GPU open: pid ... (sh, user root, unit docker-....scope)",
+    ]
+    other = busy("gpu3", 5)
+    other["states"][0]["notes"][0] += " and more"
+    assert len(group([one, two, other])) == 2
+    assert "pid 17 " in group([one])[0].node["states"][0]["notes"][0]

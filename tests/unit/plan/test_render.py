@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, Plan
+from gpustate.inventory import select
 from gpustate.model.change import Change
+from gpustate.model.inventory import Inventory, InventoryNode
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.plan import document, render
 
 
 def page(*nodes: NodeResult, **how: Any) -> str:
-    return render.nodes_page(result(*nodes), **how).plain()
+    made = result(*nodes)
+    return render.nodes_page(made, **how).plain() + render.troubles_page(made, **how).plain()
 
 
 def result(*nodes: NodeResult) -> dict[str, Any]:
@@ -68,6 +71,7 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
     ]
     node = NodeResult("gpu1", NodeStatus.FAILED, "containerd: it broke", states, notes=["look up"])
     assert page(node, whole=True) == golden("""
+        Not finished: 1 node
         gpu1  failed
           = preflight            unchanged
           ~ nouveau     reboot
@@ -87,9 +91,50 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
 def test_a_node_that_was_never_reached_says_why() -> None:
     node = NodeResult("gpu1", NodeStatus.UNREACHABLE, "no route to host; look at its console")
     assert page(node) == golden("""
+        Not finished: 1 node
         gpu1  unreachable
           no route to host; look at its console
     """)
+
+
+def test_nodes_that_failed_stand_at_the_end_with_the_command_to_try_them_again() -> None:
+    far = "no route to host"
+    nodes = [NodeResult(f"gpu{n}", NodeStatus.UNREACHABLE, far) for n in (4, 5)]
+    nodes += [
+        NodeResult("gpu1", states=[pending("driver", CONF)]),
+        NodeResult("gpu9", NodeStatus.LOCKED, "held by ann@desk"),
+        NodeResult("gpu2", states=[StateResult("driver", Outcome.UNCHANGED)]),
+    ]
+    made = result(*nodes)
+    made["context"] = {"retry": ["gpustate", "apply", "a b.py", "-i", "hosts"]}
+    assert "gpu4" not in render.nodes_page(made).plain()
+    assert render.troubles_page(made).plain() == golden("""
+        Not finished: 3 nodes
+        gpu[4-5] (2 nodes)  unreachable
+          no route to host
+        gpu9  locked
+          held by ann@desk
+        Retry: gpustate apply 'a b.py' -i hosts -l 'gpu[4-5,9]'
+    """)
+    whole = Inventory("hosts", tuple(InventoryNode(f"gpu{n}") for n in range(1, 10)))
+    assert [node.name for node in select(whole, "gpu[4-5,9]")] == ["gpu4", "gpu5", "gpu9"]
+
+
+def test_the_question_repeats_nodes_cost_and_batches() -> None:
+    reboot = Change("loaded", ["nouveau"], [], Disruption.REBOOT)
+    nodes = [NodeResult(f"gpu{n}", states=[pending("driver", CONF)]) for n in range(3)]
+    nodes[0] = NodeResult("gpu0", states=[pending("driver", reboot)])
+    nodes.append(NodeResult("gpu7", NodeStatus.UNREACHABLE, "far"))
+    made = result(*nodes)
+    ask = render.question
+    assert ask(made, "apply", forks=2, batches=3, sizes=("1", "50%")) == (
+        "Apply to gpu[0-2] (3 nodes): at worst reboot on 1, in 3 batches (1,50%)?"
+    )
+    assert ask(made, "remove", forks=2, batches=0, sizes=()) == (
+        "Remove from gpu[0-2] (3 nodes): at worst reboot on 1, 2 at a time?"
+    )
+    alone = result(NodeResult("gpu1", states=[pending("driver", Change("n", 1, 2))]))
+    assert ask(alone, "apply", forks=1, batches=0, sizes=()) == "Apply to gpu1: no disruption?"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +211,7 @@ def test_styles_are_words_that_a_terminal_knows() -> None:
         StateResult(f"s{n}", outcome, reason="r", known_after=("s0",))
         for n, outcome in enumerate(Outcome)
     ]
-    lines = render.nodes_page(result(NodeResult("n", NodeStatus.FAILED, "r", states))).lines
+    lines = render.troubles_page(result(NodeResult("n", NodeStatus.FAILED, "r", states))).lines
     styles = {style for line in lines for _, style in line}
     assert styles <= {"", "bold", "dim", "green", "yellow", "red", "cyan"}
 

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.cli.validate import _verdict, as_junit
 from gpustate.errors import UsageError
 from gpustate.model.inventory import Connection, Inventory, InventoryNode
+from gpustate.model.outcome import NodeResult, Outcome, StateResult
+from gpustate.plan.document import node_data
 from gpustate.run import sitetests
+from gpustate.run.fleet import FleetResult
 
 NODES = tuple(
     InventoryNode(name, groups=("gpu",), connection=Connection(kind="local"))
@@ -176,3 +180,24 @@ def test_a_missing_testinfra_is_told_with_the_way_to_get_it(
     monkeypatch.setattr(util, "find_spec", lambda name: None if name == "testinfra" else real(name))
     with pytest.raises(UsageError, match=r"needs testinfra, .*pip install 'gpustate\[tests\]'"):
         sitetests.check(str(tmp_path))
+
+
+def test_a_node_whose_tests_failed_counts_as_failed_and_ends_with_3() -> None:
+    proven = StateResult("validator", Outcome.CHANGED, proof=True)
+    nodes = [NodeResult(name, states=[proven]) for name in ("gpu1", "gpu2")]
+    tests = [
+        sitetests.SiteTest("a.py::test_x", "gpu1", sitetests.FAILED, "1 == 2"),
+        sitetests.SiteTest("a.py::test_y", "gpu1", sitetests.ERROR, "no fixture"),
+        sitetests.SiteTest("a.py::test_x", "gpu2", sitetests.PASSED),
+    ]
+    for node in nodes:
+        sitetests.add(node, tests)
+    result = FleetResult("r", nodes, applied=True, proved=True)
+    assert " ok=1 " in result.summary()
+    assert " failed=1 " in result.summary()
+    assert result.exit_code == 3
+    assert nodes[0].reason == "site-tests: tests of this site: a.py::test_x failed and 1 more"
+    made = {"nodes": [node_data(node) for node in nodes], "tests": [one.data() for one in tests]}
+    assert "<error" not in as_junit(made).partition("gpu1: tests")[0], "told once, with its test"
+    headlines = [_verdict(row, tests[:2] if n == 0 else ()) for n, row in enumerate(made["nodes"])]
+    assert [text for text, _ in headlines] == ["GPUs proven, 2 tests of this site failed", "proven"]

@@ -343,11 +343,12 @@ class Pair(Node):
             for minor, uuid in enumerate((UUID, OTHER))
             if not self.out.holds(uuid, "")
         ]
-        common = {"mounts": [{"hostPath": f"/usr/lib/libcuda.so.{VERSION}"}]}
+        library = f"/usr/lib/libcuda.so.{VERSION}"
+        common = {"mounts": [{"hostPath": library, "containerPath": library}]}
         self.files.pop(SPEC_PATH, None)
         if devices:
-            spec = {"kind": "nvidia.com/gpu", "devices": devices, "containerEdits": common}
-            self.files[SPEC_PATH] = json.dumps(spec)
+            spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+            self.files[SPEC_PATH] = json.dumps({**spec, "containerEdits": common})
 
 
 def entry(uuid: str = UUID, until: int = 20) -> quarantine.Entry:

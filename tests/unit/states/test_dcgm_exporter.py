@@ -126,6 +126,24 @@ def test_it_is_installed_configured_started_and_its_answer_is_whole() -> None:
     assert not second
 
 
+def test_a_field_that_the_exporters_release_does_not_know_is_left_out_and_named(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "my.csv"
+    file.write_text("DCGM_FI_DEV_SM_CLOCK,gauge,x\nDCGM_FI_DEV_GPU_TEMP_CELSIUS,gauge,x\n")
+    world = World()
+    first, second = world.converge(counters=str(file), version="4.8.2")
+    assert "CELSIUS" not in world.node.files[COUNTERS_PATH]
+    (note,) = [one for one in first.notes if "does not know" in one]
+    assert "my.csv:2: " in note
+    assert "dcgm-exporter 4.8.2" in note
+    assert "write DCGM_FI_DEV_GPU_TEMP, the same field" in note
+    assert not second
+    newer = World()
+    newer.converge(counters=str(file))
+    assert "DCGM_FI_DEV_GPU_TEMP_CELSIUS" in newer.node.files[COUNTERS_PATH]
+
+
 def test_a_field_that_no_gpu_can_report_is_left_out_and_named() -> None:
     off = replace(NVML, gpus=tuple(replace(gpu, ecc=False) for gpu in GPUS))
     world = World(answers={"GpuFacts": off})

@@ -16,6 +16,8 @@ from gpustate.model.building import build, parameters
 from gpustate.model.file_asks import FileStat, FileTexts
 from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import Reboot
+from gpustate.plan.document import change_data
+from gpustate.plan.overview import change_line
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
@@ -338,3 +340,21 @@ def test_holders_are_read_with_their_capabilities_and_pods() -> None:
 @pytest.mark.parametrize("config", ["all-disabled", "all-balanced", "all-3g.40gb"])
 def test_it_keeps_the_contract_of_every_state(config: str) -> None:
     check_contract(MigLayoutApplied(config), node(halves(), gpu(1, A100), holders=()))
+
+
+def test_a_plan_says_what_becomes_of_each_gpu_as_mig_plan_does() -> None:
+    state = MigLayoutApplied("all-3g.40gb")
+    plan = state.plan(state.probe(node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))))
+    (lines,) = [change.lines for change in plan.changes if change.lines]
+    assert lines == (
+        "GPU 0 (TEST):",
+        "    = 3g.40gb at 0 (3g.40gb)",
+        "    + 3g.40gb at 4",
+    )
+    whole = MigLayoutApplied("all-disabled")
+    gone = whole.plan(whole.probe(node(divided(MigInstance(7, "3g.40gb", 0, WHOLE)))))
+    (lines,) = [change.lines for change in gone.changes if change.lines]
+    assert lines[1:] == ("    - 3g.40gb at 0", "    ~ MIG mode off")
+    made = change_data(next(change for change in gone.changes if change.lines))
+    assert change_line(made) == "instances:"
+    assert made["lines"] == list(lines)

@@ -1,0 +1,106 @@
+"""What a document says of where it comes from: inventory, limit, person, commit, and the command to try again."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Options that decide what a run does, with their flags; others, as ``--diff``, make no difference.
+_VALUES = {
+    "inventory": "-i",
+    "exclude": "--exclude",
+    "user": "-u",
+    "private_key": "--private-key",
+    "host_key_checking": "--host-key-checking",
+    "vault_password_file": "--vault-password-file",
+    "vault_id": "--vault-id",
+    "values": "--values",
+    "set_typed": "--set",
+    "set_string": "--set-string",
+    "set_json": "--set-json",
+    "patch": "-p",
+    "patch_file": "--patch-file",
+    "bundle": "--bundle",
+    "lock": "--lock",
+    "serial": "--serial",
+    "max_disruption": "--max-disruption",
+    "reason": "--reason",
+}
+_FLAGS = {
+    "become": "-b",
+    "ask_become_pass": "-K",
+    "ask_vault_pass": "-J",
+    "no_lock": "--no-lock",
+    "all_or_nothing": "--all-or-nothing",
+    "removal": "--remove",
+    "yes": "--yes",
+}
+_DEFAULTS = {"max_disruption": "reboot"}
+
+
+def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """As it stands in a plan or a result."""
+    made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
+    for key in ("limit", "exclude"):
+        if options.get(key):
+            made[key] = options[key]
+    made["person"] = person()
+    found = commit(source)
+    if found:
+        made["commit"] = found
+    made["retry"] = ["gpustate", verb, source, *_words(options)]
+    return made
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, flag in _VALUES.items():
+        value = options.get(key)
+        value = getattr(value, "word", value)
+        if not value or value == _DEFAULTS.get(key):
+            continue
+        for one in value if isinstance(value, list | tuple) else (value,):
+            words += [flag, str(one)]
+    return words + [flag for key, flag in _FLAGS.items() if options.get(key)]
+
+
+def person() -> str:
+    """Who runs this: the user behind sudo, at this machine."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def commit(source: str) -> str:
+    """The commit that a policy's file is of, with a word where the file differs from it; empty without git."""
+    path = Path(source)
+    if not path.is_file():
+        return ""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(path.parent), *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=5,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", path.name):
+            return ""
+        found = git("rev-parse", "--short=12", "HEAD")
+        changed = git("status", "--porcelain", "--", path.name)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{found} (with changes that are not committed)" if changed else found

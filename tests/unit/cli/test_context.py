@@ -1,0 +1,155 @@
+"""Plans as people approve them, on the command line: where they come from, removal, retries, drift."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from commandline import Cli
+from pages import plan
+
+from gpustate.cli import apply, context
+
+POLICY = """
+from filestates import First, Third
+from gpustate import Policy
+
+policy = Policy(First(path="{folder}/a"), Third(path="{folder}/c"), notes=("a note on the policy",))
+"""
+REFUSING = """
+from filestates import First, Third
+from gpustate import Policy
+
+class Refusing(First):
+    def refuse(self, seen):
+        return "x.service is masked"
+
+policy = Policy(Refusing(path="{folder}/a"), Third(path="{folder}/c"), notes=("a note on the policy",))
+"""
+
+
+@pytest.fixture
+def site(project: Path, tmp_path: Path) -> Path:
+    """A policy, and an inventory of this machine and of one that is not there."""
+    (project / "policy.py").write_text(POLICY.format(folder=tmp_path))
+    here = f"here ansible_connection=local gpustate_state_folder={tmp_path}/state"
+    far = "far[1:2] ansible_host=127.0.0.1 ansible_port=1"
+    (project / "hosts").write_text(f"[near]\n{here}\n[gone]\n{far}\n")
+    return tmp_path
+
+
+NOTE = "a note on the policy"
+ON = ("-i", "hosts", "-l", "near")
+
+
+def read(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
+def test_a_plan_names_inventory_limit_commit_and_person(
+    gpustate: Cli, site: Path, project: Path
+) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(project)]
+    for words in (["init", "-q"], ["add", "policy.py"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    reports = ("--report", "p.html", "--report", "p.md", "--out", "p.json")
+    done = gpustate("plan", "policy.py", *ON, *reports, SUDO_USER="ann")
+    assert done.status == 0, done
+    assert NOTE in done.out
+    commit = head.stdout[:12]
+    assert read(project / "p.json")["context"] == {
+        "inventory": "hosts",
+        "limit": "near",
+        "person": f"ann@{socket.gethostname()}",
+        "commit": commit,
+        "retry": ["gpustate", "plan", "policy.py", "-i", "hosts"],
+    }
+    page, text = (project / "p.html").read_text(), (project / "p.md").read_text()
+    for name, value in (("Inventory", "hosts"), ("Limit", "near"), ("Commit", commit)):
+        assert f"<dt>{name}</dt><dd><code>{value}</code></dd>" in page
+        assert f"- {name}: `{value}`\n" in text
+    assert f"ann@{socket.gethostname()}" in page
+    (project / "policy.py").write_text((project / "policy.py").read_text() + "\n")
+    assert context.commit(str(project / "policy.py")) == (
+        f"{commit} (with changes that are not committed)"
+    )
+
+
+def test_nodes_that_were_not_reached_stand_last_with_a_command_that_works(
+    gpustate: Cli, site: Path
+) -> None:
+    done = gpustate("plan", "policy.py", "-i", "hosts", "--set-string", "first.text=a b")
+    assert done.status == 4
+    lines = done.out.splitlines()
+    assert lines[0].startswith("here")
+    at = lines.index("Not planned: 2 nodes")
+    assert lines[at + 1].startswith("far[1-2] (2 nodes)  unreachable")
+    retry = "gpustate plan policy.py -i hosts --set-string 'first.text=a b' -l 'far[1-2]'"
+    assert f"Retry: {retry}" in lines
+    assert lines[-2].startswith("Plan: 1 node would change")
+    words = ("plan", "policy.py", "-i", "hosts", "--set-string", "first.text=a b", "-l", "far[1-2]")
+    again = gpustate(*words)
+    assert again.status == 4
+    assert " nodes=2 " in f" {again.out.splitlines()[-1]}"
+
+
+def test_a_removal_is_planned_saved_shown_and_carried_out(
+    gpustate: Cli, site: Path, project: Path
+) -> None:
+    path = site / "plugin.yaml"
+    (project / "p.yaml").write_text(
+        "format: gpustate.policy/1\nstates:\n  device-plugin-config:\n"
+        f"    {{config: {{version: v1}}, path: {path}, unit: ''}}\n"
+    )
+    assert gpustate("apply", "p.yaml", *ON, "--yes").status == 0
+    planned = gpustate("plan", "p.yaml", *ON, "--remove", "--out", "away.json")
+    assert planned.status == 0, planned
+    assert f"{path}: removed" in planned.out
+    assert path.exists()
+    assert read(project / "away.json")["context"]["retry"][-1] == "--remove"
+    shown = gpustate("plan", "away.json", "-o", "markdown")
+    assert f"{path}: removed" in shown.out
+    done = gpustate("apply", "away.json", *ON, "--yes")
+    assert done.status == 0, done
+    assert not path.exists()
+    refused = gpustate("plan", "away.json", "--remove")
+    assert "--remove is for new ones" in refused.err
+
+
+def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(
+    gpustate: Cli, site: Path, project: Path
+) -> None:
+    (project / "policy.py").write_text(REFUSING.format(folder=site))
+    drifted = gpustate("drift", "policy.py", *ON)
+    assert drifted.status == 2, drifted
+    assert NOTE not in drifted.out
+    assert "Drift: 1 of 1 nodes differ from the policy." in drifted.out
+    assert re.search(r" changed=1 .* refused=1 ", drifted.out)
+    held = gpustate("apply", "policy.py", *ON, "--yes", "--all-or-nothing")
+    assert (held.status, (site / "c").exists()) == (5, False)
+    assert "--all-or-nothing -l here" in held.out.replace("--yes ", "")
+    applied = gpustate("apply", "policy.py", *ON, "--yes")
+    assert applied.status == 5
+    assert NOTE not in applied.out
+    assert (site / "c").exists()
+    assert not (site / "a").exists()
+
+
+def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
+    options = {"serial": "1,50%", "forks": 50}
+    apply._confirm("apply", plan("words"), options, ())
+    assert asked == ["Apply to gpu[1-3] (3 nodes): at worst reboot on 3, in 3 batches (1,50%)?"]
+    apply._confirm("apply", plan("words", ()), options, ())
+    assert len(asked) == 1

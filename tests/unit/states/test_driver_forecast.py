@@ -1,0 +1,143 @@
+"""A plan names the driver of a node whose repository is not there yet, without changing the node."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate import NodeFacts, PciGpu
+from gpustate.errors import ProbeError
+from gpustate.model.asks import Answer
+from gpustate.states.driver import DriverInstalled
+from gpustate.states.driver.observed import AskAptAfter
+from gpustate.states.repository import DriverRepository
+from gpustate.testing import FakeNode
+
+from .test_driver import World, gpu
+
+URL = "http://mirror.example.net/cuda"
+
+
+def fresh(*gpus: PciGpu, **more: Any) -> World:
+    """A node on which only the preview knows of packages."""
+    node = World(*gpus, **more)
+    offered, node.packages_offered = node.packages_offered, {}
+
+    def previewed(_: FakeNode) -> Any:
+        node.packages_offered = offered
+        try:
+            return node.apt()
+        finally:
+            node.packages_offered = {}
+
+    node.answers["AskAptAfter"] = previewed
+    return node
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (DriverInstalled(), "will install driver 595.91.07 with open kernel modules, built here"),
+        (DriverInstalled(branch=580), "will install driver 580.178.04 with open kernel modules"),
+        (DriverInstalled(branch=400), "will be refused: apt does not offer branch 400"),
+    ],
+)
+def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> None:
+    node = fresh(gpu())
+    (note,) = state.forecast(node, "the repository")
+    assert note.startswith(told)
+    (ask,) = [one for one in node.asked if isinstance(one, AskAptAfter)]
+    assert "the repository\n" in ask.script()
+
+
+def test_what_is_installed_already_stays() -> None:
+    node = World(gpu())
+    names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1")
+    node.installed.update(dict.fromkeys(names, "580.65.06-1"))
+    assert DriverInstalled().forecast(node, "")[0].startswith("stays driver 580.65.06 with open")
+
+
+def test_a_repository_that_cannot_be_read_says_why() -> None:
+    said = b"=preview failed the repository cannot be read from here yet: E: gone\n"
+    with pytest.raises(ProbeError, match="the repository cannot be read from here yet: E: gone"):
+        AskAptAfter(()).parse(Answer(0, said))
+
+
+def repository(**parameters: Any) -> str:
+    state = DriverRepository(**parameters)
+    facts = NodeFacts(
+        os_id="debian",
+        os_version="12",
+        os_codename="bookworm",
+        machine="x86_64",
+        package_manager="apt",
+    )
+    return state.preview(state.probe(read_only(facts=facts)))
+
+
+def read_only(**more: Any) -> FakeNode:
+    return FakeNode(shell={"lists": (0, "")}, **more)
+
+
+APT_GET = r"""#!/bin/sh
+[ "$1" = update ] || exit 0
+echo "$*" >>@F@/calls; cat "$APT_CONFIG" >@F@/conf
+for f in "${APT_CONFIG%/conf}"/new/*; do cat "$f" >@F@/source; done
+ls "${APT_CONFIG%/conf}/apt/preferences.d" >@F@/pins; exit @CODE@
+"""
+
+
+@pytest.mark.parametrize("code", [0, 100])
+def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, code: int) -> None:
+    """Real sh; apt-get and apt-helper are stand-ins."""
+    preview = repository(
+        origin="mirror", url=URL, key="http://mirror.example.net/k.asc", fingerprint="A" * 40
+    )
+    tools = {
+        "apt-get": APT_GET.replace("@F@", str(tmp_path)).replace("@CODE@", str(code)),
+        "apt-helper": '#!/bin/sh\nfor f; do :; done; echo key >"$f"\n',
+        "apt-cache": "#!/bin/sh\necho 'libcuda1:'\n",
+        "dpkg-query": "#!/bin/sh\n",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    script = AskAptAfter((("debian", ("libcuda1",)),), preview=preview).script()
+    script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
+    script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
+    (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)
+    (tmp_path / "etc-apt" / "apt.conf.d" / "50hook").write_text('APT::Update::Post-Invoke "x";')
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"cd {tmp_path}\npm=apt\n{script}"],
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "TMPDIR": str(tmp_path / "tmp"),
+            "G": str(tmp_path / "g"),
+            "SYS": "/sys",
+            "PROC": "/proc",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if code:
+        assert "=preview failed the repository cannot be read from here yet" in done.stdout
+    else:
+        assert "=offers" in done.stdout
+    assert f"URIs: {URL}" in (tmp_path / "source").read_text()
+    assert "/etc/apt/keyrings" not in (tmp_path / "source").read_text()
+    assert (tmp_path / "pins").read_text().split() == ["gpustate-driver-repository"]
+    assert "Dir::State::lists" in (tmp_path / "conf").read_text()
+    assert list((tmp_path / "tmp").iterdir()) == [], "nothing is left behind"
+    assert not (tmp_path / "g").exists(), "and nothing is kept for the next run"
+
+
+def test_a_repository_that_goes_or_that_apt_does_not_read_adds_nothing() -> None:
+    state = DriverRepository()
+    assert state.model_copy(update={"ensure": "absent"}).preview(state.probe(read_only())) == ""
+    facts = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")
+    assert "preview_failed 'dnf reads" in state.preview(state.probe(read_only(facts=facts)))
