@@ -49,9 +49,7 @@ def _say(text: str) -> None:
 
 @click.command()
 @click.option("--n", "counts", default="20,100", show_default=True, help="Numbers of nodes.")
-@click.option(
-    "--rtt", "trips", default="0,0.05", show_default=True, help="Round trips added, in s."
-)
+@click.option("--rtt", "trips", default="0,50", show_default=True, help="Round trips added, in ms.")
 @click.option("--mode", "modes", default="converged", show_default=True, help="converged, drifted.")
 @click.option("--rounds", "turns", default=3, show_default=True, help="Runs of each, in turns.")
 @click.option("--only", help=f"Contenders: {','.join(ALL)}.")
@@ -71,11 +69,11 @@ def main(counts: str, trips: str, modes: str, turns: int, only: str | None, outp
     work = Path(tempfile.mkdtemp(prefix="gpustate-bench-"))
     try:
         with Testbed(work, max(numbers)) as bed:
-            for trip in _numbers(trips):
-                bed.delay(trip)
+            for trip_ms in _numbers(trips):
+                bed.delay(trip_ms / 1000)
                 for count in numbers:
                     for mode in wanted:
-                        _say(f"{count} nodes {mode}, {trip * 1000:g} ms")
+                        _say(f"{count} nodes {mode}, {trip_ms:g} ms")
                         some = _chosen(only, count)
                         rows += rounds(Stage(bed, count), some, turns, mode == "drifted", _say)
     except Failed as error:

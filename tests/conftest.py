@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpustate import registry
+from gpustate.text import masking
 
 pytest_plugins = ["labnodes", "shares", "cycles", "shortpaths"]
 
@@ -36,6 +37,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--update-golden`` writes golden files instead of comparing with them; read the diff."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_this_test() -> None:
+    """What one test remembers as a secret is an ordinary word of the next one."""
+    masking.forget_all()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -35,15 +35,8 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def parameters(gpus: int) -> dict[str, Any]:
-    """Parameters of states for a node with so many GPUs.
-
-    Without one, nothing can be described to containers or validated, so ``cdi`` and ``validator`` do not
-    apply. A policy need not have these states.
-    """
-    found: dict[str, Any] = {"preflight": {"gpus": gpus}}
-    if gpus == 0:
-        found |= {"cdi": {"only": "gpu"}, "validator": {"only": "gpu"}}
-    return found
+    """Parameters of states for a node with so many GPUs; what needs a GPU does not apply where none is expected."""
+    return {"preflight": {"gpus": gpus}}
 
 
 def inventory(hosts: dict[str, dict[str, str]], gpus: int) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def test_a_sites_own_tests_run_over_the_same_connection_with_sudo(
     (folder / "test_site.py").write_text(TESTS)
     on_node = ("-i", lab.inventory, "-l", "gpu2", "-u", "op", "-b", "--tests", folder)
     done = gpustate("validate", POLICY, *on_node, "-o", "json", code=3)
-    assert done.node("gpu2")["status"] == "ok"
+    assert done.node("gpu2")["status"] == "failed"
+    assert " failed=1 " in done.document["summary"]
     outcomes = {one["test"].rpartition("::")[2]: one for one in done.document["tests"]}
     good, wrong = outcomes["test_the_node_is_the_one_asked_for"], outcomes["test_the_wrong_driver"]
     assert (good["outcome"], good["node"]) == ("passed", "gpu2"), good

@@ -44,10 +44,11 @@ class Driver:
 
     def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
         self.lab, self.node, self.folder = lab, node, folder
+        self.policy = POLICY
 
     def words(self, verb: str, parameters: str) -> list[str]:
         path = self.folder / "policy.py"
-        path.write_text(POLICY.replace("{}", parameters))
+        path.write_text(self.policy.replace("{}", parameters))
         return [verb, str(path), "-i", str(self.lab.inventory), "-l", self.node.name, "-o", "json"]
 
     def apply(self, parameters: str, code: int = 0) -> Ran:
@@ -110,6 +111,16 @@ def on13(lab: Lab, node13: Node, tmp_path: Path) -> Driver:
 
 def test_a_driver_is_installed_upgraded_downgraded_switched_and_taken_away(on12: Driver) -> None:
     before = on12.said("dpkg-query -W -f '${Package}\\n'; find /etc -type f | sort")
+    # A plan names the driver although the repository is not there yet, and leaves nothing behind.
+    lists = "ls -A /etc/apt/sources.list.d /var/lib/apt/lists /tmp | sort"
+    files = on12.said(lists)
+    (row,) = gpustate(*on12.words("plan", "branch=580"), code=0).document["nodes"]
+    driver = next(state for state in row["states"] if state["state"] == "driver")
+    assert driver["outcome"] == "known after"
+    assert driver["notes"] == [
+        "will install driver 580.178.04 with open kernel modules, built here"
+    ]
+    assert on12.said(lists) == files
     on12.apply("version='580.65.06'")
     on12.is_whole("580.65.06")
     again = on12.apply("version='580.65.06'")
@@ -208,6 +219,43 @@ def test_a_failed_build_names_the_error_and_another_version_can_replace_it(on12:
     on12.node.fault("dkms-build", on=False)
     on12.apply("version='580.178.04'")
     on12.is_whole("580.178.04")
+
+
+#: A DKMS that builds no module of one version.
+CHOOSY = """#!/bin/sh
+case "$*" in build*595.91*|install*595.91*) echo "error: this compiler is too old" >&2; exit 10 ;; esac
+exec /usr/sbin/dkms.real "$@"
+"""
+
+
+@pytest.mark.proof
+def test_what_a_failed_upgrade_has_stopped_runs_again_or_is_named(
+    lab_factory: LabFactory, tmp_path: Path
+) -> None:
+    lab = lab_factory(LabSpec.parse(nodes=1, image="debian12", gpus="8xH100"))
+    on = Driver(lab, lab.nodes[0], tmp_path)
+    fabric = "version='580.65.06'), get('fabric-manager')("
+    path = "from gpustate.registry import get\n"
+    on.policy = path + POLICY
+    on.apply(fabric)
+    units = ("nvidia-fabricmanager", "nvidia-persistenced")
+    active = f"systemctl is-active {' '.join(units)}"
+    assert on.said(active).split() == ["active", "active"]
+    on.said("mv /usr/sbin/dkms /usr/sbin/dkms.real")
+    dkms = on.node.root / "usr/sbin/dkms"
+    dkms.write_text(CHOOSY)
+    dkms.chmod(0o755)
+    back = on.apply(fabric.replace("580.65.06", "595.91.07"), code=7)
+    assert "this compiler is too old" in back.out
+    assert set(on.versions().values()) == {"580.65.06-1"}
+    assert on.said(active).split() == ["active", "active"]
+    # One that cannot start is named.
+    on.said("mkdir -p /etc/systemd/system/nvidia-fabricmanager.service.d")
+    drop_in = on.node.root / "etc/systemd/system/nvidia-fabricmanager.service.d/x.conf"
+    drop_in.write_text("[Service]\nExecStartPre=/bin/false\n")
+    on.said("systemctl daemon-reload")
+    named = on.apply(fabric.replace("580.65.06", "595.91.07"), code=7)
+    assert "ran before and is stopped now: nvidia-fabricmanager.service" in named.out
 
 
 def test_a_kernel_that_arrives_without_a_module_is_built_before_it_boots(on12: Driver) -> None:

@@ -160,7 +160,7 @@ def test_a_crio_that_does_not_come_up_is_rolled_back(
     standins.install_crio(node)
     before = disk(node, "/etc/crio")
     script = (node.root / "usr/bin/crio").read_text()
-    broken = script.replace("    validate(config)\n    serve()", "    fail('simulated')")
+    broken = script.replace("    validate(config)\n    serve(config)", "    fail('simulated')")
     standins.write(node, "/usr/bin/crio", broken, 0o755)
     runner = Runner(runtimes, tmp_path, "crio")
     state = runner.run("apply", code=7)["crio"]

@@ -344,8 +344,9 @@ def test_a_saved_plan_is_read_as_it_was_made_or_refused(
         made = document.read_plan(data, place=str(path))
         document.planned_observations(made)
         check_shown(render.nodes_page(made, diff=True, whole=True).plain())
+        check_shown(render.troubles_page(made, diff=True, whole=True).plain())
         check_shown(render.plan_sentence(made))
-        found: Policy = _policy_of(made, str(path))
+        found: Policy = _policy_of(made, {}, str(path))
         return found
 
     attempt("saved plans", read)

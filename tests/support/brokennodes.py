@@ -615,6 +615,18 @@ def crio(state: str) -> Change:
     )
 
 
+CRIO_SOCKET = "var/run/crio/crio.sock"
+CRI_OK = (
+    "cri=ok|containerd|v1.7.24||runc\ncri_handler=runc|io.containerd.runc.v2||1\n"
+    "cri_handler=nvidia|io.containerd.runc.v2|/usr/bin/nvidia-container-runtime|1\n"
+)
+
+
+def cri(rows: str, socket: str = "run/containerd/containerd.sock") -> Change:
+    """A runtime says this of itself."""
+    return lambda world: world.says.__setitem__(socket, rows)
+
+
 def served(name: str) -> Change:
     """gpustate has had this daemon read the handler."""
     return file(f"var/lib/gpustate/{name}.served", "")
@@ -651,6 +663,18 @@ CONTAINERS = (
              file(CONFIG, "version = 3\n")), ("does not import that folder",),
              both(file(DROP_IN, DROP_IN_TEXT), file(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'))),
     Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler nvidia",)),
+    Scenario("containerd-cri-disabled", (), programs(containerd="disabled_plugins = ['cri']\n", kubelet=""),
+             ("disabled_plugins names cri",), programs(containerd="disabled_plugins = ['cri']\n")),
+    Scenario("containerd-runc-missing", (), cri('cri=unserved|no corresponding runtime configured in `containerd.runtimes` for '
+             '`containerd` `default_runtime_name = "runc"'), ("so that no pod can start", "no corresponding runtime"), cri(CRI_OK)),
+    Scenario("cri-dead", (), cri('cri=unserved|`mirrors` cannot be set when `config_path` is provided'),
+             ("so that no pod can start", "`mirrors` cannot be set"), cri(CRI_OK)),
+    Scenario("containerd-configuration-unread", (), cri("cri=ok|containerd|v1.7.24||runc\ncri_handler=runc|io.containerd.runc.v2||1"),
+             ("no nvidia; it has runc",), cri(CRI_OK)),
+    Scenario("cgroup-drivers-disagree", (), cri(CRI_OK.replace("runtime|1", "runtime|0")),
+             ("handler runc: systemd, handler nvidia: cgroupfs",), cri(CRI_OK)),
+    Scenario("crio-configuration-unread", (), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=crun|||0", CRIO_SOCKET)),
+             ("no nvidia; it has crun",), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
     Scenario("handler-left-behind", (4,), lambda w: setattr(w, "runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),
              ("which does not exist",)),
     Scenario("runtime-template-in-the-way", (3,), both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),

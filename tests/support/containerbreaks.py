@@ -109,7 +109,7 @@ BREAKS = (
     Break("device-missing", ("/dev/nvidia-modeset",), "mv /dev/nvidia-modeset /root/", "mv /root/nvidia-modeset /dev/"),
     Break("gpus-missing", ("7 of 8",), *spec("s/\\/dev\\/nvidia7/\\/dev\\/nvidia6/g"), "", "cdi-device-numbers"),
     Break("denied", ("/dev/nvidia0", "Operation not permitted"),
-          *spec("s/( *)- path: (.?\\/dev\\/nvidia[0-9a-z-]+.?)\\n/\\1- path: \\2\\n\\1  permissions: m\\n/g")),
+          *spec("s/\\n *permissions: [a-z]*//g; s/( *)- path: (.?\\/dev\\/nvidia[0-9a-z-]+.?)\\n/\\1- path: \\2\\n\\1  permissions: m\\n/g")),
     # What a specification has when it was made for MIG devices that were destroyed since.
     Break("device-missing", ("/dev/nvidia-caps/nvidia-cap840",),
           *spec("s/( *- path: )(.?\\/dev\\/nvidia)0(.?\\n)/&\\1\\2-caps\\/nvidia-cap840\\3/g"), "mig-changed"),

@@ -11,14 +11,16 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
+from contextlib import chdir
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
 from gpustate.explain import causes, walk
-from gpustate.model import chain, chain_seen
+from gpustate.model import chain, chain_seen, cri_asks
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.node import Node
@@ -180,6 +182,7 @@ class World:
         default_factory=lambda: {"kubelet.sock": 1000, "nvidia-gpu.sock": 1010}
     )
     node: dict[str, Any] | None = field(default_factory=lambda: kube_node())
+    says: dict[str, str] = field(default_factory=dict)  # socket of a runtime to what it says by CRI
     containerd_command: str = "/usr/bin/containerd"  # of its service
     runtime: str = "/usr/bin/nvidia-container-runtime"
     handler: bool = True
@@ -349,7 +352,7 @@ class Tree(Node):
                 "PROC": f"{self.top}/proc",
                 "SYS": f"{self.top}/sys",
                 "G": f"{self.top}/var/lib/gpustate",
-                "SHIPPED": "/nonexistent",
+                "SHIPPED": f"{self.top}/shipped",
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -556,6 +559,24 @@ class Tree(Node):
                 path,
                 text.replace("@DEV@", f"{self.top}/dev/nvidia0").replace("@TREE@", str(self.top)),
             )
+
+        self._cri()
+
+    def _cri(self) -> None:
+        """Sockets of runtimes; a python3 that prints what the program for asking them would."""
+        if not self.world.says:
+            return
+        for file in cri_asks.SHIPS:
+            self.put(f"shipped/{file.digest}/{file.name}", "")
+        cases = ""
+        for path, rows in self.world.says.items():
+            place = self.top / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with socket.socket(socket.AF_UNIX) as one, chdir(place.parent):
+                one.bind(place.name)
+            self.put(f"answers/{place.name}", rows)
+            cases += f"  */{place.name}) cat {self.top}/answers/{place.name} ;;\n"
+        self.program("python3", f'for w in "$@"; do case $w in\n{cases}esac; done\n')
 
     def _cluster(self) -> None:
         world = self.world

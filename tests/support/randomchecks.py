@@ -180,6 +180,7 @@ def show(policy: Policy, look: make.Look, results: Any) -> None:
     assert json.loads(as_json(made)) == json.loads(json.dumps(made))
     check_shown(as_json(made))
     check_shown(render.nodes_page(made, diff=True, whole=True).plain())
+    check_shown(render.troubles_page(made, diff=True, whole=True).plain())
 
 
 def steps_of(state: AnyState, seen: Any, plan: Any) -> dict[str, str]:

@@ -24,6 +24,17 @@ TAKEN: dict[str, str] = {}
 #: Folders and files of tests that are handed out first. What waits for nodes leaves a processor to the type
 #: checkers; at the end they would keep one process busy while the others have nothing left.
 LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
+#: Files of which a run of all tests takes ``TURNS`` with each commit; a file asked for by name is run.
+BY_TURNS = frozenset(
+    {
+        "test_bake.py",
+        "test_containerd_configurations.py",
+        "test_network_faults.py",
+        "test_package_faults.py",
+        "test_runtime_configurations.py",
+    }
+)
+TURNS = 2
 _everything = False
 
 
@@ -39,13 +50,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests marked ``proof`` to ``make proof``; several processes begin with what takes long."""
+    """Leave tests marked ``proof``, and files whose turn it is not, to ``make proof``; begin with what takes long."""
     if not _everything:
-        later = [item for item in items if item.get_closest_marker("proof")]
+        not_now = BY_TURNS - _taken(items)
+        later = [
+            item for item in items if item.get_closest_marker("proof") or item.path.name in not_now
+        ]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+
+
+def _taken(items: list[pytest.Item]) -> frozenset[str]:
+    """The files of ``BY_TURNS`` that this commit's run of all tests takes."""
+    if not {item.path.name for item in items} >= BY_TURNS:
+        return BY_TURNS
+    return frozenset(share("longer proofs", sorted(BY_TURNS), most=TURNS))
 
 
 def _turn(item: pytest.Item) -> int:
