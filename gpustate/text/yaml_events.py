@@ -325,10 +325,10 @@ class _Builder:
             tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         if tag in _TEXT_TAGS:
             return event.value
-        if tag in self.rules.tags:
-            return self.rules.tags[tag](event.value)
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
+            if tag in self.rules.tags:
+                return self.rules.tags[tag](event.value)
             if tag == _TAG + "bool":
                 return _SCALARS.construct_yaml_bool(node)
             if tag == _TAG + "null":

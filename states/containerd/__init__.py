@@ -368,11 +368,10 @@ class ContainerdHandler(State[Observed]):
 
     def _beyond_repair(self, seen: Observed, edit: Edit) -> str:
         """Why what is to be done here does not bring a dead CRI back; empty where it may."""
-        default = effective(seen.dump).default_runtime
-        if edit.files and default not in effective(seen.dump).runtimes:
-            return ""  # a default runtime that is not there comes with the edit
-        if not seen.read:
+        if not seen.read or self.absent:
             return ""
+        if edit.files and (now := effective(seen.dump)).default_runtime not in now.runtimes:
+            return ""  # a default runtime that is not there comes with the edit
         return f"{seen.dead}; fix that in {seen.root_path} first, and restart {self.unit}"
 
     def plan(self, seen: Observed) -> Plan:

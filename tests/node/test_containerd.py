@@ -196,8 +196,9 @@ def test_a_drop_in_newer_than_its_root_is_healed_and_never_given_back(
     running, healed = process(node13), disk(node13)
     assert " changed=0 " in gpustate("apply", lab, node13, tmp_path)["summary"]
 
-    state = gpustate("remove", lab, node13, tmp_path, code=7)
-    assert "unsupported config version" in state["reason"]
+    state = gpustate("remove", lab, node13, tmp_path, code=5)
+    assert "/etc/containerd/conf.d/99-nvidia.toml" in state["reason"]
+    assert "containerd 1.7 does not start" in state["reason"]
     assert (process(node13), disk(node13)) == (running, healed)
 
 

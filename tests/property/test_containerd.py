@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -161,16 +162,23 @@ def test_foreign_keys_stay_repeating_changes_nothing_and_removal_is_the_inverse(
     text = data.draw(roots(version))
     tomllib.loads(text)
     files = Files(text)
-    edit = plan_edit(files, handler, containerd_version=containerd, dump_text=DUMPS[containerd])
+    theirs = tomllib.loads(text).get("plugins", {}).get(TABLES[version], {}).get("containerd", {})
+    named = set(theirs.get("runtimes", ()))
+    versions = {"containerd_version": containerd, "dump_text": DUMPS[containerd]}
+    if theirs.get("default_runtime_name") == "crun" not in named and not handler.default:
+        # containerd does not serve Kubernetes with a default that is not there.
+        with pytest.raises(RefusedError, match="crun, which no file defines"):
+            plan_edit(files, handler, **versions)
+        return
+    edit = plan_edit(files, handler, **versions)
     changed = after(files, edit)
 
     root = changed.root_text or ""
     # containerd 1.x forgets its built-in runc when a runtime is named; ours is then written with it.
-    cri = tomllib.loads(text).get("plugins", {}).get(TABLES[version], {})
-    built_in = containerd.startswith("1.") and not cri.get("containerd", {}).get("runtimes")
+    built_in = containerd.startswith("1.") and "runc" not in named
     before, now = (foreign_part(t, version, handler.name, built_in) for t in (text, root))
     assert now == before
-    again = plan_edit(changed, handler, containerd_version=containerd, dump_text=DUMPS[containerd])
+    again = plan_edit(changed, handler, **versions)
     assert again.files == {}
     try:
         removal = plan_removal(changed, handler)

@@ -127,8 +127,8 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
 
 #: Fields that follow from others, which are the ones a plan tells.
 FOLLOWS: dict[str, frozenset[str]] = {
-    "containerd": frozenset({"digest", "trapped", "owed"}),
-    "crio": frozenset({"digest", "found"}),
+    "containerd": frozenset({"digest", "trapped", "owed", "dead"}),
+    "crio": frozenset({"digest", "found", "dead"}),
     "docker": frozenset({"digest", "found"}),
     "k0s": frozenset({"lacks"}),
     "k3s": frozenset({"late"}),

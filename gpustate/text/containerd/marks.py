@@ -210,10 +210,16 @@ def _edited(text: str, statement: Statement, before: list[Comment], names: set[s
     if isinstance(value, dict) and before:
         old = "".join(c.text.removeprefix(KEPT) + "\n" for c in reversed(before))
         was = _nested(old, statement)
-        # containerd 1.x: its built-in runc is written down beside the first runtime that is named.
-        added = names if "runtimes" in str(_without(was, names)) else {*names, "runc"}
+        # containerd 1.x: its built-in runc is written down beside runtimes that are named without it.
+        added = names if _holds(was, "runc") else {*names, "runc"}
         return bool(_without(value, added) != _without(was, added))
     return False
+
+
+def _holds(value: Any, key: str) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return key in value or any(_holds(inner, key) for inner in value.values())
 
 
 def _nested(old: str, statement: Statement) -> Any:

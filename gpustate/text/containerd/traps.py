@@ -6,6 +6,7 @@ Sources:
     containerd 2, plugins/cri/images/plugin.go, ``migrateConfig``: returns before it has taken over
     ``snapshotter`` of a version 2 file when that names no runtimes.
     containerd 1.7, ``ValidateV2``: refuses to start with a version above 2; 1.6 does not look at it.
+    containerd 2.0 to 2.2, ``ValidateVersion``: the same with a version above 3.
     containerd 2.3, ``LoadConfig``: "drop-in config version 3 higher than root config version 2".
 """
 
@@ -106,7 +107,20 @@ def refuse_dangling_default(
                 fix="set another default runtime first",
             )
     if release is not None:
+        _refuse_unknown_version(left, release)
         _refuse_missing_default(left, release)
+
+
+def _refuse_unknown_version(left: Sequence[Document], release: tuple[int, int]) -> None:
+    newest = 2 if release == (1, 7) else 3
+    for document in left:
+        if (1, 7) <= release < (2, 3) and document.version > newest:
+            raise RefusedError(
+                f"without what was added this is a version {document.version} file again, with which"
+                f" containerd {release[0]}.{release[1]} does not start",
+                place=document.path,
+                fix="take it away, or write it for the root's version, first",
+            )
 
 
 def _refuse_missing_default(left: Sequence[Document], release: tuple[int, int]) -> None:

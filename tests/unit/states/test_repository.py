@@ -413,7 +413,7 @@ def test_a_login_that_changed_is_tried_at_once_and_one_that_is_gone_is_removed()
         ({"username": "ops", "password": PASSWORD}, "belong to origin 'mirror'"),
         ({**MIRROR, "username": "ops"}, "wants a password"),
         ({**MIRROR, "password": PASSWORD}, "wants a username"),
-        ({**PRIVATE, "password": f"{PASSWORD} x"}, "password: wanted text of the form"),
+        ({**PRIVATE, "password": f"{PASSWORD} x"}, "password: wanted a word without spaces"),
         ({**PRIVATE, "url": URL.replace("://", "://ops:other-S3cr3t@")}, "url has another password than"),
         ({**MIRROR, "url": URL.replace("://", "://ops:a%20S3cr3t@")}, "characters that apt cannot read"),
         ({**PRIVATE, "key": "https://keys.example.com/k", "fingerprint": ONE}, "is on another host than url"),

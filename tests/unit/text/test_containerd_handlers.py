@@ -9,7 +9,7 @@ import pytest
 from containerdcorpus import parts
 
 from gpustate.errors import RefusedError
-from gpustate.text.containerd import Edit, Files, Handler, disabled_cri, plan_edit
+from gpustate.text.containerd import Edit, Files, Handler, disabled_cri, plan_edit, plan_removal
 from gpustate.text.toml_scan import parse
 
 DATA = Path(__file__).parents[2] / "data" / "containerd"
@@ -125,6 +125,18 @@ def test_runc_is_added_where_files_name_others_and_containerd_1_would_not_serve_
     assert "runtimes.runc]" not in "".join(
         filter(None, planned(text, "2.1.9", "runc").files.values())
     )
+
+
+def test_a_runc_added_beside_an_inline_table_goes_with_the_handler() -> None:
+    text = (
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
+        "containerd = { runtimes = { crun = { options = { SystemdCgroup = true } } } }\n"
+    )
+    edit = planned(text, "1.7.24", "runc")
+    (changed,) = (new for new in edit.files.values() if new is not None)
+    assert "runc = {" in changed
+    removal = plan_removal(Files(changed), HANDLER)
+    assert list(removal.files.values()) == [text]
 
 
 @pytest.mark.parametrize("version", DUMPS)
