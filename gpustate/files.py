@@ -1,4 +1,4 @@
-"""Reading one text file that a person names, with limits.
+"""Reading one text file that a person names, with limits; writing one for its owner alone.
 
 Opening a named pipe nobody writes to would hang, and so would reading a device: only a regular file
 is read, or what a shell hands over (``<(...)``, standard input).
@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpustate.errors import UsageError
 
@@ -105,3 +106,16 @@ class TextFiles:
             return self.error("no such file", place=path)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return self.error(f"cannot be read: {reason}", place=path)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file for its owner alone, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    fresh.replace(path)

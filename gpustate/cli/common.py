@@ -15,6 +15,7 @@ import click
 
 from gpustate.cli import notes
 from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
+from gpustate.files import write_private
 
 if TYPE_CHECKING:
     from gpustate.inventory.vault import Vault
@@ -397,21 +398,15 @@ def check_out(path: str) -> None:
 
 
 def write_out(text: str, path: str | None = None) -> None:
-    """Print, or write a file whole or not at all; a new file is for its owner alone."""
+    """Print, or write a file for its owner alone, whole or not at all."""
     from gpustate.text.masking import masked
 
     text = masked(text)
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.new")
     try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(target)
+        write_private(Path(path), text.encode())
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror})", place=path) from error
 

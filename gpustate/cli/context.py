@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,11 +43,13 @@ _DEFAULTS = {"max_disruption": "reboot"}
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """As it stands in a plan or a result."""
+    from gpustate.run.fleet import controller
+
     made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
     for key in ("limit", "exclude"):
         if options.get(key):
             made[key] = options[key]
-    made["person"] = person()
+    made["person"] = controller().name
     found = commit(source)
     if found:
         made["commit"] = found
@@ -67,15 +67,6 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         for one in value if isinstance(value, list | tuple) else (value,):
             words += [flag, str(one)]
     return words + [flag for key, flag in _FLAGS.items() if options.get(key)]
-
-
-def person() -> str:
-    """Who runs this: the user behind sudo, at this machine."""
-    try:
-        user = os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def commit(source: str) -> str:

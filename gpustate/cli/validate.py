@@ -168,7 +168,7 @@ def validate(
 
 
 def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, str]:
-    """A node's headline: GPUs that are proven are told as that, beside tests of the site that failed."""
+    """A node's headline: which GPUs are proven, beside tests of the site that failed."""
     if node["status"] == "ok":
         return "proven", "green"
     failed = [state["state"] for state in node["states"] if state["outcome"] == "failed"]

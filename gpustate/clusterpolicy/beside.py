@@ -144,7 +144,7 @@ class Beside:
             try:
                 found = Shelf(str(path), tuple(_read(path))).find(kind, name)
             except PolicyError:
-                continue  # somebody else's file
+                continue  # not an Operator file
             if found is not None:
                 return found
         return None

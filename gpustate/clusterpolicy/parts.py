@@ -46,7 +46,7 @@ def parts(
     Args:
         text: all of it.
         file: its path.
-        failed: is told what only looks like one of the Operator's, instead of an error.
+        failed: called with what only looks like one of the Operator's, instead of an error.
 
     Raises:
         PolicyError: there are none, or one of them only looks like one of the Operator's.

@@ -4,7 +4,7 @@ Which nodes an NVIDIADriver is for say labels. What the inventory gives (``node_
 ``gpustate_labels``), Nodes beside the file have, or the node itself shows (its distribution, its
 architecture) counts. A node with none of the labels gets no driver, as under the Operator.
 
-Surprising: of several drivers each node has to be told apart before it is reached, so there only the
+Surprising: with several drivers the one of each node has to be known before it is reached, so there only the
 inventory and Nodes beside the file count.
 
 Sources:

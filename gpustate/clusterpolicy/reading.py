@@ -57,7 +57,7 @@ _FLUX_RENDERS = "render it first: flux envsubst --strict < FILE > rendered.yaml"
 #: What an object may have at its top.
 _HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
 _SWITCHES = ("driver.enabled", "driver.useNvidiaDriverCRD")
-#: The states of a driver; ``None``: it is somebody else's.
+#: The states of a driver; ``None``: it is not managed here.
 Stack = tuple[Wanted, ...] | None
 
 
@@ -343,7 +343,7 @@ class _Reader:
             unfilled = documents.UNFILLED.search(value) if isinstance(value, str) else None
             if unfilled is not None and one.leaf.fate is Fate.HONOURED:
                 raise PolicyError(
-                    f"{one.path} is {shown(value)}, which somebody else fills in",
+                    f"{one.path} is {shown(value)}, which another program fills in",
                     place=f"{file}:{one.item.line}",
                     fix=_FLUX_RENDERS if unfilled[0][0] == "$" else documents.rendering(self.file),
                 )
@@ -397,7 +397,7 @@ def _stack(source: Source, driver: Stack) -> Iterator[Wanted]:
     if driver is not None:
         yield from driver
     elif source.enabled("driver", otherwise=True):
-        pass  # left to an NVIDIADriver that is not beside the file, which is told already
+        pass  # left to an NVIDIADriver that is not beside the file, of which there is a note already
     else:
         section = source.spec.get("driver") or source.spec
         source.notes.append(

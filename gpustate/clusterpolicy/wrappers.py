@@ -17,7 +17,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpustate.clusterpolicy import history, umbrella
@@ -30,6 +30,7 @@ from gpustate.text.words import named, shown
 _CHART = re.compile(r"(.*/)?(nvidia-)?gpu-operator(-v?[0-9][\w.+-]*)?(\.tgz)?")
 _TEMPLATE = "{{"
 _FLEET = ("helm",)
+_AS_INSTALLED = "helm get values gpu-operator -n gpu-operator > values.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ Found = Held | bool | None
 
 
 def unwrap(item: Item, beside: Beside) -> Found:
-    """Return the values that a document holds; ``OTHER_CHART``: somebody else's, ``NO_WRAPPER``: it is none.
+    """Return the values that a document holds; ``OTHER_CHART``: of another chart, ``NO_WRAPPER``: it is none.
 
     Raises:
         PolicyError: it has to be rendered first, and the command that does it.
@@ -106,8 +107,8 @@ class _Wrapper:
         """What holds these values, if they are the chart's."""
         if ours and not isinstance(values.value, dict):
             raise self.refuse(
-                "has values that somebody else fills in",
-                "helm get values gpu-operator -n gpu-operator > values.yaml",
+                "has values that another program fills in",
+                _AS_INSTALLED,
                 values,
             )
         inner = umbrella.inner(values, self.beside, named_chart=ours is not False)
@@ -129,20 +130,35 @@ class _Wrapper:
             raise self.refuse("has a template in its values", command, item)
         return self.beside.values(item)
 
-    def files(self, items: Item | None, command: str) -> Iterator[Item]:
+    def files(self, entries: Sequence[Item], command: str, line: int) -> Item:
         """Values of files that are beside, the last the strongest; a mapping stands for itself."""
-        for one in items.value if items is not None and isinstance(items.value, list) else ():
-            if isinstance(one.value, dict):
-                yield one
-                continue
-            found = self.beside.file_values(str(one.value))
+        values = Item({}, line)
+        for one in entries:
+            found = one
+            if not isinstance(one.value, dict):
+                found = self.beside.file_values(str(one.value))
             if found is None:
                 raise self.refuse(
                     f"takes values of the file {shown(one.value)}, which is not beside it",
                     command,
                     one,
                 )
-            yield found
+            values = merged(values, found)
+        return values
+
+
+def _entries(item: Item | None) -> list[Item]:
+    """The entries of a list; none where it is something else."""
+    return item.value if item is not None and isinstance(item.value, list) else []
+
+
+def _with_parameters(values: Item, parameters: Item | None) -> Item:
+    """Values with entries of name and value set in them, as ``--set`` and ``--set-string`` do."""
+    for one in _entries(parameters):
+        forced = one.get("forceString")
+        typed = forced is None or forced.value is not True
+        values = assign(values, one.text("name"), _text(one.get("value")), one.line, typed=typed)
+    return values
 
 
 def _text(item: Item | None) -> str:
@@ -162,8 +178,7 @@ def _helm_release(wrapper: _Wrapper) -> Found:
     lower = Item({}, item.line)
     notes: list[str] = []
     used: list[tuple[str, str]] = []
-    sources = spec.get("valuesFrom")
-    for one in sources.value if sources is not None and isinstance(sources.value, list) else ():
+    for one in _entries(spec.get("valuesFrom")):
         found = _values_from(wrapper, one)
         if isinstance(found, str):
             notes.append(found)
@@ -202,9 +217,7 @@ def _application(wrapper: _Wrapper) -> Found:
     spec = wrapper.item.get("spec") or EMPTY
     if wrapper.item.text("kind") == "ApplicationSet":
         spec = spec.get("template", "spec") or EMPTY
-    many = spec.get("sources")
-    sources = list(many.value) if many is not None and isinstance(many.value, list) else []
-    sources += [one for one in (spec.get("source"),) if one is not None]
+    sources = [*_entries(spec.get("sources")), *filter(None, (spec.get("source"),))]
     command = f"argocd app manifests {wrapper.item.text('metadata', 'name')} > rendered.yaml"
     for source in sources:
         helm = source.get("helm") or EMPTY
@@ -213,19 +226,11 @@ def _application(wrapper: _Wrapper) -> Found:
         inside = umbrella.inner(inline, wrapper.beside, named_chart=False) is not None
         if not ours and not inside:
             continue
-        values = Item({}, source.line)
-        for found in wrapper.files(helm.get("valueFiles"), command):
-            values = merged(values, found)
+        values = wrapper.files(_entries(helm.get("valueFiles")), command, source.line)
         text = helm.get("values")
         if text is not None:
             values = merged(values, wrapper.text_of(text, command))
-        values = merged(values, inline)
-        parameters = helm.get("parameters")
-        for one in parameters.value if parameters is not None else ():
-            forced = one.get("forceString")
-            typed = forced is None or forced.value is not True
-            value = one.get("value")
-            values = assign(values, one.text("name"), _text(value), one.line, typed=typed)
+        values = _with_parameters(merged(values, inline), helm.get("parameters"))
         return wrapper.held(values, source.get("targetRevision"), ours)
     return OTHER_CHART
 
@@ -240,12 +245,13 @@ def _helm_chart(wrapper: _Wrapper) -> Found:
     ours = wrapper.ours(*names)
     if not ours:
         return OTHER_CHART
-    command = "helm get values gpu-operator -n gpu-operator > values.yaml"
     text = spec.get("valuesContent")
-    values = wrapper.text_of(text, command) if text is not None else Item({}, item.line)
+    values = wrapper.text_of(text, _AS_INSTALLED) if text is not None else Item({}, item.line)
     lower = spec.get("set")
     low = Item({}, item.line)
-    for path, one in lower.value.items() if lower is not None else ():
+    for path, one in (
+        lower.value.items() if lower is not None and isinstance(lower.value, dict) else ()
+    ):
         low = assign(low, path, _text(one), one.line, typed=True)
     return wrapper.held(merged(values, low), spec.get("version"), ours)
 
@@ -258,7 +264,7 @@ def _proxy(wrapper: _Wrapper) -> Found:
     text = spec.get("valuesTemplate")
     values = Item({}, wrapper.item.line)
     if text is not None:
-        values = wrapper.text_of(text, "helm get values gpu-operator -n gpu-operator > values.yaml")
+        values = wrapper.text_of(text, _AS_INSTALLED)
     return wrapper.held(values, spec.get("version"), ours)
 
 
@@ -269,9 +275,7 @@ def _fleet(wrapper: _Wrapper) -> Found:
     if not ours and umbrella.inner(values, wrapper.beside, named_chart=False) is None:
         return OTHER_CHART if helm.get("chart") is not None else NO_WRAPPER
     command = "fleet apply -o - NAME DIR > rendered.yaml"
-    lower = Item({}, helm.line)
-    for found in wrapper.files(helm.get("valuesFiles"), command):
-        lower = merged(lower, found)
+    lower = wrapper.files(_entries(helm.get("valuesFiles")), command, helm.line)
     if helm.get("valuesFrom") is not None:
         raise wrapper.refuse("takes values of the cluster (helm.valuesFrom)", command, helm)
     held = wrapper.held(merged(lower, values), helm.get("version"), ours)
@@ -294,12 +298,8 @@ def _helmfile(wrapper: _Wrapper) -> Found:
         ours = wrapper.ours(release.get("chart"))
         if not ours:
             continue
-        values = Item({}, release.line)
-        for found in wrapper.files(release.get("values"), command):
-            values = merged(values, found)
-        for one in (release.get("set") or Item([], 0)).value:
-            value = one.get("value")
-            values = assign(values, one.text("name"), _text(value), one.line, typed=True)
+        values = wrapper.files(_entries(release.get("values")), command, release.line)
+        values = _with_parameters(values, release.get("set"))
         return wrapper.held(values, release.get("version"), ours)
     return OTHER_CHART
 
@@ -307,19 +307,15 @@ def _helmfile(wrapper: _Wrapper) -> Found:
 def _kustomization(wrapper: _Wrapper) -> Found:
     item = wrapper.item
     command = f"kubectl kustomize --enable-helm {wrapper.beside.directory} > rendered.yaml"
-    charts = item.get("helmCharts")
-    for chart in charts.value if charts is not None and isinstance(charts.value, list) else ():
+    for chart in _entries(item.get("helmCharts")):
         ours = wrapper.ours(chart.get("name"))
         if not ours:
             continue
         if any(item.get(key) is not None for key in _PATCHES):
             raise wrapper.refuse("patches what the chart makes", command)
         names = [one for one in (chart.get("valuesFile"),) if one is not None]
-        more = chart.get("additionalValuesFiles")
-        names += more.value if more is not None else []
-        values = Item({}, chart.line)
-        for found in wrapper.files(Item(names, chart.line), command):
-            values = merged(values, found)
+        names += _entries(chart.get("additionalValuesFiles"))
+        values = wrapper.files(names, command, chart.line)
         inline = chart.get("valuesInline")
         if inline is not None:
             values = merged(values, inline)

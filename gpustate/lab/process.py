@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +203,10 @@ def end_program(directory: Path, name: str) -> bool:
 
 def kill_named(directory: Path) -> None:
     """SIGKILL every ``daemon.py`` whose command line has a path below a lab's directory."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = entry.read_bytes().decode(errors="replace").split("\0")
-            ours = str(Path(daemon.__file__)) in words
-            if ours and any(word.startswith(f"{directory}/") for word in words):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+    for process, words in _naming(directory):
+        if str(Path(daemon.__file__)) in words:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def wait_for_orphans(directory: Path, timeout_s: float = 5.0) -> None:
@@ -223,14 +221,22 @@ def wait_for_orphans(directory: Path, timeout_s: float = 5.0) -> None:
 
 
 def _orphans(directory: Path) -> bool:
-    for entry in Path("/proc").glob("[0-9]*"):
+    for process, _ in _naming(directory):
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if any(word.startswith(f"{directory}/") for word in words):
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                if parent == "1":
-                    return True
+            if (process / "stat").read_text().rpartition(")")[2].split()[1] == "1":
+                return True
     return False
+
+
+def _naming(directory: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Processes, as their folders in /proc, with a command line that has a path below ``directory``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        if any(word.startswith(f"{directory}/") for word in words):
+            yield process, words
 
 
 def end(who: dict[str, Any] | None, timeout_s: float = 10.0) -> bool:

@@ -6,7 +6,6 @@ that leads out of one is not expected, and still :func:`_inside` refuses it.
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gpustate.errors import LabError
+from gpustate.files import write_private
 
 #: Home folder and owner, as ``base.sh`` makes the users: the first two of Debian's range.
 USERS = {"root": ("root", 0), "op": ("home/op", 1000), "oppw": ("home/oppw", 1001)}
@@ -34,11 +34,7 @@ def make_key(path: Path, comment: str) -> None:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_suffix(".pub").write_bytes(public + f" {comment}\n".encode())
     # The pair counts as made with the private key, so that one comes last and whole.
-    half = path.with_suffix(".half")
-    half.unlink(missing_ok=True)
-    with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    half.rename(path)
+    write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
 
 
 def host_key_of(node_directory: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.errors import UsageError
+from gpustate.files import write_private
 from gpustate.model.change import Disruption
 from gpustate.text.masking import masked_data
 
@@ -86,12 +87,7 @@ def begin(
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a record whole or not at all."""
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(masked_data(data), indent=2) + "\n")
-    fresh.replace(path)
+    write_private(path, (json.dumps(masked_data(data), indent=2) + "\n").encode())
 
 
 def inventory_of(source: str) -> str:

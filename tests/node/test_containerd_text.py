@@ -11,17 +11,15 @@ from pathlib import Path
 
 import containerds
 import pytest
+from containerds import read, snapshot, write
 
 from gpustate.errors import RefusedError
 from gpustate.text.containerd import (
-    Edit,
     Files,
     Handler,
-    dump_arguments,
     effective,
     effective_change,
     handler_problems,
-    is_imported,
     plan_edit,
     plan_removal,
 )
@@ -55,43 +53,8 @@ def lay_out(case: str, version_default: str, etc: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"/etc/containerd", bytes(etc)))
 
 
-def read(etc: Path) -> Files:
-    root = etc / "config.toml"
-    root_text = root.read_bytes().decode() if root.exists() else None
-    imports = parse(root_text, str(root)).get("imports", []) if root_text else []
-    imported = {
-        str(path): path.read_bytes().decode()
-        for path in sorted((etc / "conf.d").glob("*.toml"))
-        if is_imported(imports, str(root), str(path))
-    }
-    drop_in = etc / "conf.d" / "99-nvidia.toml"
-    return Files(
-        root_text=root_text,
-        imported=imported,
-        root_path=str(root),
-        drop_in_path=str(drop_in),
-        drop_in_text=drop_in.read_bytes().decode() if drop_in.exists() else None,
-    )
-
-
-def write(edit: Edit) -> None:
-    for name, text in edit.files.items():
-        path = Path(name)
-        if text is None:
-            path.unlink()
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(text.encode())
-
-
-def snapshot(etc: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in etc.rglob("*.toml")}
-
-
 def dump(containerd: tuple[str, str], files: Files) -> str:
-    path, version = containerd
-    arguments = dump_arguments(files.root_path, files.root_text, version)
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    done = containerds.dump(containerd[0], files)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -148,7 +111,7 @@ def test_only_the_handler_differs_in_the_dump_and_removal_gives_the_bytes_back(
 def test_a_drop_in_newer_than_its_root_is_made_harmless(
     containerd: tuple[str, str], wish: str, tmp_path: Path
 ) -> None:
-    path, version = containerd
+    version = containerd[1]
     handler = HANDLERS[wish]
     etc = tmp_path / "containerd"
     etc.mkdir()
@@ -157,8 +120,7 @@ def test_a_drop_in_newer_than_its_root_is_made_harmless(
     old = snapshot(etc)
     alone = etc / "alone.toml"
     alone.write_text((files.root_text or "").replace("imports", "# imports"))
-    arguments = dump_arguments(str(alone), alone.read_text(), version)
-    before = subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    before = dump(containerd, Files(alone.read_text(), root_path=str(alone)))
     alone.unlink()
 
     edit = plan_edit(files, handler, containerd_version=version, dump_text=before)

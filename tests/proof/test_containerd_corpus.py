@@ -7,7 +7,6 @@ refused is in ``tests/support/containerdcorpus.py``, so that nothing is left out
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,20 +20,17 @@ from containerdcorpus import (
     lay_out,
     refusal,
 )
+from containerds import dump, read, snapshot, write
 from shares import share
 
 from gpustate.errors import RefusedError
 from gpustate.text.containerd import (
-    Edit,
-    Files,
     Handler,
     deciding_runtime,
     disabled_cri,
-    dump_arguments,
     effective,
     effective_change,
     handler_problems,
-    is_imported,
     plan_edit,
     plan_removal,
 )
@@ -63,38 +59,6 @@ POINTS = [
 ]
 
 
-def read(etc: Path) -> Files:
-    root = etc / "config.toml"
-    text = root.read_text()
-    imports = parse(text, str(root)).get("imports", [])
-    imported = {
-        str(path): path.read_text()
-        for path in sorted(etc.rglob("*.toml"))
-        if path != root and is_imported(imports, str(root), str(path))
-    }
-    drop_in = etc / "conf.d/99-nvidia.toml"
-    loose = drop_in.read_text() if drop_in.exists() and str(drop_in) not in imported else None
-    return Files(text, imported, str(root), str(drop_in), loose)
-
-
-def write(edit: Edit) -> None:
-    for name, text in edit.files.items():
-        if text is None:
-            Path(name).unlink()
-        else:
-            Path(name).parent.mkdir(exist_ok=True)
-            Path(name).write_text(text)
-
-
-def dump(program: str, files: Files, release: str) -> subprocess.CompletedProcess[str]:
-    words = dump_arguments(files.root_path, files.root_text, f"{release}.0")
-    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
-
-
-def snapshot(etc: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in etc.rglob("*.toml")}
-
-
 @pytest.mark.parametrize("case", share("containerd corpus", POINTS, most=24), ids=str)
 def test_only_what_was_asked_for_differs_and_every_byte_comes_back(
     lab_machine: None, case: Case, tmp_path: Path
@@ -106,7 +70,7 @@ def test_only_what_was_asked_for_differs_and_every_byte_comes_back(
     etc = tmp_path / "containerd"
     lay_out(case.name, etc, str(etc))
     old, files = snapshot(etc), read(etc)
-    ran = dump(program, files, case.release)
+    ran = dump(program, files)
     assert (ran.returncode != 0) == cannot_load(case.name, case.release), ran.stderr
     if ran.returncode:
         return
@@ -123,7 +87,7 @@ def test_only_what_was_asked_for_differs_and_every_byte_comes_back(
     write(plan_edit(files, handler, containerd_version=version, dump_text=before))
 
     there = read(etc)
-    after = dump(program, there, case.release).stdout
+    after = dump(program, there).stdout
     # containerd 1.x has no runc where files name other runtimes and not it; its CRI plugin did not load.
     grown = {"runc"} - effective(before).runtimes.keys()
     foreign = effective_change(before, after, handler).foreign

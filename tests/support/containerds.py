@@ -1,4 +1,4 @@
-"""containerd's programs by release, for tests that ask them and start nothing.
+"""containerd's programs by release, and its files in a folder, for tests that ask them and start nothing.
 
 They are those of ``GPUSTATE_CONTAINERD`` (paths, separated by colons); otherwise Debian's lie in the lab's images,
 and newer ones are built from their Go modules, which only a run with ``--proof`` does.
@@ -10,10 +10,13 @@ import functools
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import shares
 
 from gpustate.lab import images, programs
+from gpustate.text.containerd import Edit, Files, dump_arguments, is_imported
+from gpustate.text.toml_scan import parse
 
 #: The image that has a release as Debian ships it.
 DEBIANS = {"1.6": "debian12", "1.7": "debian13", "2.1": "debian13-containerd2"}
@@ -46,3 +49,36 @@ def version(path: str) -> str:
     found = re.search(r"\bv?(\d+\.\d+\.\d+)", shown)
     assert found, shown
     return found[1]
+
+
+def read(etc: Path) -> Files:
+    """The files of a folder that stands for /etc/containerd, with what the root imports."""
+    root, drop_in = etc / "config.toml", etc / "conf.d" / "99-nvidia.toml"
+    texts = {str(path): path.read_bytes().decode() for path in sorted(etc.rglob("*.toml"))}
+    root_text = texts.pop(str(root), None)
+    imports = parse(root_text, str(root)).get("imports", []) if root_text else []
+    imported = {path: text for path, text in texts.items() if is_imported(imports, str(root), path)}
+    loose = None if str(drop_in) in imported else texts.get(str(drop_in))
+    return Files(root_text, imported, str(root), str(drop_in), loose)
+
+
+def write(edit: Edit) -> None:
+    """Carry an edit out."""
+    for name, text in edit.files.items():
+        path = Path(name)
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text.encode())
+
+
+def snapshot(etc: Path) -> dict[str, bytes]:
+    """Every configuration below a folder."""
+    return {str(path): path.read_bytes() for path in etc.rglob("*.toml")}
+
+
+def dump(path: str, files: Files) -> subprocess.CompletedProcess[str]:
+    """What a program makes of files."""
+    words = dump_arguments(files.root_path, files.root_text, version(path))
+    return subprocess.run([path, *words], capture_output=True, text=True, check=False)

@@ -221,7 +221,7 @@ def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterato
     try:
         config = deviceplugin.read(padded(entry), entry.file)
     except PolicyError:
-        return  # told already
+        return  # there is a finding already
     if config.sharing.strategy == "mps":
         yield context.find(
             "contradiction",

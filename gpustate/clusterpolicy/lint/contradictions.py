@@ -23,7 +23,7 @@ Check = Callable[[Context], Iterator[Finding]]
 _BRANCH = re.compile(r"\d{3,4}")
 #: The first nvidia-fs that is built for the open modules only, and the first release with one.
 _GDS_OPEN, _GDS_IS_OPEN_SINCE = (2, 17, 5), "v23.9.1"
-#: Since when the device plugin is told of them, whoever installed their modules (GDS_ENABLED, GDRCOPY_ENABLED).
+#: Release since which the device plugin gets them as GDS_ENABLED and GDRCOPY_ENABLED, whoever installed their modules.
 _OF_PLUGIN = {"gds": "v22.9.0", "gdrcopy": "v25.10.0"}
 
 

@@ -76,7 +76,7 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
         raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
     findings.extend(_together(contexts, Shelf(file, tuple(beside))))
     if not any(one.level == "error" for one in findings):
-        # An object that is not beside the file is told already; the cluster may well have it.
+        # An object that is not beside the file has a finding already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
         refused = _refused(text, file, against)
         findings.extend(one for one in refused if (one.file, one.line) not in lacking)

@@ -33,6 +33,15 @@ def read(text: str, file: str = "f.yaml") -> Reading:
     return clusterpolicy.read(text, file)
 
 
+def outcome(text: str) -> str:
+    """The refusal; empty where there is none."""
+    try:
+        read(text)
+    except PolicyError as error:
+        return str(error)
+    return ""
+
+
 WRAPPED = {
     "flux": FLUX % ("gpu-operator", "v24.6.1") + "  values:\n" + INSIDE,
     "flux, a path": FLUX % ("./charts/gpu-operator", "v24.6.1") + "  values:\n" + INSIDE,
@@ -177,7 +186,7 @@ def test_values_files_beside_are_merged_and_others_asked_for(tmp_path: Path) -> 
         ),
         (
             "driver: {version: '{{ version }}'}\n",
-            "which somebody else fills in; render it first: helm",
+            "which another program fills in; render it first: helm",
         ),
         ("driver: {version: '${version}'}\n", "render it first: flux envsubst"),
         (
@@ -227,3 +236,22 @@ def test_a_config_map_alone_is_linted_and_is_no_policy() -> None:
     assert (finding.rule, finding.line) == ("companion", 8)
     with pytest.raises(PolicyError, match="holds no policy, only what one names"):
         read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "releases:\n- {chart: nvidia/gpu-operator, values: %s, set: %s}\n",
+        "helmCharts:\n- {name: gpu-operator, additionalValuesFiles: %s, valuesFile: %s}\n",
+        "helm: {chart: gpu-operator, valuesFiles: %s, values: %s}\n",
+        FLUX % ("gpu-operator", "v24.6.1") + "  valuesFrom: %s\n  values: %s\n",
+        "apiVersion: argoproj.io/v1alpha1\nkind: Application\nspec:\n  source: {chart: gpu-operator,"
+        " helm: {valueFiles: %s, parameters: %s}}\n",
+        "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nspec: {chart: gpu-operator, set: %s, version: %s}\n",
+    ],
+    ids=("helmfile", "kustomize", "fleet", "flux", "argo", "k3s"),
+)
+@pytest.mark.parametrize("wrong", ["text", "{a: b}", "[1, text]", "[[a]]", "null"])
+def test_a_part_of_the_wrong_kind_is_refused_in_one_line_or_left_out(text: str, wrong: str) -> None:
+    for pair in ((wrong, "{}"), ("{}", wrong), (wrong, wrong)):
+        assert "\n" not in outcome(text % pair)

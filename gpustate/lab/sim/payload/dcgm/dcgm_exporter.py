@@ -2,8 +2,8 @@
 """Simulated dcgm-exporter: a counters file goes in, Prometheus' text format comes out, from the stub NVML.
 
 Its counters file is read as Go reads CSV, by gpustate's own reader of that, which is held against Go's
-answers. As the real one it does not start with a field that its release does not know or without the host engine it is told
-to use, leaves out what a GPU does not have, has no line for a GPU that is lost, and writes each line
+answers. As the real one it does not start with a field that its release does not know or without the host
+engine that it is given to use, leaves out what a GPU does not have, has no line for a GPU that is lost, and writes each line
 once for every job that the mapping folder names. What the stub NVML does not have (clocks, energy,
 profiling) is made up. A GPU that is divided with MIG is told of by its instances, those that were there when
 the exporter started.
@@ -151,13 +151,13 @@ def read(path: str, release: str = "@VERSION@") -> list[tuple[str, str, str]]:
             refuse(f"Could not read metrics file '{path}'; err: line {record.line}: {problem}")
         if len(row) != 3:
             refuse(f"malformed CSV record; failed to parse line {record.line}, expected 3 fields")
-        name, kind, told = row
+        name, kind, text = row
         if name not in known and name not in OWN:
             refuse(f"could not find DCGM field; err: unknown ExporterCounter field '{name}'")
         if name in known and kind not in TYPES:
             refuse(f"could not find Prometheus metric type '{kind}'")
         # The values of a field are given to the first line that asks for its id.
-        found.setdefault(known.get(name, name), (name, kind, told))
+        found.setdefault(known.get(name, name), (name, kind, text))
     return [*found.values()]
 
 
