@@ -105,7 +105,9 @@ class GpuLabels(State[Observed]):
         unfit = labels.unfit(told.values)
         left = {name: value for name, value in told.values.items() if name not in unfit}
         notes = [f"{name} is left out: {why}" for name, why in unfit.items()]
-        return replace(now, wanted=labels.as_text(left), notes=(*told.notes, *notes))
+        return replace(
+            now, wanted=labels.as_text(left), notes=(*config.warnings, *told.notes, *notes)
+        )
 
     def desired(self, seen: Observed) -> Observed:
         if self.absent:

@@ -82,7 +82,7 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
     if told.problem is not None:
         return {"error": told.problem}
     unfit = gfd.unfit(told.values)
-    return {"labels": dict(told.values), "unfit": unfit, "notes": list(told.notes)}
+    return {"labels": dict(told.values), "unfit": unfit, "notes": [*config.warnings, *told.notes]}
 
 
 def _slurm(node: Node) -> dict[str, Any]:

@@ -73,9 +73,9 @@ def check(holds: str, companion: Companion) -> Iterator[Flaw]:
 
 
 def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
-    yield from (
-        _of_error(one, key, entry) for one in deviceplugin.faults(padded(entry), entry.file)
-    )
+    wrong, passed = deviceplugin.faults(padded(entry), entry.file)
+    yield from (_of_error(one, key, entry) for one in wrong)
+    yield from (replace(_of_error(one, key, entry), rule="without-effect") for one in passed)
 
 
 def _mig(key: str, entry: Entry) -> Iterator[Flaw]:

@@ -110,6 +110,7 @@ def _plugin(source: Source) -> Iterator[Wanted]:
     for key, entry in found.entries.items():
         read = deviceplugin.read(padded(entry), entry.file)
         configs[key] = dict(read.data) or dict(EMPTY)
+        source.notes.extend(read.warnings)
         source.notes.extend(f"{entry.place()}: {key}: {note}" for note in read.notes)
     state = Wanted("device-plugin-config")
     chosen, place = _default(source, default, configs, found)

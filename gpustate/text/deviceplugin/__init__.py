@@ -1,7 +1,8 @@
-"""The device plugin's configuration file, schema v1: read strictly, chosen among named ones, written.
+"""The device plugin's configuration file, schema v1: read, chosen among named ones, written.
 
 The plugin and GPU feature discovery read the same file. What they take in silence and do not honour
-is an error here: an unknown key, a key at the wrong place, ``rename``, ``devices``, ``resources``.
+is a warning (a key that there is not, one that stands twice), or an error where somebody counts on it:
+``rename``, ``devices``, ``resources``.
 
 Sources:
     NVIDIA/k8s-device-plugin v0.20.0: api/config/v1/*.go (schema, ``DisableResourceNamingInConfig``),

@@ -14,7 +14,7 @@ from gpustate.errors import PolicyError
 from gpustate.text import yaml_events
 from gpustate.text.deviceplugin.model import PluginConfig
 from gpustate.text.deviceplugin.read import RULES, read, read_data
-from gpustate.text.words import at, kind_of, named
+from gpustate.text.words import at, kind_of, named, shown
 
 _HELM = ("devicePlugin", "config", "data")
 
@@ -32,17 +32,25 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     if not found or not isinstance(found[0].data, Mapping):
         return {"": read(text, path)}
     data, lines = found[0].data, found[0].lines
+    helm = _below(data)
+    if (data.get("kind") == "ConfigMap" or helm) and lines.repeated:
+        owner, ((key, line, _), *_) = next(iter(lines.repeated.items()))
+        said = f"the key {shown(key)} is also in line {line}"
+        raise PolicyError(said, place=at(path, lines.of_keys[owner][key]))
     if data.get("kind") == "ConfigMap":
         holder = data.get("data")
         if not isinstance(holder, Mapping) or not holder:
             raise PolicyError("the ConfigMap has no data", place=path)
         return _named(holder, path, lines)
-    holder = data
+    return _named(helm, path, lines) if helm else {"": read_data(data, path, lines)}
+
+
+def _below(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configurations of Helm values; empty where these are none."""
+    holder: Any = data
     for key in _HELM:
         holder = holder.get(key) if isinstance(holder, Mapping) else None
-    if isinstance(holder, Mapping) and holder:
-        return _named(holder, path, lines)
-    return {"": read_data(data, path, lines)}
+    return holder if isinstance(holder, Mapping) else {}
 
 
 def _named(

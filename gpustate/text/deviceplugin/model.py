@@ -48,11 +48,13 @@ class PluginConfig:
     Args:
         sharing: what it shares.
         mig_strategy: ``none``, ``single`` or ``mixed``; empty where the file does not say.
-        data: all of it as plain data, to be written again.
+        data: all of it that the plugin knows, as plain data, to be written again.
         notes: what a person should know that is no error.
+        warnings: what the plugin goes past in the file, each with its place.
     """
 
     sharing: Sharing = NO_SHARING
     mig_strategy: str = ""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
-"""Reads one configuration of the device plugin, strictly, and writes it again.
+"""Reads one configuration of the device plugin and writes it again.
 
-:func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter.
+:func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter. A key that the
+plugin ignores, and one that stands twice, is a note of a file and an error in a policy (:func:`read_data`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from gpustate.text.deviceplugin.model import (
     Sharing,
 )
 from gpustate.text.deviceplugin.schema import SCHEMA, Branch, Leaf, places
-from gpustate.text.words import at, kind_of, named
+from gpustate.text.words import at, kind_of, named, shown
 
-RULES = yaml_events.Rules(PolicyError, depth=20, values=50_000, text_keys=True, quoted_keys=True)
+RULES = yaml_events.Rules(
+    PolicyError, depth=20, values=50_000, text_keys=True, last_key_counts=True, quoted_keys=True
+)
 _STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
 #: Keys that the GPU Operator sets through the environment, which wins over the file.
 _OPERATORS = {
@@ -47,29 +50,31 @@ def read(text: str, path: str) -> PluginConfig:
     return read_data(found[0].data, path, found[0].lines)
 
 
-def faults(text: str, path: str) -> list[PolicyError]:
-    """Everything that is wrong with the text of a file, in its order."""
+def faults(text: str, path: str) -> tuple[list[PolicyError], list[PolicyError]]:
+    """Everything that is wrong with the text of a file, in its order, and what the plugin goes past in it."""
     try:
         found = yaml_events.documents(text, path, RULES)
     except PolicyError as error:
-        return [error]
+        return [error], []
     if not found or found[0].data is None:
-        return [PolicyError("the configuration of the device plugin is empty", place=path)]
-    reader = _Reader(path, found[0].lines)
+        return [PolicyError("the configuration of the device plugin is empty", place=path)], []
+    reader = _Reader(path, found[0].lines, lenient=True)
     try:
         reader.config(found[0].data)
     except PolicyError as error:
-        return [*reader.faults, *(one for one in (error,) if one not in reader.faults)]
-    return reader.faults
+        if error not in reader.faults:
+            reader.faults.append(error)
+    return reader.faults, reader.passed
 
 
 def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> PluginConfig:
-    """Check plain data; ``path`` says where it stands.
+    """Check plain data; ``path`` says where it stands, ``lines`` that it is of a file.
 
     Raises:
         PolicyError: as :func:`read`.
     """
-    return _Reader(path, lines or yaml_events.Lines()).config(data)
+    lenient = lines is not None
+    return _Reader(path, lines or yaml_events.Lines(), lenient=lenient).config(data)
 
 
 def as_text(config: PluginConfig) -> str:
@@ -82,15 +87,24 @@ def as_text(config: PluginConfig) -> str:
 
 
 class _Reader:
-    def __init__(self, path: str, lines: yaml_events.Lines) -> None:
+    def __init__(self, path: str, lines: yaml_events.Lines, *, lenient: bool = False) -> None:
         self.path = path
         self.lines = lines
+        self.lenient = lenient
+        #: What a lenient reader goes past, as the plugin does.
+        self.passed: list[PolicyError] = []
         #: Of keys and values by themselves; what they say together is judged once they are right.
         self.faults: list[PolicyError] = []
 
-    def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
+    def fault(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
         what = f"{where}: {said}" if where else said
-        raise PolicyError(what, place=at(self.path, line), fix=fix or None)
+        return PolicyError(what, place=at(self.path, line), fix=fix or None)
+
+    def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
+        raise self.fault(where, said, fix, line)
+
+    def passable(self, where: str, said: str, fix: str, line: int | None) -> None:
+        (self.passed if self.lenient else self.faults).append(self.fault(where, said, fix, line))
 
     def line(self, holder: Any, key: str) -> int | None:
         return self.lines.of_keys.get(id(holder), {}).get(key)
@@ -105,17 +119,40 @@ class _Reader:
         flags = data.get("flags") or {}
         strategy = flags.get("migStrategy", "")
         self.together(data, sharing, strategy)
-        return PluginConfig(sharing, strategy, data, tuple(self.notes(data, sharing, strategy)))
+        notes = tuple(self.notes(data, sharing, strategy))
+        return PluginConfig(sharing, strategy, data, notes, tuple(map(str, self.passed)))
 
     def mapping(self, data: Any, branch: Branch, path: str) -> None:
-        for key, value in data.items():
+        before = len(self.passed)
+        if self.lenient and not branch.listed:
+            self.in_any_case(data, branch)
+        for key, value in [*data.items()]:
             try:
                 self.key(data, key, value, branch, path)
             except PolicyError as error:
                 self.faults.append(error)
+        for key, line, _ in self.lines.repeated.get(id(data), ()):
+            self.passable(
+                path,
+                f"the key {shown(key)} is also in line {line}",
+                "the last one counts",
+                self.line(data, key),
+            )
         missing = [key for key in branch.required if key not in data]
+        if missing and len(self.passed) > before:
+            raise self.passed.pop(before)  # perhaps the one that is missing, by another name
         if missing:
             self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
+
+    def in_any_case(self, data: Any, branch: Branch) -> None:
+        """Give keys their own case: Go finds them in any, those of a resource apart."""
+        folded = {known.lower(): known for known in branch.keys}
+        for key in [*data]:
+            known = folded.get(str(key).lower(), key)
+            if known not in data:
+                data[known] = data.pop(key)
+                lines = self.lines.of_keys.get(id(data), {})
+                lines[known] = lines.get(key, 0)
 
     def key(self, data: Any, key: object, value: Any, branch: Branch, path: str) -> None:
         below = f"{path}.{key}" if path else str(key)
@@ -123,6 +160,8 @@ class _Reader:
         kind = branch.keys.get(str(key))
         if kind is None:
             self.unknown(key, branch, path, line)
+            if self.lenient:
+                del data[key]
         elif isinstance(kind, Branch):
             self.branch(value, kind, below, line)
         elif value is not None or kind.kind in ("resource", "count", "ignored", "all"):
@@ -156,7 +195,7 @@ class _Reader:
                 self.fail(place, f"wanted a mapping, is {kind_of(one)}", line=where)
             self.mapping(one, branch, place)
 
-    def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> NoReturn:
+    def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> None:
         """Say what was meant: a key of this mapping, or the mapping that this key belongs into."""
         word = str(key)
         folded = {known.lower(): known for known in branch.keys}
@@ -171,7 +210,8 @@ class _Reader:
             fix = f"{meant} belongs under {' or '.join(homes)}"
         else:
             fix = f"there are {', '.join(branch.keys)}"
-        self.fail(path, f"there is no key {named(word)}", fix, line)
+        said = f"there is no key {named(word)}"
+        self.passable(path, said, f"{fix}; the device plugin ignores it", line)
 
     def sharing(self, data: Mapping[str, Any]) -> Sharing:
         given = {key: value for key, value in (data.get("sharing") or {}).items() if value}

@@ -6,7 +6,16 @@ import pytest
 import yaml
 
 from gpustate.errors import PolicyError
-from gpustate.text.deviceplugin import Shared, Sharing, as_text, choose, read, read_all, read_data
+from gpustate.text.deviceplugin import (
+    Shared,
+    Sharing,
+    as_text,
+    choose,
+    faults,
+    read,
+    read_all,
+    read_data,
+)
 
 SLICED = """version: v1
 sharing:
@@ -40,19 +49,7 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        # NVIDIA/k8s-device-plugin#1433: upstream's own README had it at this place.
-        (
-            SLICED.replace("    renameByDefault: false\n", "").replace(
-                "  timeSlicing:", "  renameByDefault: true\n  timeSlicing:"
-            ),
-            "f:3: sharing: there is no key renameByDefault; renameByDefault belongs under "
-            "sharing.timeSlicing",
-        ),
-        (SLICED.replace("timeSlicing", "timeslicing"), "did you mean timeSlicing"),
-        (SLICED.replace("timeSlicing", "time-slicing"), "did you mean timeSlicing"),
         (SLICED.replace("replicas", "replica"), "did you mean replicas"),
-        (SLICED.replace("sharing:", "share:"), "did you mean sharing"),
-        (SLICED.replace("failRequestsGreaterThanOne", "failRequestsGreaterThen1"), "did you mean fail"),
         (SLICED.replace("nvidia.com/gpu", "nvidia.com/gpus"), "did you mean nvidia.com/gpu"),
         (SLICED.replace("replicas: 4", "replicas: 1"), "f:8: sharing.timeSlicing.resources[0].replicas"),
         (SLICED.replace("replicas: 4", "replicas: true"), "wanted a whole number"),
@@ -62,7 +59,6 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
         (SLICED.replace("      replicas: 4\n", ""), "replicas is missing"),
         (SLICED.replace("version: v1", "version: v2"), "wanted v1"),
         (SLICED + "    - name: gpu\n      replicas: 2\n", "stands twice"),
-        (SLICED + "sharing: {}\n", "is also in line 2"),
         (shared("{name: gpu, replicas: 2, rename: x}"), "say renameByDefault: true"),
         (shared("{name: gpu, replicas: 2, devices: [0]}"), "shares all devices"),
         (shared("{name: mig-1g.10gb+me, replicas: 2}"), "called nvidia.com/mig-1g.10gb.me"),
@@ -80,7 +76,6 @@ def shared(resource: str, *, kind: str = "timeSlicing", more: str = "") -> str:
         ("flags: {gfd: {sleepInterval: 60}}", "nanoseconds"),
         ("flags: {gfd: {sleepInterval: 1 minute}}", "write 60s"),
         ("flags: {migStrategy: mix}", "did you mean mixed"),
-        ("flags: {deviceListStrategy: envvar}", "belongs under flags.plugin"),
         ("flags: {plugin: {deviceListStrategy: [envvar, cdi-crio]}}", "did you mean cdi-cri"),
         ("flags: {failOnInitError: 'yes'}", "wanted true or false"),
         ("imex: {channelIDs: [1]}", "wanted [] or [0]"),
@@ -97,6 +92,45 @@ def test_what_the_plugin_would_take_in_silence_is_an_error_with_the_way_out(
         read(text, "f")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # NVIDIA/k8s-device-plugin#1433: upstream's own README had it at this place.
+        (
+            SLICED.replace("    renameByDefault: false\n", "").replace(
+                "  timeSlicing:", "  renameByDefault: true\n  timeSlicing:"
+            ),
+            "f:3: sharing: there is no key renameByDefault; renameByDefault belongs under "
+            "sharing.timeSlicing",
+        ),
+        (SLICED.replace("timeSlicing", "time-slicing"), "did you mean timeSlicing"),
+        (SLICED.replace("sharing:", "share:"), "did you mean sharing"),
+        (SLICED.replace("failRequestsGreaterThanOne", "failRequestsGreaterThen1"), "did you mean fail"),
+        (SLICED + "sharing: {}\n", "is also in line 2"),
+        ("flags: {deviceListStrategy: envvar}", "belongs under flags.plugin"),
+    ],
+)  # fmt: skip
+def test_what_the_plugin_goes_past_is_a_warning_in_a_file_and_an_error_in_a_policy(
+    text: str, words: str
+) -> None:
+    config = read(text, "f")
+    assert any(words in warning for warning in config.warnings)
+    again = read(as_text(config), "g")
+    assert (again.sharing, again.warnings) == (config.sharing, ())
+    errors, passed = faults(text, "f")
+    assert (errors, [str(one) for one in passed]) == ([], list(config.warnings))
+    if "also in line" not in words:
+        with pytest.raises(PolicyError, match="there is no key"):
+            read_data(yaml.safe_load(text), "")
+
+
+def test_a_key_counts_in_any_case_as_for_the_plugin() -> None:
+    text = SLICED.replace("timeSlicing", "timeslicing").replace("version", "Version")
+    assert read(text, "f") == read(SLICED, "f")
+    with pytest.raises(PolicyError, match="did you mean timeSlicing"):
+        read_data(yaml.safe_load(text.replace("Version", "version")), "")
 
 
 def test_keys_that_the_operator_overrides_are_told() -> None:
@@ -143,7 +177,7 @@ def test_the_one_that_counts_is_asked_for_or_default_or_the_only_one() -> None:
 
 def test_an_error_in_a_named_one_says_which() -> None:
     with pytest.raises(PolicyError) as caught:
-        read_all(CONFIG_MAP.replace("timeSlicing", "timeSlice"), "f")
+        read_all(CONFIG_MAP.replace("replicas", "replica"), "f")
     assert "shared" in str(caught.value)
 
 
