@@ -277,6 +277,8 @@ CAUSES = (
           ("NVIDIA/gpu-operator#623",), "containerd"),
     Cause("handler-left-behind", "runtime", _left_behind, remedies.HANDLER_BINARY,
           ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "containerd"),
+    Cause("handler-of-another-program", "runtime", _says("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
+          state="containerd"),
     Cause("runtime-template-in-the-way", "runtime", _template,
           "take the template away, or write the nvidia runtime into it; without one it is found by itself",
           ("rancher/rke2#3385",), explains=False),

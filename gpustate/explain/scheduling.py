@@ -153,10 +153,13 @@ def _sharing(view: View) -> str:
     wanted = max((int(one) for one in _REPLICAS.findall(text)), default=1)
     if wanted < 2 or not ids or len(ids) != len(_physical(ids)):
         return ""
+    less = f"{len(ids)} of {_GPU} are offered, not {wanted} times as many"
     try:
         config = deviceplugin.read(text, _CONFIG)
     except GpustateError as error:
-        return f"{len(ids)} of {_GPU} are offered, not {wanted} times as many: {error}"
+        return f"{less}: {error}"
+    if config.warnings:
+        return f"{less}: {config.warnings[0]}"
     if config.sharing.replicas(_GPU) < 2 or config.sharing.renamed:
         return ""
     return f"{_CONFIG} shares each GPU {wanted} times, and the kubelet was told of {len(ids)}"

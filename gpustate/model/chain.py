@@ -290,6 +290,9 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     if not there:
         evidence = f"handler {wanted.handler} names {binary}, which does not exist"
         return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
+    if "nvidia" not in binary.rpartition("/")[2]:
+        evidence = f"handler {wanted.handler} runs {binary}, not nvidia-container-runtime"
+        return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
     if found.cri is None or found.cri.outcome != "ok":
         return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
     if lacks := found.cri.lacks(wanted.handler):

@@ -677,6 +677,7 @@ CONTAINERS = (
              ("no nvidia; it has crun",), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
     Scenario("handler-left-behind", (4,), lambda w: setattr(w, "runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),
              ("which does not exist",)),
+    Scenario("handler-of-another-program", (), lambda w: setattr(w, "runtime", "/bin/sh"), ("not nvidia-container-runtime",)),
     Scenario("runtime-template-in-the-way", (3,), both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),
              file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "[plugins]\n")), ("config.toml.tmpl", "no nvidia runtime"),
              both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),

@@ -79,7 +79,7 @@ BREAKS = (
           *edited(CONTAINERD, "sed -i 's|nvidia-container-runtime\"|nvidia-container-runtime.gone\"|'")),
     Break("nothing-injected", ("libnvidia-ml.so.1: cannot open",),
           *edited(CONTAINERD, "sed -i 's|/usr/bin/nvidia-container-runtime\"|/usr/sbin/runc\"|'"),
-          cause="containerd-without-handler"),
+          cause="handler-of-another-program"),
     Break("cri-dead", ("RuntimeService", "nope"), *containerd(CRI, 'default_runtime_name = "nope"')),
     Break("runtime-silent", ("containerd.sock",), "systemctl stop containerd", "systemctl start containerd"),
     Break("shim-missing", ("containerd-shim-runc-v2",), f"mv {SHIM} {SHIM}.away", f"mv {SHIM}.away {SHIM}"),

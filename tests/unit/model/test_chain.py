@@ -215,6 +215,12 @@ CASES = [
         "/usr/bin/nvidia-container-runtime, which does not exist",
         chain_remedies.HANDLER_BINARY,
     ),
+    (
+        {"containerd": replace(CONTAINERD, handlers=(("nvidia", "/usr/bin/true", True),))},
+        "runtime",
+        "handler nvidia runs /usr/bin/true, not nvidia-container-runtime",
+        chain_remedies.HANDLER_BINARY,
+    ),
     ({"cdi": ()}, "cdi", "no CDI specification", chain_remedies.CDI),
     (
         {"cdi": (replace(GOOD.cdi[0], missing=("/usr/lib/libcuda.so.570.86.15",)),)},
