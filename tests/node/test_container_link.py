@@ -21,7 +21,7 @@ from gpustate.lab.node import Node
 from gpustate.model import chain_containers
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
-POINTS = shares.share("nodes on which containers get no GPUs", BREAKS, most=6)
+POINTS = shares.share("nodes on which containers get no GPUs", BREAKS, most=4)
 VALIDATE = "sh /var/lib/gpustate/validator/validate"
 #: An idle machine takes 3 s; a busy machine of tests is given more.
 LIMIT_S = 300.0

@@ -94,7 +94,7 @@ class Killed:
 
 
 def points_to_take(image: str, campaign: Campaign) -> list[Point]:
-    """All of what must be seen whole, and a share of the rest that turns with the commit."""
+    """All of what must be seen whole, and a share of the rest that turns with the commit: each victim once at least."""
     if POINT:
         return [p for p in campaign.points if fnmatchcase(f"{image}/{p.name}", POINT)]
     some = [place.chosen for place in killpoints.thinned(campaign.places)]
@@ -107,12 +107,12 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
             f"kill points, {image}{what}",
             points,
             most=most,
-            kind=lambda point: (point.who, point.when),
+            kind=lambda point: (point.who, point.when) if always else point.who,
             always=always,
         )
 
     if not shares.everything():
-        return share("", some, 0, always=False)
+        return share("", some, 6, always=False)
     return share("", whole, 0, always=False) + share(", the rest", rest, 5, always=True)
 
 
@@ -120,7 +120,7 @@ def points_to_take(image: str, campaign: Campaign) -> list[Point]:
 def killed(
     lab_factory: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Killed]]:
-    """Each kind of death once, on an image that turns with the commit; or everything, on nodes side by side."""
+    """Each victim, on an image that turns with the commit; or everything, on nodes side by side."""
     turn = int(hashlib.sha256(shares.seed().encode()).hexdigest(), 16)
     images = [IMAGES[0], *IMAGES] if shares.everything() else [IMAGES[turn % len(IMAGES)]]
     if POINT:

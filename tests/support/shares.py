@@ -34,7 +34,7 @@ BY_TURNS = frozenset(
         "test_runtime_configurations.py",
     }
 )
-TURNS = 2
+TURNS = 1
 _everything = False
 
 
