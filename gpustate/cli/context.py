@@ -28,6 +28,10 @@ _VALUES = {
     "serial": "--serial",
     "max_disruption": "--max-disruption",
     "reason": "--reason",
+    "folder": "--tests",
+    "tests_limit": "--tests-limit",
+    "kubeconfig": "--kubeconfig",
+    "pod_timeout": "--pod-timeout",
 }
 _FLAGS = {
     "become": "-b",
@@ -38,7 +42,7 @@ _FLAGS = {
     "removal": "--remove",
     "yes": "--yes",
 }
-_DEFAULTS = {"max_disruption": "reboot"}
+_DEFAULTS = {"max_disruption": "reboot", "tests_limit": 60.0, "pod_timeout": 60.0}
 
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:

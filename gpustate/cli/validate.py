@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import click
 
 from gpustate.cli import common
+from gpustate.cli.context import context
 from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
 from gpustate.text.words import printable_lines
 
@@ -83,8 +84,11 @@ def validate(
     from gpustate.model.outcome import NodeStatus
     from gpustate.model.policy import build, parameters
     from gpustate.plan import document, render
+    from gpustate.plan.context import retry
     from gpustate.run import fleet
 
+    own = {"folder": folder, "kubeconfig": kubeconfig}
+    own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
     path = _checked(folder)
     whole = common.load_policy(policy, options)
     proofs = [state for state in whole.states if state.proof]
@@ -136,6 +140,7 @@ def validate(
         summary=result.summary(),
         exit_code=exit_code,
         skipped=result.skipped,
+        context=context("validate", policy, {**options, **own}),
     )
     if path is not None:
         made["tests"] = [one.data() for one in tests]
@@ -162,6 +167,10 @@ def validate(
             words = ("passed", "failed", "error", "not run", "skipped")
             said = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
             page.add(f"tests={len(tests)} {said}")
+        bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
+        if bad and (command := retry(made, bad)):
+            page.add(("Not proven: ", "bold"), render.names_line(bad))
+            page.add("Retry: ", command)
         show(page)
         click.echo(result.summary())
     common.finish(exit_code)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import re
 import socket
 import subprocess
@@ -44,6 +46,8 @@ def site(project: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+#: Only root believes SUDO_USER.
+PERSON = f"{getpass.getuser() if os.geteuid() else 'ann'}@{socket.gethostname()}"
 NOTE = "a note on the policy"
 ON = ("-i", "hosts", "-l", "near")
 
@@ -68,7 +72,7 @@ def test_a_plan_names_inventory_limit_commit_and_person(
     assert read(project / "p.json")["context"] == {
         "inventory": "hosts",
         "limit": "near",
-        "person": f"ann@{socket.gethostname()}",
+        "person": PERSON,
         "commit": commit,
         "retry": ["gpustate", "plan", "policy.py", "-i", "hosts"],
     }
@@ -76,7 +80,7 @@ def test_a_plan_names_inventory_limit_commit_and_person(
     for name, value in (("Inventory", "hosts"), ("Limit", "near"), ("Commit", commit)):
         assert f"<dt>{name}</dt><dd><code>{value}</code></dd>" in page
         assert f"- {name}: `{value}`\n" in text
-    assert f"ann@{socket.gethostname()}" in page
+    assert PERSON in page
     (project / "policy.py").write_text((project / "policy.py").read_text() + "\n")
     assert context.commit(str(project / "policy.py")) == (
         f"{commit} (with changes that are not committed)"
