@@ -19,7 +19,7 @@ from gpustate.model.beforehand import APT_KEY, KEPT
 from gpustate.model.holders import Holder
 from gpustate.ops.packages import UNMET
 from gpustate.states.driver import rpmask
-from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset, modprobe
+from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset, modprobe, rpm
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
@@ -161,7 +161,7 @@ class AskApt(Ask[Apt]):
 
 @dataclass(frozen=True, slots=True)
 class AskAptAfter(AskApt):
-    """The same with repositories that are not there yet: in folders of apt's own that are removed again.
+    """The same with repositories that are not there yet: in folders of the package manager's that are removed again.
 
     Args:
         preview: sh that adds them below ``$T``.
@@ -181,24 +181,52 @@ class AskAptAfter(AskApt):
         return AskApt.parse(self, answer)
 
 
-_PREVIEW_BEGIN = r"""
+_PREVIEW_BEGIN = (
+    r"""
 preview_failed() { echo "=preview failed $*"; exit 0; }
-T=$(mktemp -d) || preview_failed "no room for a copy of apt's lists"; trap 'rm -rf "$T"' EXIT
-cp -r /etc/apt "$T/apt"; mkdir -p "$T/lists/partial" "$T/cache/archives/partial" "$T/apt/preferences.d" "$T/apt/sources.list.d" "$T/apt/apt.conf.d"
-for f in $(grep -rl Invoke "$T/apt/apt.conf.d" "$T/apt/apt.conf" 2>/dev/null); do rm -f "$f"; done
-for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
-printf '%s
-' "Dir::Etc "$T/apt";" "Dir::State::lists "$T/lists";" "Dir::Cache "$T/cache";"   'APT::Sandbox::User "root";' 'Acquire::Retries "0";' 'Acquire::http::Timeout "15";' 'Acquire::https::Timeout "15";' >"$T/conf"
-APT_CONFIG=$T/conf; export APT_CONFIG
+T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT
+mkdir "$T/new" "$T/cache" "$T/repos"
 """
-#: Only what was added is read: everything else is linked.
+    + rpm.FAMILY
+    + r"""
+case $pm in
+dnf)
+  cp /etc/yum.repos.d/*.repo "$T/repos/" 2>/dev/null
+  for f in /var/cache/dnf/* /var/cache/libdnf5/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/"; done
+  DNF="${DNF:-dnf} --setopt=reposdir=$T/repos --setopt=cachedir=$T/cache --setopt=logdir=$T"
+  [ ! -d /var/cache/libdnf5 ] || DNF="$DNF --setopt=system_cachedir=$T/cache" ;;
+zypper)
+  cp /etc/zypp/repos.d/*.repo "$T/repos/" 2>/dev/null
+  mkdir "$T/cache/raw"; for f in /var/cache/zypp/raw/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/raw/"; done
+  cp -r /var/cache/zypp/solv "$T/cache/" 2>/dev/null
+  ZYPPER="${ZYPPER:-zypper} --reposd-dir $T/repos --cache-dir $T/cache" ;;
+*)
+  cp -r /etc/apt "$T/apt"; mkdir -p "$T/lists/partial" "$T/cache/archives/partial" "$T/apt/preferences.d" "$T/apt/sources.list.d" "$T/apt/apt.conf.d"
+  for f in $(grep -rl Invoke "$T/apt/apt.conf.d" "$T/apt/apt.conf" 2>/dev/null); do rm -f "$f"; done
+  for f in /var/lib/apt/lists/*_*; do [ ! -f "$f" ] || ln -s "$f" "$T/lists/"; done
+  printf '%s\n' "Dir::Etc \"$T/apt\";" "Dir::State::lists \"$T/lists\";" "Dir::Cache \"$T/cache\";" \
+    'APT::Sandbox::User "root";' 'Acquire::Retries "0";' 'Acquire::http::Timeout "15";' 'Acquire::https::Timeout "15";' >"$T/conf"
+  APT_CONFIG=$T/conf; export APT_CONFIG ;;
+esac
+"""
+)
+#: Only what was added is read: everything else is linked. What dnf and zypper read is not checked, as no key of it may
+#: get into rpm's database: it says no more than which versions there are.
 _PREVIEW_READ = r"""
+unreadable() { preview_failed "the repository cannot be read from here yet: $(printf '%s\n' "$o" | grep -m 1 -E "$1" | cut -c 1-200)"; }
 for f in "$T"/new/*.sources; do
   [ -e "$f" ] || continue
   cp "$f" "$T/apt/sources.list.d/"
   o=$(timeout 60 apt-get update -q -o Dir::Etc::sourcelist="$f" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any 2>&1) ||
-    preview_failed "the repository cannot be read from here yet: $(printf '%s
-' "$o" | grep -m 1 -E '^(E|W|Err)[: ]' | cut -c 1-200)"
+    unreadable '^(E|W|Err)[: ]'
+done
+for f in "$T"/new/*.repo; do
+  [ -e "$f" ] || continue
+  sed 's/^repo_gpgcheck *=.*/repo_gpgcheck=0/' "$f" >"$T/repos/${f##*/}"; i=$(sed -n 's/^\[\(.*\)\]$/\1/p' "$f")
+  case $pm in
+  dnf) o=$(timeout -k 2 60 $DNF -y -q --repo="$i" --setopt=retries=1 --setopt=timeout=15 makecache 2>&1) || unreadable '[Ee]rror' ;;
+  *) o=$(timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" 2>&1 </dev/null) || unreadable '[A-Za-z]' ;;
+  esac
 done
 """
 

@@ -366,10 +366,10 @@ class RepositoryState(RepositoryParameters):
         where = seen.where
         if self.absent or where.problem:
             return ""
-        if not seen.apt:
-            return f"preview_failed '{seen.manager} reads the repository once it is in place'"
         if rpm.is_bundled(where.uri):
             return "preview_failed 'the bundle is not on the node yet'"
+        if is_rpm(seen.manager):
+            return self._preview_rpm(seen)
         wanted, name = self.desired(seen), f"gpustate-{self.name}"
         lines = [_written(f"apt/preferences.d/{name}", wanted.pin_text or "")]
         if where.uri is not None and wanted.sources_text:
@@ -387,6 +387,11 @@ class RepositoryState(RepositoryParameters):
                 f'sed -i "s|{self.key_path}|$T/{name}.asc|" "$T/new/{name}.sources"',
             ]
         return "\n".join(lines)
+
+    def _preview_rpm(self, seen: Observed) -> str:
+        if seen.where.private:
+            return "preview_failed 'the repository wants a login that is not on the node yet'"
+        return _written(f"new/gpustate-{self.name}.repo", self.desired(seen).sources_text or "")
 
     def _paths(self, seen: Observed) -> dict[str, str]:
         """Files of the fields that are files."""

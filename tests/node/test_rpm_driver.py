@@ -217,6 +217,15 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     )
     opened, closed = DKMS[trial.distribution]
     new = f"version='{NEW}', precompiled=False"
+    # A plan names the driver although the repository is not there yet, and leaves nothing behind.
+    there = "ls -A /etc/yum.repos.d /etc/zypp/repos.d /var/cache/zypp/raw /tmp; ls -d /var/cache/dnf/*/; rpm -qa"
+    files = trial.said(f"{there} | sort")
+    planned = trial.run("plan", "branch=580, precompiled=False")
+    driver = next(one for one in planned["nodes"][0]["states"] if one["state"] == "driver")
+    assert driver["notes"] == [f"will install driver {NEW} with open kernel modules, built here"], (
+        driver
+    )
+    assert trial.said(f"{there} | sort") == files
     assert "changed=1" in trial.summary("apply", new)
     trial.is_whole(NEW, opened)
     assert "changed=0" in trial.summary("apply", new)

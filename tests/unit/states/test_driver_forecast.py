@@ -136,8 +136,18 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     assert not (tmp_path / "g").exists(), "and nothing is kept for the next run"
 
 
-def test_a_repository_that_goes_or_that_apt_does_not_read_adds_nothing() -> None:
+def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
     state = DriverRepository()
     assert state.model_copy(update={"ensure": "absent"}).preview(state.probe(read_only())) == ""
     facts = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")
-    assert "preview_failed 'dnf reads" in state.preview(state.probe(read_only(facts=facts)))
+    assert "[gpustate-driver-repository]" in state.preview(state.probe(read_only(facts=facts)))
+    private = DriverRepository(
+        origin="mirror",
+        url=URL,
+        key=f"{URL}/k.asc",
+        fingerprint="A" * 40,
+        username="a",
+        password="b",
+    )
+    asked = private.preview(private.probe(read_only(facts=facts)))
+    assert asked == "preview_failed 'the repository wants a login that is not on the node yet'"
