@@ -89,11 +89,20 @@ def create(
 
 
 def wait_phase(lab: Lab, name: str, phase: str, namespace: str = "default") -> dict[str, Any]:
-    """Return the pod once it has that phase."""
+    """Return the pod once it has that phase; one that ends otherwise is shown.
+
+    A pod that the kubelet did not admit, as a device plugin has just registered anew, is made again, as controllers do.
+    """
 
     def reached() -> dict[str, Any] | None:
         seen: dict[str, Any] = get(lab, "pod", name, "--namespace", namespace)
-        return seen if seen["status"].get("phase") == phase else None
+        status = seen["status"]
+        if status.get("reason") == "UnexpectedAdmissionError":
+            words = ("replace", "--force", "--namespace", namespace, "-f", "-")
+            kubectl(lab, *words, stdin=json.dumps(seen))
+            return None
+        assert status.get("phase") in (phase, "Pending", "Running"), status
+        return seen if status["phase"] == phase else None
 
     result: dict[str, Any] = wait_for(reached, f"pod {name} {phase}")
     return result
