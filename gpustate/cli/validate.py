@@ -87,7 +87,7 @@ def validate(
     from gpustate.plan.context import retry
     from gpustate.run import fleet
 
-    own = {"folder": folder, "kubeconfig": kubeconfig}
+    own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig}
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
     path = _checked(folder)
     whole = common.load_policy(policy, options)

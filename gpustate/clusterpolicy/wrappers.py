@@ -134,7 +134,7 @@ class _Wrapper:
         """Values of files that are beside, the last the strongest; a mapping stands for itself."""
         values = Item({}, line)
         for one in entries:
-            found = one
+            found: Item | None = one
             if not isinstance(one.value, dict):
                 found = self.beside.file_values(str(one.value))
             if found is None:
