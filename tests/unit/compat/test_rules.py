@@ -209,8 +209,8 @@ _BAD = [
     ({"driver": "580.119.02", "kernel": "7.0.9", "module_source": "dkms"}, "build-580-linux-7.0", "warn"),
     ({"driver": "545.23.08"}, "driver-eol-545", "warn"),
     ({"driver": "555.42.06"}, "driver-eol-555", "warn"),
-    ({"dcgm": "3.3.9", "gpu": "B200"}, "dcgm-blackwell", "block"),
-    ({"dcgm": "3.3.9", "gpu": "NVIDIA GeForce RTX 5090"}, "dcgm-blackwell", "block"),
+    ({"dcgm": "3.3.9", "gpu": "B200"}, "dcgm-blackwell", "warn"),
+    ({"dcgm": "3.3.9", "gpu": "NVIDIA GeForce RTX 5090"}, "dcgm-blackwell", "warn"),
     ({"gpu": "GeForce RTX 4080 SUPER", "mig": "yes"}, "mig-not-on-geforce", "block"),
     ({"gpu": "GTX 1080 Ti", "driver": "595.91.07"}, "driver-drops-pascal", "block"),
 ]  # fmt: skip
