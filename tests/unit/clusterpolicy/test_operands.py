@@ -313,7 +313,6 @@ MIG_MAP = "  migManager: {config: {name: m}}\n"
     [
         (PLUGIN.replace("any", "b200") + SLICED, 5, "default is 'b200', and the ConfigMap 'c' has a100, any"),
         (PLUGIN + SLICED.replace("replicas", "replica"), 16, "no key replica; did you mean replicas"),
-        (PLUGIN + SLICED.replace("timeSlicing", "timeslicing"), 14, "did you mean timeSlicing"),
         (PLUGIN + SLICED + node("n", **{"nvidia.com/device-plugin.config": "h1"}), 26, "'n' is 'h1', and the ConfigMap 'c' has"),
         ("  {}\n" + node("n", **{"nvidia.com/device-plugin.config": "h1"}), 12, "devicePlugin.config.name names no ConfigMap"),
         ("  {}\n" + mig("n", "all-1g.10g"), 12, "no configuration 'all-1g.10g', in built-in configurations; did you mean"),
