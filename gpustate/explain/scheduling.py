@@ -93,6 +93,8 @@ def _kubelet(view: View) -> str:
         return ""
     if not unit.failed and unit.active in ("", "active", "activating", "reloading"):
         return ""
+    if unit.active == "inactive" and not unit.failed:
+        return "the kubelet is inactive: it was stopped"
     return f"the kubelet is {unit.active}" + (f": {unit.why}" if unit.why else "")
 
 
@@ -327,7 +329,7 @@ CAUSES = (
     _own("kubelet-stopped-by-mig-manager", _PLUGIN, _kubelet_by_mig,
          "start the kubelet, and take it out of the MIG manager's hooks: the GPU's clients are all that must stop",
          "NVIDIA/mig-parted#368"),
-    _own("kubelet-down", _PLUGIN, _kubelet, "mend what it names and start it: systemctl status kubelet"),
+    _own("kubelet-down", _PLUGIN, _kubelet, "start it, once what it names is mended: systemctl start kubelet"),
     _own("device-plugin-not-running", _PLUGIN, _not_running,
          "look at the plugin's pod on this node (kubectl describe pod); it starts once the links before hold",
          "NVIDIA/k8s-device-plugin#414", "NVIDIA/k8s-device-plugin#58"),

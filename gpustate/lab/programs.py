@@ -207,10 +207,13 @@ def _ready(wanted: Module) -> dict[str, Path]:
 
 
 def _runs_here(path: Path) -> bool:
-    """A script, or an ELF file for the processor that this Python was built for."""
+    """A script whose interpreter is there, or an ELF file for the processor that this Python was built for."""
     with path.open("rb") as file, open("/proc/self/exe", "rb") as own:
-        head, mine = file.read(20), own.read(20)
-    return head[:2] == b"#!" or (head[:5], head[18:]) == (mine[:5], mine[18:])
+        head, mine = file.read(256), own.read(20)
+    if head[:2] == b"#!":
+        interpreter = head[2:].split(b"\n")[0].split()[:1]
+        return bool(interpreter) and os.access(interpreter[0], os.X_OK)
+    return (head[:5], head[18:20]) == (mine[:5], mine[18:])
 
 
 def _built(wanted: Module, say: Say) -> Path:

@@ -143,9 +143,10 @@ def test_ready_programs_are_taken_as_they_are(
     assert programs.provide("etcd", print) == {"etcd": ready / "etcd"}
     assert builds(stub) == 0
     assert programs.provide("kwok", print)["kwok"].parent != ready
-    (ready / "etcd").write_text("a note")
-    with pytest.raises(LabError, match="ready/etcd: not a program for this machine"):
-        programs.provide("etcd", print)
+    for text in ("a note", "", "#!\n", "#!/nowhere/sh\n"):
+        (ready / "etcd").write_text(text)
+        with pytest.raises(LabError, match="ready/etcd: not a program for this machine"):
+            programs.provide("etcd", print)
     monkeypatch.setenv(programs.READY_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(LabError, match="KUBEBUILDER_ASSETS: not a directory"):
         programs.provide("etcd", print)
