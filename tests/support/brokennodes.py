@@ -823,8 +823,6 @@ CLUSTER = (
              file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")),
     Scenario("kubelet-down", (7,), lambda w: w.unit("kubelet", "activating/auto-restart/enabled", "failed to run Kubelet: swap on"),
              ("swap on",), lambda w: w.unit("kubelet", "inactive/dead/disabled")),
-    Scenario("kubelet-down", (7,), lambda w: w.unit("kubelet", "inactive/dead/enabled", "oom_score_adj: permission denied"),
-             ("it was stopped",), lambda w: w.unit("kubelet", "active/running/enabled")),
     Scenario("device-plugin-not-running", (31,), both(lambda w: w.sockets.pop("nvidia-gpu.sock"),
              file("var/log/pods/kube-system_nvidia-device-plugin-x_1/ctr/0.log", "F Failed to initialize NVML: not found\n")),
              ("has no socket", "Failed to initialize NVML"),

@@ -54,6 +54,15 @@ def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) ->
     assert not [check for check in found.checks[:-1] if check.failed]
 
 
+def test_a_kubelet_that_somebody_stopped_is_not_explained_by_an_old_line(tmp_path: Path) -> None:
+    world = World()
+    world.unit("kubelet", "inactive/dead/enabled", "oom_score_adj: permission denied")
+    found = diagnosis(world, tmp_path / "node")
+    assert found.name == "kubelet-down"
+    assert found.broken is not None
+    assert found.broken.evidence == "the kubelet is inactive: it was stopped"
+
+
 @pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.twin], ids=str)
 def test_its_healthy_twin_is_not_accused(scenario: Scenario, tmp_path: Path) -> None:
     found = diagnosis(scenario.healthy(), tmp_path / "node")
