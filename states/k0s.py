@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.model.asks import Answer, Ask
+from gpustate.model import cri_asks, cri_status
+from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.model.beforehand import shown
 from gpustate.model.programs import HandlerName
 from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
@@ -43,12 +44,13 @@ SOCKET = "/run/k0s/containerd.sock"
 UNITS = ("k0sworker", "k0scontroller")
 
 _SCRIPT = rf"""
+run=
 one() {{ # unit, what systemd shows of it
   if [ -d /run/systemd/system ]; then
     l=; a=; while IFS= read -r r; do case $r in LoadState=*) l=${{r#*=}} ;; ActiveState=*) a=${{r#*=}} ;; esac; done <<END
 $2
 END
-    [ "$l" != loaded ] || echo "unit=$1 $a"
+    [ "$l" != loaded ] || {{ echo "unit=$1 $a"; [ "$a" != active ] || run=1; }}
   else
     [ ! -e /etc/systemd/system/$1.service ] || echo "unit=$1 "
   fi
@@ -56,8 +58,8 @@ END
 {chr(10).join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)}
 for f in {ROOT_PATH} {DROP_IN_PATH} {MERGED_PATH}; do [ -f "$f" ] && blob file "$f" "$f"; done
 told
-odd {ROOT_PATH} {DROP_IN_PATH}
-:
+odd {ROOT_PATH} {DROP_IN_PATH} || exit 0
+[ -z "$run" ] || cri_says {SOCKET}
 """
 
 
@@ -71,7 +73,8 @@ class Observed:
         managed: k0s manages its containerd's configuration.
         text: our drop-in.
         merged: what k0s has merged; ``None`` where it has not run yet.
-        lacks: what the handler lacks in that.
+        lacks: what the handler lacks in that, or in the running process.
+        dead: why no pod can start with the running containerd; empty where one can.
     """
 
     unit: str = ""
@@ -80,34 +83,49 @@ class Observed:
     text: str | None = None
     merged: str | None = None
     lacks: tuple[str, ...] = ()
+    dead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AskK0s(Ask[Observed]):
-    """Which k0s service is here, and its three files."""
+class Found:
+    """What the node says: the files, and the running containerd, which is asked where k0s runs."""
+
+    seen: Observed = field(default_factory=Observed)
+    cri: cri_status.CriStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskK0s(Ask[Found]):
+    """Which k0s service is here, its three files, and what its containerd says."""
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_asks.SHIPS
 
     def script(self) -> str:
-        return BLOBS + _SCRIPT
+        return cri_asks.CRI_SAYS + BLOBS + _SCRIPT
 
-    def parse(self, answer: Answer) -> Observed:
+    def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "k0s' files", ("file",))
         units = rows.pairs("unit")
         if not units:
-            return Observed()
+            return Found()
         rows.only_files()
         running = [unit for unit, state in units.items() if state == "active"]
         files = rows.blobs["file"]
         root = files.get(ROOT_PATH)
-        return Observed(
+        seen = Observed(
             unit=(running or list(units))[0],
             active=bool(running),
             managed=root is None or "k0s_managed=true" in "".join(root.splitlines()[:2]),
             text=files.get(DROP_IN_PATH),
             merged=files.get(MERGED_PATH),
         )
+        return Found(seen, cri_status.read(rows.keys))
 
-    def stand_in(self) -> Observed:
-        return Observed()
+    def stand_in(self) -> Found:
+        return Found()
 
 
 class K0sHandler(State[Observed]):
@@ -144,13 +162,19 @@ class K0sHandler(State[Observed]):
         return bool(seen.unit)
 
     def probe(self, node: Node) -> Observed:
-        seen = node.ask(AskK0s())
+        found = node.ask(AskK0s())
+        seen, cri = found.seen, found.cri
         if self.absent or not seen.active or seen.merged is None:
             return seen
         try:
-            return replace(seen, lacks=handler_problems(effective(seen.merged), self._handler()))
+            lacks = handler_problems(effective(seen.merged), self._handler())
         except ProbeError as error:
-            return replace(seen, lacks=(str(error),))
+            lacks = (str(error),)
+        if cri is None:
+            return replace(seen, lacks=lacks)
+        if not lacks and (missing := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {missing}",)
+        return replace(seen, lacks=lacks, dead=cri.dead("the containerd of k0s"))
 
     def _handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default)
@@ -185,7 +209,7 @@ class K0sHandler(State[Observed]):
         if self.refuse(seen) is not None:
             return seen
         # What k0s makes of it is a fact of its own: its merged file is not changed by us.
-        return replace(seen, text=self._text(seen), lacks=())
+        return replace(seen, text=self._text(seen), lacks=(), dead="")
 
     def refuse(self, seen: Observed) -> str | None:
         if seen.text and seen.text.strip() and not seen.text.startswith(DROP_IN):
@@ -201,10 +225,12 @@ class K0sHandler(State[Observed]):
             text = self._text(seen)
         except ProbeError as error:
             return str(error)
+        if seen.dead and text == seen.text:
+            return f"{seen.dead}; see journalctl -u {seen.unit}, fix that and restart it"
         if seen.lacks and text == seen.text:
             return (
-                f"{DROP_IN_PATH} is as it should be, and {MERGED_PATH} says: {'; '.join(seen.lacks)}; "
-                f"see journalctl -u {seen.unit}"
+                f"{DROP_IN_PATH} is as it should be, and k0s has: {'; '.join(seen.lacks)}; "
+                f"see {MERGED_PATH} and journalctl -u {seen.unit}"
             )
         return None
 
@@ -234,7 +260,8 @@ class K0sHandler(State[Observed]):
     def _wait(self, *, present: bool) -> ops.Run:
         found = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
         lines = [
-            f"taken() {{ [ -S {SOCKET} ] && {found if present else f'! {found}'}; }}",
+            # k0s restarts its containerd when it has merged, and that makes its socket anew.
+            f"taken() {{ [ {SOCKET} -nt {MERGED_PATH} ] && {found if present else f'! {found}'}; }}",
             "if wait_for 60 taken; then effect read; exit 0; fi",
         ]
         if present:

@@ -24,7 +24,8 @@ from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
 from gpustate.errors import RefusedError
-from gpustate.model.asks import Answer, Ask
+from gpustate.model import cri_asks, cri_status
+from gpustate.model.asks import Answer, Ask, ShippedFile
 from gpustate.model.programs import HandlerName
 from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
 from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
@@ -42,6 +43,7 @@ ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"
 RENDERED_PATH = f"{ARGS}/containerd.toml"
 PROGRAM = "/snap/microk8s/current/bin/containerd"
+CTR = "/snap/microk8s/current/bin/ctr"
 SOCKET = "/var/snap/microk8s/common/run/containerd.sock"
 UNIT = "snap.microk8s.daemon-containerd.service"
 
@@ -54,6 +56,7 @@ known {TEMPLATE_PATH}
 told
 [ -e {owed("microk8s")} ] && echo owed=1
 v=$(timeout -k 2 20 {PROGRAM} --version); v=${{v#* }}; v=${{v#* }}; v=${{v%% *}}; echo "version=${{v#v}}"
+[ "${{ua-}}" != active ] || [ -n "$hl" ] || cri_says {SOCKET}
 """
 
 
@@ -66,21 +69,28 @@ class Found:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     owed: bool = False
+    cri: cri_status.CriStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AskMicrok8s(Ask[Found]):
-    """Its template, what was rendered from it, and the version of its containerd."""
+    """Its template, what was rendered from it, the version of its containerd, and what that says."""
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """What asks the running process."""
+        return cri_asks.SHIPS
 
     def script(self) -> str:
-        return unit_command(UNIT) + BLOBS + _SCRIPT
+        return cri_asks.CRI_SAYS + unit_command(UNIT) + BLOBS + _SCRIPT
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "MicroK8s' files", ("file",))
         rows.only_files()
         active = rows.last("active") if "unit" in rows.keys else ""
         files = rows.blobs["file"]
-        return Found(active, rows.last("version"), files, rows.originals, "owed" in rows.keys)
+        owes, cri = "owed" in rows.keys, cri_status.read(rows.keys)
+        return Found(active, rows.last("version"), files, rows.originals, owes, cri)
 
     def stand_in(self) -> Found:
         return Found()
@@ -92,10 +102,11 @@ class Observed:
 
     Args:
         template: ``None`` where there is no MicroK8s.
-        lacks: what the handler lacks in what was rendered.
+        lacks: what the handler lacks in what was rendered, or in the running process.
         read: containerd was started after the template was last changed by us.
         version: of its containerd.
         found: all that the node said.
+        dead: why no pod can start with the running process; empty where one can.
     """
 
     template: str | None = None
@@ -103,6 +114,7 @@ class Observed:
     read: bool = True
     version: str = ""
     found: Found = field(default_factory=Found)
+    dead: str = ""
 
 
 class Microk8sHandler(State[Observed]):
@@ -150,12 +162,16 @@ class Microk8sHandler(State[Observed]):
                 lacks = handler_problems(effective(rendered), self._handler())
             except ProbeError as error:
                 lacks = (str(error),)
+        cri = None if self.absent or rendered is None else found.cri
+        if cri is not None and not lacks and (missing := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {missing}",)
         return Observed(
             template=found.files.get(TEMPLATE_PATH),
             lacks=lacks,
             read=not found.owed,
             version=found.version,
             found=found,
+            dead="" if cri is None else cri.dead("the containerd of MicroK8s"),
         )
 
     def _handler(self) -> Handler:
@@ -195,13 +211,15 @@ class Microk8sHandler(State[Observed]):
         if not self._restarts(seen):
             return replace(seen, template=template, found=replace(seen.found, files=files))
         found = replace(seen.found, files=files, owed=False)
-        return replace(seen, template=template, lacks=(), read=True, found=found)
+        return replace(seen, template=template, lacks=(), read=True, found=found, dead="")
 
     def refuse(self, seen: Observed) -> str | None:
         try:
-            self._edit(seen)
+            edit = self._edit(seen)
         except (ProbeError, RefusedError) as error:
             return str(error)
+        if seen.dead and seen.read and not edit.files and not seen.lacks:
+            return f"{seen.dead}; journalctl -u {UNIT} has more: fix that, and restart it"
         return None
 
     def plan(self, seen: Observed) -> Plan:
@@ -248,6 +266,12 @@ class Microk8sHandler(State[Observed]):
         functions = (
             f"dump() {{ cat {TEMPLATE_PATH}; }}\nothers() {{ :; }}\n"
             f"serves() {{ grep -qF {shlex.quote(self.binary)}; }}\n"
-            f"working() {{ [ -S {SOCKET} ] && echo 'containerd ok'; }}\n"
+            f"working() {{ [ -S {SOCKET} ] || return 1\n"
+            f"  [ -x {CTR} ] || {{ echo 'containerd ok'; return; }}\n"
+            f"  a=$(timeout -k 2 5 {CTR} -a {SOCKET} plugins ls) || return 1\n"
+            "  printf '%s\\n' \"$a\" | while read -r y i s; do\n"
+            "    case \"$y $i\" in 'io.containerd.grpc.v1 cri' | 'io.containerd.cri.v1 '*) "
+            's=${s% }; echo "$y $i ${s##* }" ;; esac\n'
+            "  done; }\n"
         )
         return Daemon("microk8s", UNIT, functions)

@@ -11,16 +11,33 @@ from standins import merge_k0s
 
 from gpustate import Disruption, ops
 from gpustate.model.asks import Answer
-from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, AskK0s, K0sHandler, Observed
+from gpustate.model.cri_status import CriHandler, CriStatus
+from gpustate.states.k0s import (
+    DROP_IN_PATH,
+    MERGED_PATH,
+    ROOT_PATH,
+    SOCKET,
+    AskK0s,
+    Found,
+    K0sHandler,
+    Observed,
+)
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
+SERVES = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"), CriHandler("nvidia")))
 
-def node_with(version: int = 2, files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
-    def seen(node: FakeNode) -> Observed:
+
+def node_with(
+    version: int = 2,
+    files: dict[str, str] | None = None,
+    cri: CriStatus | None = None,
+    **facts: Any,
+) -> FakeNode:
+    def seen(node: FakeNode) -> Found:
         text = node.files.get(DROP_IN_PATH)
         merged = merge_k0s(version, [text] if text else [])
-        return replace(Observed("k0sworker", True, True, text, merged), **facts)
+        return Found(replace(Observed("k0sworker", True, True, text, merged), **facts), cri)
 
     return FakeNode(
         files=files,
@@ -73,8 +90,28 @@ def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
 
 
+@pytest.mark.parametrize(
+    ("cri", "reason"),
+    [
+        (CriStatus(SOCKET, "unserved", "load failed"), "without its CRI service"),
+        (CriStatus(SOCKET, "silent", "timed out"), "does not answer: timed out"),
+        (CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),)), "has no nvidia; it has runc"),
+    ],
+)
+def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, reason: str) -> None:
+    node = node_with()
+    list(converge(K0sHandler(), node))
+    assert not K0sHandler().verify(
+        K0sHandler().probe(node_with(files=dict(node.files), cri=SERVES))
+    )
+    broken = node_with(files=dict(node.files), cri=cri)
+    state = K0sHandler()
+    assert reason in (state.refuse(state.probe(broken)) or "")
+    assert state.verify(state.probe(broken))
+
+
 def test_a_node_without_it_has_nothing_to_do() -> None:
-    node = FakeNode(answers={"AskK0s": Observed()})
+    node = FakeNode(answers={"AskK0s": Found()})
     plan = next(converge(K0sHandler(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
@@ -87,5 +124,8 @@ def test_the_contract_holds() -> None:
 def test_the_answer_of_a_node_is_read() -> None:
     root = "# k0s_managed=true\n"
     out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
-    seen = AskK0s().parse(Answer(0, out.encode()))
+    out += f"cri_socket={SOCKET}\ncri=unserved|no such default runtime\n"
+    found = AskK0s().parse(Answer(0, out.encode()))
+    seen = found.seen
+    assert found.cri == CriStatus(SOCKET, "unserved", "no such default runtime")
     assert (seen.unit, seen.active, seen.managed, seen.merged) == ("k0sworker", True, True, "#")
