@@ -16,6 +16,8 @@ Sources:
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -24,13 +26,11 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.model import gpu_slurm
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.quarantine import AskQuarantine, left, unseen
+from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
 from gpustate.text import slurm
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
-_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Observed:
     active: bool = False
     problem: str | None = None
     image: bool = False
+    able: bool = False  # an image's Python can describe the GPUs at the first boot
 
 
 class SlurmGres(State[Observed]):
@@ -102,33 +103,22 @@ class SlurmGres(State[Observed]):
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
-        here = node.shell(_HERE)
-        every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
-        nvml = left(every, held)
-        places = node.ask(gpu_slurm.AskPlaces(for_slurmd=True))
-        seen = Observed(
+        told = gpu_slurm.wanted(
+            node, name=self.node_name, shards=self.shards, features=self.features
+        )
+        return Observed(
             gres_text=gres,
             node_text=node_text,
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
-            host=self.node_name or places.host,
-            gpus=bool(facts.gpus or nvml.gpus),
-            slurmd="slurmd" in here.stdout.split(),
+            lines=told.lines,
+            node_line=told.node_line,
+            host=told.host,
+            gpus=told.gpus,
+            slurmd=told.slurmd,
             active=unit is not None and unit.active,
+            problem=told.problem,
             image=facts.image,
-        )
-        if facts.image or not seen.gpus:
-            return seen
-        if not nvml.works:
-            broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
-            return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
-        found, problem = gpu_slurm.gpus(nvml, places)
-        words = (*slurm.features(nvml), *self.features)
-        gres_value = slurm.gres_value(found, shards=self.shards)
-        return replace(
-            seen,
-            lines=tuple(slurm.gres_lines(found, shards=self.shards)),
-            node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
-            problem=problem or unseen(facts.gpus, every, held),
+            able=facts.image and first_boot.able(node),
         )
 
     def desired(self, seen: Observed) -> Observed:
@@ -137,7 +127,7 @@ class SlurmGres(State[Observed]):
         lines = [] if self.absent else list(seen.lines)
         gres = slurm.place(seen.gres_text or "", lines) or None
         line = "" if self.absent or not self.node_file else seen.node_line
-        node_text = f"# Written by gpustate, for slurm.conf.\n{line}\n" if line else None
+        node_text = gpu_slurm.node_text(line) if line else None
         if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
             gres = seen.gres_text  # somebody's file without a line of ours, be it empty
         otherwise = "" if gres is not None else seen.gres_file
@@ -191,5 +181,19 @@ class SlurmGres(State[Observed]):
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
 
     def first_boot(self, seen: Observed) -> Iterator[Step]:
-        """Nothing: the lines are made where gpustate runs, from what NVML says then."""
-        return iter(())
+        """The machine describes its GPUs itself, where the image has slurmd and a Python that can."""
+        if self.absent or not (seen.slurmd and seen.able):
+            return
+        options = {
+            "name": self.node_name,
+            "shards": self.shards,
+            "features": self.features,
+            "gres_path": self.gres_path,
+            "node_file": self.node_file,
+        }
+        writes = {
+            self.gres_path: f"put {shlex.quote(self.gres_path)} - -",
+            self.node_path: f"put {shlex.quote(self.node_path)} 0644 own",
+        }
+        label = f"write {self.gres_path}"
+        yield first_boot.settle("slurm", json.dumps(options, sort_keys=True), writes, label)

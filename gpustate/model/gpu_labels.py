@@ -8,14 +8,16 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate.errors import ProbeError
 from gpustate.model.asks import Answer, Ask
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.node import Node
-from gpustate.model.quarantine import AskQuarantine, left
+from gpustate.model.quarantine import AskQuarantine, left, unseen
 from gpustate.text import labels
+from gpustate.text.deviceplugin.model import Sharing
 from gpustate.text.labels import VGpu
 from gpustate.text.numbers import whole
 
@@ -88,4 +90,75 @@ def look(node: Node) -> labels.Seen:
     return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
-__all__ = ["AskMachine", "Machine", "look"]
+#: Where NFD reads feature files, and ours among them.
+FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
+PATH = f"{FOLDER}/gpustate"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the feature file should say.
+
+    Args:
+        text: ``None``: no GPUs, nothing to say.
+        problem: why it cannot be told.
+        notes: what is left out, and what a person should know.
+    """
+
+    text: str | None = None
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def wanted(node: Node, strategy: str, sharing: Sharing) -> Wanted:
+    """Query a node, and compute its labels.
+
+    Args:
+        node: with GPUs or without.
+        strategy: ``none``, ``single`` or ``mixed``, for MIG devices.
+        sharing: as the device plugin's configuration has it.
+    """
+    facts = node.facts()
+    seen = look(node)
+    problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
+    if not (facts.gpus or seen.nvml.gpus):
+        return Wanted()
+    if problem is not None:
+        return Wanted(problem=problem)
+    told = labels.compute(seen, labels.Options(strategy, sharing))
+    if told.problem is not None:
+        return Wanted(problem=told.problem)
+    unfit = labels.unfit(told.values)
+    left_in = {name: value for name, value in told.values.items() if name not in unfit}
+    notes = [f"{name} is left out: {why}" for name, why in unfit.items()]
+    return Wanted(labels.as_text(left_in), notes=(*told.notes, *notes))
+
+
+def rival(files: Mapping[str, str]) -> str | None:
+    """Another feature file with a label that only GFD writes; ``None`` where there is none."""
+    for path, text in files.items():
+        hidden = path.rpartition("/")[2].startswith(".")
+        if path != PATH and not hidden and "nvidia.com/gpu.product" in labels.parse(text):
+            return path
+    return None
+
+
+def rivalry(path: str) -> str:
+    """Why the file is not written beside another writer's, and the next move."""
+    return (
+        f"{path} has labels of GPU feature discovery: two writers would take turns; stop "
+        "gpu-feature-discovery on this node and remove the file, or leave this state out"
+    )
+
+
+__all__ = [
+    "FOLDER",
+    "PATH",
+    "AskMachine",
+    "Machine",
+    "Wanted",
+    "look",
+    "rival",
+    "rivalry",
+    "wanted",
+]

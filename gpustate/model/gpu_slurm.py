@@ -8,10 +8,13 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpustate.model.asks import Answer, Ask
+from gpustate.model.gpu_facts import GpuFacts
+from gpustate.model.node import Node
+from gpustate.model.quarantine import AskQuarantine, left, unseen
 from gpustate.text import slurm
 from gpustate.text.numbers import whole
 from gpustate.text.nvml_report import Gpu, NvmlFacts
@@ -101,6 +104,70 @@ class AskPlaces(Ask[Places]):
 
     def stand_in(self) -> Places:
         return Places()
+
+
+_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What Slurm's files should say of a node.
+
+    Args:
+        host: the node's name in Slurm.
+        gpus: there are some.
+        slurmd: it is installed.
+        lines: for ``gres.conf``.
+        node_line: for ``slurm.conf``.
+        problem: why they cannot be told.
+    """
+
+    host: str = ""
+    gpus: bool = False
+    slurmd: bool = False
+    lines: tuple[str, ...] = ()
+    node_line: str = ""
+    problem: str | None = None
+
+
+def wanted(node: Node, *, name: str, shards: int, features: Sequence[str]) -> Wanted:
+    """Query a node, and describe its GPUs.
+
+    Args:
+        node: with GPUs or without.
+        name: in Slurm; empty: its host name.
+        shards: jobs that may share one GPU.
+        features: further words for ``Feature=``.
+    """
+    facts = node.facts()
+    here = node.shell(_HERE)
+    every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
+    nvml = left(every, held)
+    places = node.ask(AskPlaces(for_slurmd=True))
+    seen = Wanted(
+        host=name or places.host,
+        gpus=bool(facts.gpus or nvml.gpus),
+        slurmd="slurmd" in here.stdout.split(),
+    )
+    if facts.image or not seen.gpus:
+        return seen
+    if not nvml.works:
+        broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
+        return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
+    found, problem = gpus(nvml, places)
+    words = (*slurm.features(nvml), *features)
+    gres_value = slurm.gres_value(found, shards=shards)
+    return replace(
+        seen,
+        lines=tuple(slurm.gres_lines(found, shards=shards)),
+        node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
+        problem=problem or unseen(facts.gpus, every, held),
+    )
+
+
+def node_text(line: str) -> str:
+    """The file with the node's line."""
+    return f"# Written by gpustate, for slurm.conf.\n{line}\n"
 
 
 def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | None]:

@@ -57,7 +57,8 @@ class State(BaseModel, Generic[Seen]):
         carries: states that need this one are nothing without it, so a policy that takes it away and
             keeps one of them is refused. A repository carries nothing: what came from it stays.
         needs_gpu: it does not apply where the policy expects no GPU.
-        left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
+        left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
+            apply on the machine settles it.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.

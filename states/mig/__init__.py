@@ -39,7 +39,7 @@ from gpustate.mig.plan import NodePlan
 from gpustate.model.asks import ShippedFile
 from gpustate.model.gpu_facts import GpuFacts
 from gpustate.model.holders import AskHolders
-from gpustate.states.mig import planning, scripts
+from gpustate.states.mig import firstboot, planning, scripts
 from gpustate.states.mig.observed import (
     UNIT,
     UNIT_LINK,
@@ -269,7 +269,7 @@ class MigLayoutApplied(State[Observed]):
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if seen.image:
-            notes.append("GPUs are divided on the machine itself, not in an image: apply it there")
+            notes.append("GPUs are divided by the machine itself, at its first boot")
         found = diff(
             seen,
             wanted,
@@ -330,6 +330,13 @@ class MigLayoutApplied(State[Observed]):
         if "device_nodes" in plan.fields and not divides:
             yield scripts.nodes()
         yield from self._leave(seen, wanted, plan)
+
+    def first_boot(self, seen: Observed) -> Iterator[Step]:
+        """The machine divides its GPUs itself, by layouts that are planned here for every model in the tables."""
+        if not self.absent:
+            clients = scripts.known_clients(self.clients, resets=True)
+            config = _config(*self._question()[:3])
+            yield from firstboot.steps(config, seen.folder, _restore(), clients)
 
     def _divide(self, seen: Observed, plan: NodePlan) -> Iterator[Step]:
         addresses = planning.addresses(seen.gpus)

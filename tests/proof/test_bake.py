@@ -37,8 +37,8 @@ policy = presets.image(
 """
 IDENTITY = ("etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/ssh", "etc/hosts")
 WORK = [
-    *("nouveau", "driver", "fabric-manager", "persistenced", "dev-char", "cdi", "containerd"),
-    "validator",
+    *("nouveau", "driver", "fabric-manager", "persistenced", "dev-char", "gpu-labels", "cdi"),
+    *("containerd", "validator"),
 ]
 
 

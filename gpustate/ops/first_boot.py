@@ -1,0 +1,105 @@
+"""What a machine computes itself at its first boot, with gpustate's own modules: the step that does it.
+
+The modules travel in the step. They need nothing but the standard library of a Python that knows what they are
+written in, so the image is queried for one while it is baked.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import shlex
+import tarfile
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources, util
+from pathlib import Path
+
+from gpustate.errors import ProbeError
+from gpustate.model.node import Node
+from gpustate.ops.steps import Run
+
+#: The oldest Python that runs the modules.
+OLDEST = (3, 10)
+_ABLE = f"import ctypes, json, sys, tarfile, zlib; sys.exit(sys.version_info < {OLDEST})"
+_CHECK = f'p=$(command -v python3) && "$p" -I -S -c {shlex.quote(_ABLE)} 2>/dev/null'
+
+#: Whole packages; of those above them there are no ``__init__`` there.
+_PACKAGES = ("gpustate.text.labels", "gpustate.text.slurm")
+_FILES = (
+    *(("gpustate", name) for name in ("errors",)),
+    *(
+        ("gpustate.model", name)
+        for name in (
+            *("asks", "beforehand", "facts", "file_asks", "gpu_facts", "gpu_labels", "gpu_slurm"),
+            *("node", "quarantine"),
+        )
+    ),
+    *(("gpustate.nodeside", name) for name in ("first_boot", "nvml_facts", "nvml_health")),
+    ("gpustate.text.deviceplugin", "model"),
+    *(
+        ("gpustate.text", name)
+        for name in (
+            *("dpkg", "gpu_models", "masking", "modprobe", "numbers", "nvml_report", "nvsmi"),
+            *("quarantine", "rpm", "rpmversion", "systemd", "words"),
+        )
+    ),
+)
+
+
+def able(node: Node) -> bool:
+    """Whether an image has a Python that can compute at its first boot."""
+    return node.shell(f"{_CHECK} && echo able; :").stdout.strip() == "able"
+
+
+@cache
+def _bundle() -> str:
+    """The modules, as the text of a compressed archive; equal modules give equal text."""
+    texts = {"pynvml.py": _top_level("pynvml")}
+    for package, name in _FILES:
+        place = f"{package.replace('.', '/')}/{name}.py"
+        texts[place] = resources.files(package).joinpath(f"{name}.py").read_bytes()
+    for package in _PACKAGES:
+        for file in resources.files(package).iterdir():
+            if file.name.endswith(".py"):
+                texts[f"{package.replace('.', '/')}/{file.name}"] = file.read_bytes()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for place, text in sorted(texts.items()):
+            entry = tarfile.TarInfo(place)
+            entry.size, entry.mode = len(text), 0o644
+            archive.addfile(entry, io.BytesIO(text))
+    return base64.encodebytes(gzip.compress(packed.getvalue(), mtime=0)).decode("ascii")
+
+
+def _top_level(module: str) -> bytes:
+    spec = util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ProbeError(f"the Python module {module} is not installed here")
+    return Path(spec.origin).read_bytes()
+
+
+def settle(what: str, options: str, writes: Mapping[str, str], label: str) -> Run:
+    """Compute the text of files on the machine, and write them.
+
+    Args:
+        what: ``labels`` or ``slurm``: a function of :mod:`gpustate.nodeside.first_boot`.
+        options: of that function, as JSON.
+        writes: path of each file to the sh that takes its text from standard input; a file that is not to be
+            written has none.
+        label: of the step.
+    """
+    lines = [
+        f"{_CHECK} || fail 'python3 {OLDEST[0]}.{OLDEST[1]} or later is missing: gpustate apply settles this'",
+        'd=$R/modules; rm -rf "$d"; mkdir "$d"',
+        f"base64 -d >\"$d/bundle\" <<'END'\n{_bundle()}END",
+        '"$p" -I -S -c "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])" '
+        '"$d/bundle" "$d" || fail "$d: no room"',
+        f'o=$("$p" -I -S -B "$d/gpustate/nodeside/first_boot.py" {what} {shlex.quote(options)} "$d/out" 2>&1) || fail "$o"',
+        '[ -z "$o" ] || echo "$o"',
+    ]
+    for number, (path, write) in enumerate(writes.items()):
+        lines.append(f'# {path}\nif [ -e "$d/out/{number}" ]; then {write} <"$d/out/{number}"; fi')
+    lines.append('rm -rf "$d"')
+    return Run("\n".join(lines), label, timeout=300, running=True)
