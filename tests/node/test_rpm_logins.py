@@ -166,7 +166,7 @@ def test_without_a_login_the_server_turns_the_node_away(
     node = rpm_lab.nodes[0]
     become(node, "rocky", packages)
     body = BODY.replace(", username={user!r}, password={password!r}", "").format(url=server.url)
-    told = str(gpustate("apply", rpm_lab, node, tmp_path, packages, body, status=1))
-    assert "401" in told
+    told = str(gpustate("apply", rpm_lab, node, tmp_path, packages, body, status=7))
+    assert "check username and password in the policy" in told
     assert server.refused
     assert server.served == []
