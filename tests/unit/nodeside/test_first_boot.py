@@ -109,11 +109,14 @@ def test_a_machine_without_gpus_gets_no_file_and_rivals_are_not_written_over() -
         list(getattr(first_boot, what)(taken, options))
 
 
-def test_an_image_without_a_python_that_can_leaves_it_to_an_apply() -> None:
+@pytest.mark.parametrize("state", [GpuLabels(), SlurmGres()], ids=["labels", "slurm"])
+def test_an_image_without_a_python_that_can_leaves_it_to_an_apply(state: AnyState) -> None:
     image = machine(image=True)
-    image.shells = {**image.shells, "python3": (0, "")}
-    for state in (GpuLabels(), SlurmGres()):
-        assert list(state.first_boot(state.probe(image))) == []
+    image.shells |= {"python3": (0, "")}
+    assert list(state.first_boot(state.probe(image))) == []
+
+
+def test_an_image_whose_sharing_cannot_be_read_leaves_its_labels_to_an_apply() -> None:
     broken = machine(image=True)
     broken.files[CONFIG_PATH] = "sharing: {timeSlicing: {resources: 4}}"
     assert list(GpuLabels().first_boot(GpuLabels().probe(broken))) == []
