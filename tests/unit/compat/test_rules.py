@@ -258,6 +258,20 @@ def test_the_first_good_release_is_not_blocked(given: dict[str, object]) -> None
     assert [result.rule.id for result in report.blocks] == []
 
 
+@pytest.mark.parametrize(
+    ("kernel", "first_good"),
+    [("6.19.2", "580.126.18"), ("7.0.9", "580.142"), ("7.1.0", "580.159.04")],
+)
+def test_a_driver_that_is_too_old_for_a_kernel_is_told_the_first_that_builds_there(
+    kernel: str, first_good: str
+) -> None:
+    given = {"driver": "580.119.02", "kernel": kernel, "module_source": "dkms"}
+    report = compat.check(compat.facts(given), rules=RULES)
+    built = [one.rule for one in report.warnings if one.rule.id.startswith("build-580")]
+    assert [rule.first_good for rule in built] == [first_good]
+    assert first_good in built[0].fix
+
+
 def test_a_release_of_a_cuda_series_is_meant_with_its_patches() -> None:
     """CUDA 12.4.1 is 12.4; a rule that names a bare minor release would miss it."""
     bare = [rule.id for rule in RULES if re.search(r"'cuda': '", str(rule.written))]
