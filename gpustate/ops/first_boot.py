@@ -90,16 +90,20 @@ def settle(what: str, options: str, writes: Mapping[str, str], label: str) -> Ru
             written has none.
         label: of the step.
     """
+    # Functions of the library have variables of the same names.
+    folder = '"$R/modules"'
+    program = '"$R/modules/gpustate/nodeside/first_boot.py"'
     lines = [
         f"{_CHECK} || fail 'python3 {OLDEST[0]}.{OLDEST[1]} or later is missing: gpustate apply settles this'",
-        'd=$R/modules; rm -rf "$d"; mkdir "$d"',
-        f"base64 -d >\"$d/bundle\" <<'END'\n{_bundle()}END",
+        f"rm -rf {folder}; mkdir {folder}",
+        f"base64 -d >\"$R/modules/bundle\" <<'END'\n{_bundle()}END",
         '"$p" -I -S -c "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])" '
-        '"$d/bundle" "$d" || fail "$d: no room"',
-        f'o=$("$p" -I -S -B "$d/gpustate/nodeside/first_boot.py" {what} {shlex.quote(options)} "$d/out" 2>&1) || fail "$o"',
+        f'"$R/modules/bundle" {folder} || fail "$R: no room"',
+        f'o=$("$p" -I -S -B {program} {what} {shlex.quote(options)} "$R/modules/out" 2>&1) || fail "$o"',
         '[ -z "$o" ] || echo "$o"',
     ]
     for number, (path, write) in enumerate(writes.items()):
-        lines.append(f'# {path}\nif [ -e "$d/out/{number}" ]; then {write} <"$d/out/{number}"; fi')
-    lines.append('rm -rf "$d"')
+        text = f'"$R/modules/out/{number}"'
+        lines.append(f"# {path}\nif [ -e {text} ]; then {write} <{text}; fi")
+    lines.append(f"rm -rf {folder}")
     return Run("\n".join(lines), label, timeout=300, running=True)
