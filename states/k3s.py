@@ -28,12 +28,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.model import cri_asks, cri_status
-from gpustate.model.asks import Answer, Ask, ShippedFile
-from gpustate.model.beforehand import shown
+from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.shared_probes import shown
+from gpustate.formats.numbers import whole
+from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import or_refusal, read_rows
-from gpustate.text.numbers import whole
-from gpustate.text.toml_scan import parse
+from gpustate.probes import cri_queries, cri_status
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")
@@ -118,13 +118,13 @@ class AskK3s(Ask[Found]):
     @property
     def ships(self) -> tuple[ShippedFile, ...]:
         """What asks the running process."""
-        return cri_asks.SHIPS
+        return cri_queries.SHIPS
 
     def script(self) -> str:
         each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
         script = _SCRIPT.replace("@EACH@", each).replace("@PROGRAM@", PROGRAM)
         script = script.replace("@SEARCHED@", " ".join(SEARCHED)).replace("@SOCKET@", SOCKET)
-        return cri_asks.CRI_SAYS + script
+        return cri_queries.CRI_SAYS + script
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "the generated configuration", ("config",))

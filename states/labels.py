@@ -27,13 +27,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.file_queries import apart, noted
 from gpustate.errors import PolicyError
-from gpustate.model import gpu_labels
-from gpustate.model.file_asks import apart, noted
-from gpustate.model.gpu_labels import FOLDER, PATH
+from gpustate.formats import deviceplugin, labels
+from gpustate.formats.deviceplugin import NO_SHARING, Sharing
 from gpustate.ops import first_boot
-from gpustate.text import deviceplugin, labels
-from gpustate.text.deviceplugin import NO_SHARING, Sharing
+from gpustate.probes import gpu_labels
+from gpustate.probes.gpu_labels import FOLDER, PATH
 
 CONFIG_PATH = "/etc/nvidia-device-plugin/config.yaml"
 

@@ -23,13 +23,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
+from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
-from gpustate.model import cri_asks, cri_status
-from gpustate.model.asks import Answer, Ask, ShippedFile
-from gpustate.model.programs import HandlerName
-from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
-from gpustate.text.containerd import (
+from gpustate.formats.containerd import (
     Edit,
     Files,
     Handler,
@@ -38,6 +35,9 @@ from gpustate.text.containerd import (
     plan_edit,
     plan_removal,
 )
+from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
+from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
+from gpustate.probes import cri_queries, cri_status
 
 ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"
@@ -79,10 +79,10 @@ class AskMicrok8s(Ask[Found]):
     @property
     def ships(self) -> tuple[ShippedFile, ...]:
         """What asks the running process."""
-        return cri_asks.SHIPS
+        return cri_queries.SHIPS
 
     def script(self) -> str:
-        return cri_asks.CRI_SAYS + unit_command(UNIT) + BLOBS + _SCRIPT
+        return cri_queries.CRI_SAYS + unit_command(UNIT) + BLOBS + _SCRIPT
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "MicroK8s' files", ("file",))

@@ -25,10 +25,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import gpu_slurm
+from gpustate.formats import slurm
 from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
-from gpustate.text import slurm
+from gpustate.probes import slurm_gpus
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
 
@@ -103,7 +103,7 @@ class SlurmGres(State[Observed]):
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
-        told = gpu_slurm.wanted(
+        told = slurm_gpus.wanted(
             node, name=self.node_name, shards=self.shards, features=self.features
         )
         return Observed(
@@ -127,7 +127,7 @@ class SlurmGres(State[Observed]):
         lines = [] if self.absent else list(seen.lines)
         gres = slurm.place(seen.gres_text or "", lines) or None
         line = "" if self.absent or not self.node_file else seen.node_line
-        node_text = gpu_slurm.node_text(line) if line else None
+        node_text = slurm_gpus.node_text(line) if line else None
         if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
             gres = seen.gres_text  # somebody's file without a line of ours, be it empty
         otherwise = "" if gres is not None else seen.gres_file

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from gpustate.core.node import Node
+from gpustate.core.queries import Answer, Ask
 from gpustate.errors import GpustateError
-from gpustate.model import gpu_labels, gpu_slurm
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.node import Node
-from gpustate.text.deviceplugin.model import Shared, Sharing
-from gpustate.text.slurm import foreign, place
+from gpustate.formats.deviceplugin.model import Shared, Sharing
+from gpustate.formats.slurm import foreign, place
+from gpustate.probes import gpu_labels, slurm_gpus
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
 def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     """``gres.conf``, and the file with the node's line."""
     gres = node.read_text(options["gres_path"]) or ""
-    told = gpu_slurm.wanted(
+    told = slurm_gpus.wanted(
         node,
         name=options["name"],
         shards=options["shards"],
@@ -95,7 +95,7 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
         raise SystemExit(f"{options['gres_path']}: {other} already describes GPUs; remove it")
     print(f"slurm.conf of the cluster wants: {told.node_line}")
     yield place(gres, list(told.lines)) or None
-    yield gpu_slurm.node_text(told.node_line) if options["node_file"] else None
+    yield slurm_gpus.node_text(told.node_line) if options["node_file"] else None
 
 
 def main(what: str, options: str, folder: str) -> None:

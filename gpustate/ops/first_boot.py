@@ -16,8 +16,8 @@ from functools import cache
 from importlib import resources, util
 from pathlib import Path
 
+from gpustate.core.node import Node
 from gpustate.errors import ProbeError
-from gpustate.model.node import Node
 from gpustate.ops.steps import Run
 
 #: The oldest Python that runs the modules.
@@ -26,7 +26,7 @@ _ABLE = f"import ctypes, json, sys, tarfile, zlib; sys.exit(sys.version_info < {
 _CHECK = f'p=$(command -v python3) && "$p" -I -S -c {shlex.quote(_ABLE)} 2>/dev/null'
 
 #: Whole packages; of those above them there are no ``__init__`` there.
-_PACKAGES = ("gpustate.text.labels", "gpustate.text.slurm")
+_PACKAGES = ("gpustate.formats.labels", "gpustate.formats.slurm")
 _FILES = (
     *(("gpustate", name) for name in ("errors",)),
     *(
@@ -37,9 +37,9 @@ _FILES = (
         )
     ),
     *(("gpustate.nodeside", name) for name in ("first_boot", "nvml_facts", "nvml_health")),
-    ("gpustate.text.deviceplugin", "model"),
+    ("gpustate.formats.deviceplugin", "model"),
     *(
-        ("gpustate.text", name)
+        ("gpustate.formats", name)
         for name in (
             *("dpkg", "gpu_models", "masking", "modprobe", "numbers", "nvml_report", "nvsmi"),
             *("quarantine", "rpm", "rpmversion", "systemd", "words"),

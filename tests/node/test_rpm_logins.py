@@ -23,8 +23,8 @@ from rpmnodes import Repository, become, gpustate, versions
 from rpmworld import Rpm
 from shares import share
 
-from gpustate.lab.api import Lab
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts, PciGpu
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.gpu_labels import Machine
-from gpustate.model.gpu_slurm import Places
-from gpustate.model.state import AnyState
+from gpustate.core.state import AnyState
+from gpustate.formats.slurm import Cpu
 from gpustate.nodeside import first_boot
 from gpustate.ops import Run
 from gpustate.ops import first_boot as settling
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
+from gpustate.probes.gpu_labels import Machine
+from gpustate.probes.slurm_gpus import Places
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
 from gpustate.states.slurm import SlurmGres
 from gpustate.testing import FakeNode
-from gpustate.text.slurm import Cpu
 
 GPU = Gpu(
     *(0, "GPU-1", "0000:1b:00.0", 0, "NVIDIA H100 80GB HBM3"),

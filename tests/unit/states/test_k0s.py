@@ -10,8 +10,8 @@ import pytest
 from standins import merge_k0s
 
 from gpustate import Disruption, ops
-from gpustate.model.asks import Answer
-from gpustate.model.cri_status import CriHandler, CriStatus
+from gpustate.core.queries import Answer
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k0s import (
     DROP_IN_PATH,
     MERGED_PATH,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, ops
-from gpustate.model.asks import Answer
-from gpustate.model.cri_status import CriHandler, CriStatus
+from gpustate.core.queries import Answer
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k3s import SOCKET, AskK3s, Found, K3sDetection, Service
 from gpustate.testing import FakeNode, check_contract
 

@@ -12,16 +12,16 @@ import pytest
 from migsim import Simulated, built, driver
 
 from gpustate import ops
-from gpustate.lab.sim import models
-from gpustate.lab.sim.native import Libraries
+from gpustate.bake import first_boot
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import ShippedFile
 from gpustate.mig import builtin, live, saved
 from gpustate.mig import plan as planner
-from gpustate.model.asks import ShippedFile
-from gpustate.model.inventory import InventoryNode
-from gpustate.run import firstboot
 from gpustate.states.mig import MigLayoutApplied, scripts
 from gpustate.states.mig.firstboot import lines_of
 from gpustate.states.mig.observed import UNIT_PATH, Observed
+from gpustate_lab.sim import models
+from gpustate_lab.sim.native import Libraries
 
 IMAGE = Observed({}, {}, image=True)
 RESTORE = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh").load().decode()
@@ -50,7 +50,7 @@ def boot(node: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bo
         f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\ncase $1 in is-*) exit 1 ;; esac\n'
     )
     (bin_ / "systemctl").chmod(0o755)
-    monkeypatch.setattr(firstboot, "UNIT_LINK", str(tmp_path / "link"))
+    monkeypatch.setattr(first_boot, "UNIT_LINK", str(tmp_path / "link"))
 
     def run(state: MigLayoutApplied) -> str:
         for gpu in live.in_order(node.report()):
@@ -65,7 +65,7 @@ def boot(node: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bo
             "image",
             vars={"gpustate_state_folder": str(g), "gpustate_sys_root": str(tmp_path / "sys")},
         )
-        files, work = firstboot.compiled([(state, (here,))], [state], image)
+        files, work = first_boot.compiled([(state, (here,))], [state], image)
         assert work == ("mig: divide the GPUs of this machine",)
         for path, text in files.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
