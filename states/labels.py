@@ -107,29 +107,33 @@ class GpuLabels(State[Observed]):
         warnings = config.warnings if config else ()
         return replace(now, wanted=told.text, notes=(*warnings, *told.notes))
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, text=None)
-        return seen if seen.image or seen.problem else replace(seen, text=seen.wanted)
+            return replace(observed, text=None)
+        return (
+            observed
+            if observed.image or observed.problem
+            else replace(observed, text=observed.wanted)
+        )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or observed.image:
             return None
-        if seen.rival is not None:
-            return gpu_labels.rivalry(seen.rival)
-        return seen.problem or None
+        if observed.rival is not None:
+            return gpu_labels.rivalry(observed.rival)
+        return observed.problem or None
 
-    def plan(self, seen: Observed) -> Plan:
-        notes = seen.notes
-        if seen.image and not self.absent:
-            when = "first boot" if seen.options is not None else "first apply on the machine"
+    def plan(self, observed: Observed) -> Plan:
+        notes = observed.notes
+        if observed.image and not self.absent:
+            when = "first boot" if observed.options is not None else "first apply on the machine"
             notes = (f"labels depend on the machine's GPUs: its {when} writes them",)
-        return diff(seen, self.desired(seen), paths={"text": PATH}, notes=notes)
+        return diff(observed, self.desired(observed), paths={"text": PATH}, notes=notes)
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "text" not in plan.fields:
             return
-        text = self.desired(seen).text
+        text = self.desired(observed).text
         if text is None:
             yield ops.RemoveOwn(PATH)
         elif self.timestamp:
@@ -137,16 +141,16 @@ class GpuLabels(State[Observed]):
         else:
             yield ops.PutText(PATH, text, mode=0o644)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """The machine computes its labels itself, where the image has a Python that can."""
-        if self.absent or seen.options is None:
+        if self.absent or observed.options is None:
             return
         write = f"put {shlex.quote(PATH)} 0644 own"
         if self.timestamp:
             stamp = f"printf '{labels.TIMESTAMP}=%s\\n' \"$(date +%s)\""
             write = f"{{ cat; {stamp}; }} | {write}"
         settled = {f"{PATH}": write}
-        yield first_boot.settle("labels", seen.options, settled, f"write {PATH}")
+        yield first_boot.settle("labels", observed.options, settled, f"write {PATH}")
 
 
 def options(strategy: str, sharing: Sharing) -> str:

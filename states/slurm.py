@@ -121,40 +121,46 @@ class SlurmGres(State[Observed]):
             able=facts.image and first_boot.able(node),
         )
 
-    def desired(self, seen: Observed) -> Observed:
-        if not self.absent and (seen.image or seen.problem is not None or not seen.slurmd):
-            return seen
-        lines = [] if self.absent else list(seen.lines)
-        gres = slurm.place(seen.gres_text or "", lines) or None
-        line = "" if self.absent or not self.node_file else seen.node_line
+    def desired(self, observed: Observed) -> Observed:
+        if not self.absent and (
+            observed.image or observed.problem is not None or not observed.slurmd
+        ):
+            return observed
+        lines = [] if self.absent else list(observed.lines)
+        gres = slurm.place(observed.gres_text or "", lines) or None
+        line = "" if self.absent or not self.node_file else observed.node_line
         node_text = slurm_gpus.node_text(line) if line else None
-        if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
-            gres = seen.gres_text  # somebody's file without a line of ours, be it empty
-        otherwise = "" if gres is not None else seen.gres_file
-        return replace(seen, gres_text=gres, node_text=node_text, gres_file=otherwise)
+        if (
+            observed.gres_text is not None
+            and slurm.marked(observed.gres_text) is None
+            and not lines
+        ):
+            gres = observed.gres_text  # somebody's file without a line of ours, be it empty
+        otherwise = "" if gres is not None else observed.gres_file
+        return replace(observed, gres_text=gres, node_text=node_text, gres_file=otherwise)
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or observed.image:
             return None
-        if not seen.slurmd:
+        if not observed.slurmd:
             return None
-        other = slurm.foreign(seen.gres_text or "", seen.host)
-        if other is not None and seen.lines:
+        other = slurm.foreign(observed.gres_text or "", observed.host)
+        if other is not None and observed.lines:
             return f"{self.gres_path}: {other} already describes GPUs; take it out, or leave this state out"
-        return seen.problem or None
+        return observed.problem or None
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
         notes: tuple[str, ...] = ()
-        if not seen.slurmd and not self.absent:
+        if not observed.slurmd and not self.absent:
             notes = ("slurmd is not installed here: there is nothing to configure",)
-        if seen.gres_text != wanted.gres_text and seen.lines and not self.absent:
-            notes = (f"slurm.conf of the cluster wants: {seen.node_line}",)
+        if observed.gres_text != wanted.gres_text and observed.lines and not self.absent:
+            notes = (f"slurm.conf of the cluster wants: {observed.node_line}",)
         return diff(
-            seen,
+            observed,
             wanted,
-            costs={"gres_text": Disruption.RESTART if seen.active else Disruption.NONE},
-            why={"gres_text": f"{self.unit} reads it at its start"} if seen.active else None,
+            costs={"gres_text": Disruption.RESTART if observed.active else Disruption.NONE},
+            why={"gres_text": f"{self.unit} reads it at its start"} if observed.active else None,
             paths={
                 "gres_text": self.gres_path,
                 "node_text": self.node_path,
@@ -163,8 +169,8 @@ class SlurmGres(State[Observed]):
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         for field, path in (("node_text", self.node_path), ("gres_text", self.gres_path)):
             if field not in plan.fields:
                 continue
@@ -177,12 +183,12 @@ class SlurmGres(State[Observed]):
                 yield ops.ForgetOriginal(path)
         if "gres_file" in plan.fields and wanted.gres_text is not None:
             yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
-        if "gres_text" in plan.fields and seen.active:
+        if "gres_text" in plan.fields and observed.active:
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """The machine describes its GPUs itself, where the image has slurmd and a Python that can."""
-        if self.absent or not (seen.slurmd and seen.able):
+        if self.absent or not (observed.slurmd and observed.able):
             return
         options = {
             "name": self.node_name,

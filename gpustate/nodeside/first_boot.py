@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import GpustateError
 from gpustate.formats.deviceplugin.model import Shared, Sharing
 from gpustate.formats.slurm import foreign, place
@@ -37,21 +37,21 @@ class Here(Node):
         self._shipped = os.path.join(folder, "shipped")
         self._answers: dict[Any, Any] = {}
 
-    def ask(self, ask: Ask[T]) -> T:
+    def query(self, query: Query[T]) -> T:
         """Run its fragment, once."""
-        if ask not in self._answers:
-            self._answers[ask] = self._run(ask)
-        found: T = self._answers[ask]
+        if query not in self._answers:
+            self._answers[query] = self._run(query)
+        found: T = self._answers[query]
         return found
 
-    def _run(self, ask: Ask[T]) -> T:
-        for file in getattr(ask, "ships", ()):
+    def _run(self, query: Query[T]) -> T:
+        for file in getattr(query, "ships", ()):
             place = os.path.join(self._shipped, file.digest)
             os.makedirs(place, exist_ok=True)
             with open(os.path.join(place, file.name), "wb") as out:
                 out.write(file.load())
         done = subprocess.run(
-            ["sh", "-c", ask.script()],
+            ["sh", "-c", query.script()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ class Here(Node):
             timeout=120,
             check=False,
         )
-        return ask.parse(Answer(done.returncode, done.stdout))
+        return query.parse(Answer(done.returncode, done.stdout))
 
 
 def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:

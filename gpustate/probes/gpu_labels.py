@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import labels
 from gpustate.formats.deviceplugin.model import Sharing
 from gpustate.formats.labels import VGpu
 from gpustate.formats.numbers import whole
-from gpustate.probes.excluded_gpus import AskQuarantine, left, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = r"""
@@ -47,7 +47,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class AskMachine(Ask[Machine]):
+class MachineQuery(Query[Machine]):
     """Everything of :class:`Machine`."""
 
     def script(self) -> str:
@@ -76,16 +76,16 @@ class AskMachine(Ask[Machine]):
         starts = range(0, len(configs), _CONFIG)
         return Machine(product, labels.vgpus(configs[at : at + _CONFIG] for at in starts))
 
-    def stand_in(self) -> Machine:
+    def placeholder(self) -> Machine:
         return Machine()
 
 
 def look(node: Node) -> labels.Seen:
     """Ask a node for all of it; asks that do not depend on one another leave together."""
     facts = node.facts()
-    nvml = node.ask(GpuFacts())
-    machine = node.ask(AskMachine())
-    held = node.ask(AskQuarantine())
+    nvml = node.query(GpuFacts())
+    machine = node.query(MachineQuery())
+    held = node.query(ExcludedGpusQuery())
     classes = {gpu.address: gpu.class_id for gpu in facts.gpus}
     return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
@@ -119,13 +119,13 @@ def wanted(node: Node, strategy: str, sharing: Sharing) -> Wanted:
         sharing: as the device plugin's configuration has it.
     """
     facts = node.facts()
-    seen = look(node)
-    problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
-    if not (facts.gpus or seen.nvml.gpus):
+    observed = look(node)
+    problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
+    if not (facts.gpus or observed.nvml.gpus):
         return Wanted()
     if problem is not None:
         return Wanted(problem=problem)
-    told = labels.compute(seen, labels.Options(strategy, sharing))
+    told = labels.compute(observed, labels.Options(strategy, sharing))
     if told.problem is not None:
         return Wanted(problem=told.problem)
     unfit = labels.unfit(told.values)
@@ -154,7 +154,7 @@ def rivalry(path: str) -> str:
 __all__ = [
     "FOLDER",
     "PATH",
-    "AskMachine",
+    "MachineQuery",
     "Machine",
     "Wanted",
     "look",

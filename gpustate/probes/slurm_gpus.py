@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import slurm
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
-from gpustate.probes.excluded_gpus import AskQuarantine, left, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = r"""
@@ -68,7 +68,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPlaces(Ask[Places]):
+class SlurmPlacesQuery(Query[Places]):
     """Everything of :class:`Places`.
 
     Args:
@@ -102,7 +102,7 @@ class AskPlaces(Ask[Places]):
                 caps[int(found[1]), int(found[2]), instance] = int(found[4])
         return Places(host.partition(".")[0], tuple(cpus), near, caps, topology)
 
-    def stand_in(self) -> Places:
+    def placeholder(self) -> Places:
         return Places()
 
 
@@ -141,26 +141,26 @@ def wanted(node: Node, *, name: str, shards: int, features: Sequence[str]) -> Wa
     """
     facts = node.facts()
     here = node.shell(_HERE)
-    every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
+    every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
     nvml = left(every, held)
-    places = node.ask(AskPlaces(for_slurmd=True))
-    seen = Wanted(
+    places = node.query(SlurmPlacesQuery(for_slurmd=True))
+    observed = Wanted(
         host=name or places.host,
         gpus=bool(facts.gpus or nvml.gpus),
         slurmd="slurmd" in here.stdout.split(),
     )
-    if facts.image or not seen.gpus:
-        return seen
+    if facts.image or not observed.gpus:
+        return observed
     if not nvml.works:
         broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
-        return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
+        return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
     found, problem = gpus(nvml, places)
     words = (*slurm.features(nvml), *features)
     gres_value = slurm.gres_value(found, shards=shards)
     return replace(
-        seen,
+        observed,
         lines=tuple(slurm.gres_lines(found, shards=shards)),
-        node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
+        node_line=slurm.node_line(observed.host, gres_value, tuple(dict.fromkeys(words))),
         problem=problem or unseen(facts.gpus, every, held),
     )
 

@@ -49,8 +49,10 @@ def machine(*, image: bool = False, **files: str) -> FakeNode:
         shell={"slurmd": (0, "slurmd\n"), "python3": (0, "able\n")},
         answers={
             "GpuFacts": NvmlFacts(error=12) if image else NVML,
-            "AskMachine": Machine("DGXH100", ()),
-            "AskPlaces": Places("" if image else "n1", (Cpu(0, 0, 0, 0),), {"0000:1b:00.0": "0"}),
+            "MachineQuery": Machine("DGXH100", ()),
+            "SlurmPlacesQuery": Places(
+                "" if image else "n1", (Cpu(0, 0, 0, 0),), {"0000:1b:00.0": "0"}
+            ),
         },
     )
 

@@ -17,9 +17,9 @@ from gpustate.states.k0s import (
     MERGED_PATH,
     ROOT_PATH,
     SOCKET,
-    AskK0s,
     Found,
     K0sHandler,
+    K0sQuery,
     Observed,
 )
 from gpustate.testing import FakeNode, check_contract
@@ -34,14 +34,14 @@ def node_with(
     cri: CriStatus | None = None,
     **facts: Any,
 ) -> FakeNode:
-    def seen(node: FakeNode) -> Found:
+    def observed(node: FakeNode) -> Found:
         text = node.files.get(DROP_IN_PATH)
         merged = merge_k0s(version, [text] if text else [])
         return Found(replace(Observed("k0sworker", True, True, text, merged), **facts), cri)
 
     return FakeNode(
         files=files,
-        answers={"AskK0s": seen},
+        answers={"K0sQuery": observed},
         runs=dict.fromkeys(("look for", "wait for k0s"), lambda node: None),
     )
 
@@ -77,9 +77,9 @@ def test_what_k0s_would_not_follow_is_refused(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
     state = K0sHandler()
-    seen = state.probe(node_with(files=files, **facts))
-    assert reason in (state.refuse(seen) or "")
-    assert state.verify(seen)
+    observed = state.probe(node_with(files=files, **facts))
+    assert reason in (state.refuse(observed) or "")
+    assert state.verify(observed)
 
 
 def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
@@ -111,7 +111,7 @@ def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, rea
 
 
 def test_a_node_without_it_has_nothing_to_do() -> None:
-    node = FakeNode(answers={"AskK0s": Found()})
+    node = FakeNode(answers={"K0sQuery": Found()})
     plan = next(converge(K0sHandler(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
@@ -125,7 +125,12 @@ def test_the_answer_of_a_node_is_read() -> None:
     root = "# k0s_managed=true\n"
     out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
     out += f"cri_socket={SOCKET}\ncri=unserved|no such default runtime\n"
-    found = AskK0s().parse(Answer(0, out.encode()))
-    seen = found.seen
+    found = K0sQuery().parse(Answer(0, out.encode()))
+    observed = found.observed
     assert found.cri == CriStatus(SOCKET, "unserved", "no such default runtime")
-    assert (seen.unit, seen.active, seen.managed, seen.merged) == ("k0sworker", True, True, "#")
+    assert (observed.unit, observed.active, observed.managed, observed.merged) == (
+        "k0sworker",
+        True,
+        True,
+        "#",
+    )
