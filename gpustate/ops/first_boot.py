@@ -6,6 +6,7 @@ written in, so the image is queried for one while it is baked.
 
 from __future__ import annotations
 
+import ast
 import base64
 import gzip
 import io
@@ -13,7 +14,7 @@ import shlex
 import tarfile
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources, util
+from importlib import util
 from pathlib import Path
 
 from gpustate.core.node import Node
@@ -25,27 +26,8 @@ OLDEST = (3, 10)
 _ABLE = f"import ctypes, json, sys, tarfile, zlib; sys.exit(sys.version_info < {OLDEST})"
 _CHECK = f'p=$(command -v python3) && "$p" -I -S -c {shlex.quote(_ABLE)} 2>/dev/null'
 
-#: Whole packages; of those above them there are no ``__init__`` there.
-_PACKAGES = ("gpustate.formats.labels", "gpustate.formats.slurm")
-_FILES = (
-    *(("gpustate", name) for name in ("errors",)),
-    *(
-        ("gpustate.model", name)
-        for name in (
-            *("asks", "beforehand", "facts", "file_asks", "gpu_facts", "gpu_labels", "gpu_slurm"),
-            *("node", "quarantine"),
-        )
-    ),
-    *(("gpustate.nodeside", name) for name in ("first_boot", "nvml_facts", "nvml_health")),
-    ("gpustate.formats.deviceplugin", "model"),
-    *(
-        ("gpustate.formats", name)
-        for name in (
-            *("dpkg", "gpu_models", "masking", "modprobe", "numbers", "nvml_report", "nvsmi"),
-            *("quarantine", "rpm", "rpmversion", "systemd", "words"),
-        )
-    ),
-)
+#: What runs on the machine; every module of gpustate that it imports travels with it.
+_PROGRAM = "gpustate.nodeside.first_boot"
 
 
 def able(node: Node) -> bool:
@@ -56,14 +38,12 @@ def able(node: Node) -> bool:
 @cache
 def _bundle() -> str:
     """The modules, as the text of a compressed archive; equal modules give equal text."""
-    texts = {"pynvml.py": _top_level("pynvml")}
-    for package, name in _FILES:
-        place = f"{package.replace('.', '/')}/{name}.py"
-        texts[place] = resources.files(package).joinpath(f"{name}.py").read_bytes()
-    for package in _PACKAGES:
-        for file in resources.files(package).iterdir():
-            if file.name.endswith(".py"):
-                texts[f"{package.replace('.', '/')}/{file.name}"] = file.read_bytes()
+    texts = {"pynvml.py": _source("pynvml")[1]}
+    for module in (
+        _PROGRAM,
+        *(f"gpustate.nodeside.{name}" for name in ("nvml_facts", "nvml_health")),
+    ):
+        _add(module, texts)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for place, text in sorted(texts.items()):
@@ -73,11 +53,35 @@ def _bundle() -> str:
     return base64.encodebytes(gzip.compress(packed.getvalue(), mtime=0)).decode("ascii")
 
 
-def _top_level(module: str) -> bytes:
+def _source(module: str) -> tuple[str, bytes]:
+    """A module's place below its top folder, and its text."""
     spec = util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ProbeError(f"the Python module {module} is not installed here")
-    return Path(spec.origin).read_bytes()
+    place = module.replace(".", "/") + (
+        "/__init__.py" if spec.submodule_search_locations else ".py"
+    )
+    return place, Path(spec.origin).read_bytes()
+
+
+def _add(module: str, texts: dict[str, bytes]) -> None:
+    """Add a module and all of gpustate's that it imports; packages around them without what they import themselves."""
+    place, text = _source(module)
+    if place in texts:
+        return
+    texts[place] = text
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpustate."):
+            package = node.module or ""
+            names = [f"{package}.{one.name}" for one in node.names]
+            inside = [name for name in names if _is_package(package) and util.find_spec(name)]
+            for name in inside if len(inside) == len(names) else [package, *inside]:
+                _add(name, texts)
+
+
+def _is_package(name: str) -> bool:
+    spec = util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
 
 
 def settle(what: str, options: str, writes: Mapping[str, str], label: str) -> Run:

@@ -154,8 +154,8 @@ def rivalry(path: str) -> str:
 __all__ = [
     "FOLDER",
     "PATH",
-    "MachineQuery",
     "Machine",
+    "MachineQuery",
     "Wanted",
     "look",
     "rival",
