@@ -87,25 +87,25 @@ class GpuLabels(State[Observed]):
             problem = str(error)
         strategy = self.mig_strategy or (config.mig_strategy if config else "") or "none"
         sharing = config.sharing if config else NO_SHARING
-        told = gpu_labels.wanted(node, strategy, sharing)
+        result = gpu_labels.desired_labels(node, strategy, sharing)
         files = node.read_texts(f"{FOLDER}/*")
         owner, text = apart(node.own_text(PATH))
         listed = None if text is None else labels.as_text(labels.parse(text))
         now = Observed(
             text=noted(owner, listed) if listed else listed,
             wanted=None,
-            rival=gpu_labels.rival(files),
+            rival=gpu_labels.find_rival(files),
             image=facts.image,
         )
         if facts.image:
-            able = problem is None and first_boot.able(node)
+            able = problem is None and first_boot.has_python(node)
             return replace(now, options=options(strategy, sharing) if able else None)
-        if told.text is None and told.problem is None:
+        if result.text is None and result.problem is None:
             return now
-        if (wrong := told.problem or problem) is not None:
+        if (wrong := result.problem or problem) is not None:
             return replace(now, problem=wrong)
         warnings = config.warnings if config else ()
-        return replace(now, wanted=told.text, notes=(*warnings, *told.notes))
+        return replace(now, wanted=result.text, notes=(*warnings, *result.notes))
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -120,7 +120,7 @@ class GpuLabels(State[Observed]):
         if self.absent or observed.image:
             return None
         if observed.rival is not None:
-            return gpu_labels.rivalry(observed.rival)
+            return gpu_labels.rival_reason(observed.rival)
         return observed.problem or None
 
     def plan(self, observed: Observed) -> Plan:
@@ -150,7 +150,7 @@ class GpuLabels(State[Observed]):
             stamp = f"printf '{labels.TIMESTAMP}=%s\\n' \"$(date +%s)\""
             write = f"{{ cat; {stamp}; }} | {write}"
         settled = {f"{PATH}": write}
-        yield first_boot.settle("labels", observed.options, settled, f"write {PATH}")
+        yield first_boot.compute_files("labels", observed.options, settled, f"write {PATH}")
 
 
 def options(strategy: str, sharing: Sharing) -> str:

@@ -103,22 +103,22 @@ class SlurmGres(State[Observed]):
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
-        told = slurm_gpus.wanted(
+        result = slurm_gpus.desired_gres(
             node, name=self.node_name, shards=self.shards, features=self.features
         )
         return Observed(
             gres_text=gres,
             node_text=node_text,
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
-            lines=told.lines,
-            node_line=told.node_line,
-            host=told.host,
-            gpus=told.gpus,
-            slurmd=told.slurmd,
+            lines=result.lines,
+            node_line=result.node_line,
+            host=result.host,
+            gpus=result.gpus,
+            slurmd=result.slurmd,
             active=unit is not None and unit.active,
-            problem=told.problem,
+            problem=result.problem,
             image=facts.image,
-            able=facts.image and first_boot.able(node),
+            able=facts.image and first_boot.has_python(node),
         )
 
     def desired(self, observed: Observed) -> Observed:
@@ -202,4 +202,4 @@ class SlurmGres(State[Observed]):
             self.node_path: f"put {shlex.quote(self.node_path)} 0644 own",
         }
         label = f"write {self.gres_path}"
-        yield first_boot.settle("slurm", json.dumps(options, sort_keys=True), writes, label)
+        yield first_boot.compute_files("slurm", json.dumps(options, sort_keys=True), writes, label)

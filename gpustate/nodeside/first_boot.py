@@ -3,7 +3,7 @@
     python3 -I -S -B first_boot.py labels OPTIONS FOLDER
 
 Writes the text of each file into FOLDER, by its number; a file that has nothing to say is not there. Prints what a
-person should know; ends with 1 and a reason where it cannot be told. Needs Python 3.10, the modules beside
+person should know; ends with 1 and a reason where something is missing. Needs Python 3.10, the modules beside
 it, and sh; ``PROC``, ``SYS`` and ``G`` are as for every program of gpustate on a node.
 """
 
@@ -28,8 +28,8 @@ from gpustate.probes import gpu_labels, slurm_gpus
 T = TypeVar("T")
 
 
-class Here(Node):
-    """This machine; every ask is a process of its own."""
+class LocalNode(Node):
+    """This machine; every query is a process of its own."""
 
     def __init__(self, folder: str) -> None:
         self.name = "here"
@@ -38,7 +38,7 @@ class Here(Node):
         self._answers: dict[Any, Any] = {}
 
     def query(self, query: Query[T]) -> T:
-        """Run its fragment, once."""
+        """Run its fragment once."""
         if query not in self._answers:
             self._answers[query] = self._run(query)
         found: T = self._answers[query]
@@ -66,42 +66,42 @@ def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     """The feature file."""
     strategy, shared, renamed = options["sharing"]
     sharing = Sharing(strategy, tuple(Shared(*one) for one in shared), renamed)
-    told = gpu_labels.wanted(node, options["strategy"], sharing)
-    other = gpu_labels.rival(node.read_texts(f"{gpu_labels.FOLDER}/*"))
-    if told.text is not None and other is not None:
-        raise SystemExit(gpu_labels.rivalry(other))
-    if told.problem is not None:
-        raise SystemExit(told.problem)
-    for note in told.notes:
+    result = gpu_labels.desired_labels(node, options["strategy"], sharing)
+    other = gpu_labels.find_rival(node.read_texts(f"{gpu_labels.FOLDER}/*"))
+    if result.text is not None and other is not None:
+        raise SystemExit(gpu_labels.rival_reason(other))
+    if result.problem is not None:
+        raise SystemExit(result.problem)
+    for note in result.notes:
         print(note)
-    yield told.text
+    yield result.text
 
 
 def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     """``gres.conf``, and the file with the node's line."""
     gres = node.read_text(options["gres_path"]) or ""
-    told = slurm_gpus.wanted(
+    result = slurm_gpus.desired_gres(
         node,
         name=options["name"],
         shards=options["shards"],
         features=tuple(options["features"]),
     )
-    if told.problem is not None:
-        raise SystemExit(told.problem)
-    if not told.slurmd or not told.lines:
+    if result.problem is not None:
+        raise SystemExit(result.problem)
+    if not result.slurmd or not result.lines:
         return
-    other = foreign(gres, told.host)
+    other = foreign(gres, result.host)
     if other is not None:
         raise SystemExit(f"{options['gres_path']}: {other} already describes GPUs; remove it")
-    print(f"slurm.conf of the cluster wants: {told.node_line}")
-    yield place(gres, list(told.lines)) or None
-    yield slurm_gpus.node_text(told.node_line) if options["node_file"] else None
+    print(f"slurm.conf of the cluster wants: {result.node_line}")
+    yield place(gres, list(result.lines)) or None
+    yield slurm_gpus.node_text(result.node_line) if options["node_file"] else None
 
 
 def main(what: str, options: str, folder: str) -> None:
     """Write what there is to write."""
     os.makedirs(folder, exist_ok=True)
-    texts = {"labels": labels, "slurm": slurm}[what](Here(folder), json.loads(options))
+    texts = {"labels": labels, "slurm": slurm}[what](LocalNode(folder), json.loads(options))
     try:
         for number, text in enumerate(texts):
             if text is not None:

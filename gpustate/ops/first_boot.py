@@ -30,7 +30,7 @@ _CHECK = f'p=$(command -v python3) && "$p" -I -S -c {shlex.quote(_ABLE)} 2>/dev/
 _PROGRAM = "gpustate.nodeside.first_boot"
 
 
-def able(node: Node) -> bool:
+def has_python(node: Node) -> bool:
     """Whether an image has a Python that can compute at its first boot."""
     return node.shell(f"{_CHECK} && echo able; :").stdout.strip() == "able"
 
@@ -84,7 +84,7 @@ def _is_package(name: str) -> bool:
     return spec is not None and spec.submodule_search_locations is not None
 
 
-def settle(what: str, options: str, writes: Mapping[str, str], label: str) -> Run:
+def compute_files(what: str, options: str, writes: Mapping[str, str], label: str) -> Run:
     """Compute the text of files on the machine, and write them.
 
     Args:

@@ -96,12 +96,12 @@ PATH = f"{FOLDER}/gpustate"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredLabels:
     """What the feature file should say.
 
     Args:
         text: ``None``: no GPUs, nothing to say.
-        problem: why it cannot be told.
+        problem: why there is no text.
         notes: what is left out, and what a person should know.
     """
 
@@ -110,7 +110,7 @@ class Wanted:
     notes: tuple[str, ...] = ()
 
 
-def wanted(node: Node, strategy: str, sharing: Sharing) -> Wanted:
+def desired_labels(node: Node, strategy: str, sharing: Sharing) -> DesiredLabels:
     """Query a node, and compute its labels.
 
     Args:
@@ -122,19 +122,19 @@ def wanted(node: Node, strategy: str, sharing: Sharing) -> Wanted:
     observed = look(node)
     problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
     if not (facts.gpus or observed.nvml.gpus):
-        return Wanted()
+        return DesiredLabels()
     if problem is not None:
-        return Wanted(problem=problem)
-    told = labels.compute(observed, labels.Options(strategy, sharing))
-    if told.problem is not None:
-        return Wanted(problem=told.problem)
-    unfit = labels.unfit(told.values)
-    left_in = {name: value for name, value in told.values.items() if name not in unfit}
+        return DesiredLabels(problem=problem)
+    result = labels.compute(observed, labels.Options(strategy, sharing))
+    if result.problem is not None:
+        return DesiredLabels(problem=result.problem)
+    unfit = labels.unfit(result.values)
+    left_in = {name: value for name, value in result.values.items() if name not in unfit}
     notes = [f"{name} is left out: {why}" for name, why in unfit.items()]
-    return Wanted(labels.as_text(left_in), notes=(*told.notes, *notes))
+    return DesiredLabels(labels.as_text(left_in), notes=(*result.notes, *notes))
 
 
-def rival(files: Mapping[str, str]) -> str | None:
+def find_rival(files: Mapping[str, str]) -> str | None:
     """Another feature file with a label that only GFD writes; ``None`` where there is none."""
     for path, text in files.items():
         hidden = path.rpartition("/")[2].startswith(".")
@@ -143,7 +143,7 @@ def rival(files: Mapping[str, str]) -> str | None:
     return None
 
 
-def rivalry(path: str) -> str:
+def rival_reason(path: str) -> str:
     """Why the file is not written beside another writer's, and the next move."""
     return (
         f"{path} has labels of GPU feature discovery: two writers would take turns; stop "
@@ -154,11 +154,11 @@ def rivalry(path: str) -> str:
 __all__ = [
     "FOLDER",
     "PATH",
+    "DesiredLabels",
     "Machine",
     "MachineQuery",
-    "Wanted",
+    "desired_labels",
+    "find_rival",
     "look",
-    "rival",
-    "rivalry",
-    "wanted",
+    "rival_reason",
 ]

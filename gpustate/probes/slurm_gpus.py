@@ -110,7 +110,7 @@ _HERE = "command -v slurmd >/dev/null && echo slurmd; :"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredGres:
     """What Slurm's files should say of a node.
 
     Args:
@@ -130,7 +130,7 @@ class Wanted:
     problem: str | None = None
 
 
-def wanted(node: Node, *, name: str, shards: int, features: Sequence[str]) -> Wanted:
+def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str]) -> DesiredGres:
     """Query a node, and describe its GPUs.
 
     Args:
@@ -144,7 +144,7 @@ def wanted(node: Node, *, name: str, shards: int, features: Sequence[str]) -> Wa
     every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
     nvml = left(every, held)
     places = node.query(SlurmPlacesQuery(for_slurmd=True))
-    observed = Wanted(
+    observed = DesiredGres(
         host=name or places.host,
         gpus=bool(facts.gpus or nvml.gpus),
         slurmd="slurmd" in here.stdout.split(),

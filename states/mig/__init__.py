@@ -336,7 +336,7 @@ class MigLayoutApplied(State[Observed]):
         if not self.absent:
             clients = scripts.known_clients(self.clients, resets=True)
             config = _config(*self._question()[:3])
-            yield from firstboot.steps(config, observed.folder, _restore(), clients)
+            yield from firstboot.first_boot_steps(config, observed.folder, _restore(), clients)
 
     def _divide(self, observed: Observed, plan: NodePlan) -> Iterator[Step]:
         addresses = planning.addresses(observed.gpus)

@@ -27,7 +27,7 @@ from gpustate.states.mig.observed import UNIT, UNIT_PATH
 _HERE = "0000:00:00.0"
 
 
-def lines_of(config: Config) -> Mapping[tuple[str, str], str] | None:
+def layout_lines(config: Config) -> Mapping[tuple[str, str], str] | None:
     """The lines of the layout by number of the GPU, ``*`` for any other, and PCI device id.
 
     ``None`` where that does not say it all: a filter names boards.
@@ -61,7 +61,9 @@ def _lines(entry: Entry, device_id: str) -> str | None:
     return text.replace(saved.bus_id(_HERE), "@")
 
 
-def steps(config: Config, folder: str, restore: str, clients: tuple[str, ...]) -> Iterator[Step]:
+def first_boot_steps(
+    config: Config, folder: str, restore: str, clients: tuple[str, ...]
+) -> Iterator[Step]:
     """Divide the GPUs, and leave behind what divides them at every boot.
 
     Args:
@@ -70,7 +72,7 @@ def steps(config: Config, folder: str, restore: str, clients: tuple[str, ...]) -
         restore: text of the program that gives a layout.
         clients: services that may hold GPUs, stopped for it and started again.
     """
-    lines = lines_of(config)
+    lines = layout_lines(config)
     if lines is None:
         return
     by_lines: dict[str, list[str]] = {}
@@ -147,4 +149,4 @@ sh "$R/restore" "$R/layout" || fail "the GPUs are not divided yet: gpustate expl
 effect divided"""
 
 
-__all__ = ["lines_of", "steps"]
+__all__ = ["first_boot_steps", "layout_lines"]

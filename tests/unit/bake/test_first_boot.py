@@ -183,7 +183,7 @@ def test_what_the_machine_computes_is_written_and_nothing_beside_it(
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
     writes = {str(first): f"put {first} 0644 own", str(second): f"put {second} - -"}
-    made = baked(tmp_path / "g", settling.settle("labels", "{}", writes, "write both"))
+    made = baked(tmp_path / "g", settling.compute_files("labels", "{}", writes, "write both"))
     done = boot(made)
     assert (done.returncode, result(made)) == (0, "done"), done.stderr
     assert (first.read_text(), second.read_text()) == ("1\n", "2\n")

@@ -156,14 +156,14 @@ def test_the_step_runs_with_python_alone_and_writes_nothing_without_gpus(
 
 def test_equal_modules_give_an_equal_step() -> None:
     settling._bundle.cache_clear()
-    one = settling.settle("labels", "{}", {}, "write").text
+    one = settling.compute_files("labels", "{}", {}, "write").text
     settling._bundle.cache_clear()
-    assert settling.settle("labels", "{}", {}, "write").text == one
+    assert settling.compute_files("labels", "{}", {}, "write").text == one
     assert len(one) < 200_000
 
 
-def test_the_machine_s_answers_are_asked_for_once(tmp_path: Path) -> None:
-    here = first_boot.Here(str(tmp_path))
+def test_a_query_of_the_machine_runs_once(tmp_path: Path) -> None:
+    here = first_boot.LocalNode(str(tmp_path))
     (tmp_path / "x").write_text("one")
     assert here.read_text(str(tmp_path / "x")) == "one"
     (tmp_path / "x").write_text("two")

@@ -18,7 +18,7 @@ from gpustate.core.queries import ShippedFile
 from gpustate.mig import builtin, live, saved
 from gpustate.mig import plan as planner
 from gpustate.states.mig import MigLayoutApplied, scripts
-from gpustate.states.mig.firstboot import lines_of
+from gpustate.states.mig.firstboot import layout_lines
 from gpustate.states.mig.observed import UNIT_PATH, Observed
 from gpustate_lab.sim import models
 from gpustate_lab.sim.native import Libraries
@@ -152,6 +152,6 @@ def test_filters_by_board_are_left_to_an_apply(tmp_path: Path) -> None:
     state = MigLayoutApplied("b", file=str(file))
     assert list(state.first_boot(IMAGE)) == []
     assert list(MigLayoutApplied("all-balanced", ensure="absent").first_boot(IMAGE)) == []
-    lines = lines_of(builtin.config_file().config("all-1g.10gb"))
+    lines = layout_lines(builtin.config_file().config("all-1g.10gb"))
     assert lines is not None
     assert lines["*", "2330"].count("instance @ 19 ") == 7
