@@ -15,7 +15,7 @@ from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.kernels import Kernel
-from gpustate.states.driver import DriverInstalled, Observed
+from gpustate.states.driver import DriverInstalled
 from gpustate.states.driver.files import PATHS
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import (
