@@ -18,22 +18,34 @@ Sources:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate import (
+    Change,
+    Conflict,
+    Disruption,
+    Node,
+    NodeFacts,
+    Plan,
+    ProbeError,
+    State,
+    Step,
+    ops,
+)
 from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.shared_probes import shown
+from gpustate.core.state import AnyState
 from gpustate.formats.containerd import Handler, effective, handler_problems
 from gpustate.formats.containerd.marks import DROP_IN
 from gpustate.formats.containerd.place import render_table
 from gpustate.formats.toml_scan import parse, render_value
 from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
-from gpustate.ops.daemons import RUNTIME, require, runtime_from
+from gpustate.ops.daemons import RUNTIME, missing_programs, missing_runtime, require
 from gpustate.probes import cri_queries, cri_status
 
 ROOT_PATH = "/etc/k0s/containerd.toml"
@@ -75,6 +87,7 @@ class Observed:
         merged: what k0s has merged; ``None`` where it has not run yet.
         lacks: what the handler lacks in that, or in the running process.
         dead: why no pod can start with the running containerd; empty where one can.
+        missing_programs: programs of the handler that do not exist.
     """
 
     unit: str = ""
@@ -84,6 +97,7 @@ class Observed:
     merged: str | None = None
     lacks: tuple[str, ...] = ()
     dead: str = ""
+    missing_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +168,17 @@ class K0sHandler(State[Observed]):
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return bool(observed.unit)
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.unit)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
         found = node.query(K0sQuery())
-        observed, cri = found.observed, found.cri
+        missing = () if self.absent else missing_programs(node, self.binary)
+        observed, cri = replace(found.observed, missing_programs=missing), found.cri
         if self.absent or not observed.active or observed.merged is None:
             return observed
         try:
@@ -172,8 +187,8 @@ class K0sHandler(State[Observed]):
             lacks = (str(error),)
         if cri is None:
             return replace(observed, lacks=lacks)
-        if not lacks and (missing := cri.lacks(self.handler)):
-            lacks = (f"the running containerd has {missing}",)
+        if not lacks and (unserved := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {unserved}",)
         return replace(observed, lacks=lacks, dead=cri.dead("the containerd of k0s"))
 
     def _handler(self) -> Handler:

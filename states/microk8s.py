@@ -22,9 +22,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
+from gpustate import Change, Conflict, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step
 from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd import (
     Edit,
@@ -36,7 +37,7 @@ from gpustate.formats.containerd import (
     plan_removal,
 )
 from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
+from gpustate.ops.daemons import RUNTIME, Daemon, missing_programs, missing_runtime, require, writes
 from gpustate.probes import cri_queries, cri_status
 
 ARGS = "/var/snap/microk8s/current/args"
@@ -107,6 +108,7 @@ class Observed:
         version: of its containerd.
         found: all that the node said.
         dead: why no pod can start with the running process; empty where one can.
+        missing_programs: programs of the handler that do not exist.
     """
 
     template: str | None = None
@@ -115,6 +117,7 @@ class Observed:
     version: str = ""
     found: Found = field(default_factory=Found)
     dead: str = ""
+    missing_programs: tuple[str, ...] = ()
 
 
 class Microk8sHandler(State[Observed]):
@@ -146,14 +149,15 @@ class Microk8sHandler(State[Observed]):
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return observed.template is not None
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, observed.template is not None
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        missing = () if self.absent else missing_programs(node, self.binary)
         found = node.query(Microk8sQuery())
         lacks: tuple[str, ...] = ()
         rendered = found.files.get(RENDERED_PATH)
@@ -163,8 +167,8 @@ class Microk8sHandler(State[Observed]):
             except ProbeError as error:
                 lacks = (str(error),)
         cri = None if self.absent or rendered is None else found.cri
-        if cri is not None and not lacks and (missing := cri.lacks(self.handler)):
-            lacks = (f"the running containerd has {missing}",)
+        if cri is not None and not lacks and (unserved := cri.lacks(self.handler)):
+            lacks = (f"the running containerd has {unserved}",)
         return Observed(
             template=found.files.get(TEMPLATE_PATH),
             lacks=lacks,
@@ -172,6 +176,7 @@ class Microk8sHandler(State[Observed]):
             version=found.version,
             found=found,
             dead="" if cri is None else cri.dead("the containerd of MicroK8s"),
+            missing_programs=missing,
         )
 
     def _handler(self) -> Handler:
