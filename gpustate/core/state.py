@@ -74,7 +74,8 @@ class State(BaseModel, Generic[ObservedT]):
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         proof: this state only proves; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
-        left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
+        left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
+            apply on the machine settles it.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.

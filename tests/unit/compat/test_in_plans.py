@@ -51,6 +51,7 @@ def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
         "arch": "ada",
         "gpu": "L40S",
         "geforce": "no",
+        "mig_capable": "no",
         "fabric": "pcie",
     }
 
