@@ -26,17 +26,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
+from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops, support
 from gpustate.model.beforehand import APT_KEY, KEPT, NOW
 from gpustate.ops.packages import OURS
+from gpustate.support import Kind
 from gpustate.text import aptsays, gpu_models, rpm
 from gpustate.text.numbers import whole
 
-SUPPORTED = (
-    *("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
-    *(f"{name}{major}" for name in ("rhel", "rocky", "almalinux", "ol") for major in (8, 9, 10)),
-    *("amzn2023", "sles15", "sles16", "opensuse-leap15", "opensuse-leap16"),
-)
 MACHINES = ("x86_64", "aarch64")
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
@@ -234,11 +230,14 @@ class NodeFit(State[Observed]):
         return "; ".join(reasons) or None
 
     def _system(self, seen: Observed) -> Iterator[str]:
-        systems = SUPPORTED + self.other_systems
-        if seen.distribution not in systems:
+        if not (
+            support.level(Kind.DISTRIBUTION, seen.distribution)
+            or seen.distribution in self.other_systems
+        ):
+            name = seen.distribution
             yield (
-                f"{seen.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
-                "use one of those, or name it in other_systems to try"
+                f"{f'unsupported distribution {name}' if name else 'unknown operating system'}: use one of "
+                f"{support.summary(Kind.DISTRIBUTION)}; or name it in other_systems to try it"
             )
         elif seen.package_manager not in rpm.MANAGERS:
             needed = (
