@@ -81,7 +81,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _inside(target: str) -> bool:
-    return not target.startswith("../") or bool(re.match(r"(\.\./)+(reference|exit-codes|states)", target))
+    return not target.startswith("../") or bool(
+        re.match(r"(\.\./)+(reference|exit-codes|states)", target)
+    )
 
 
 def _below(made: Mapping[str, str], folder: str) -> list[str]:
@@ -292,8 +294,9 @@ def kind(value: Mapping[str, Any], definitions: Mapping[str, Any], deep: int = 0
             else "mapping"
         )
     low, high = value.get("minimum"), value.get("maximum")
-    limits = f" {low if low is not None else ''}–{high if high is not None else ''}"
-    return word + (limits if (low, high) != (None, None) else "")
+    if high is not None:
+        return f"{word} {low}–{high}" if low is not None else f"{word} ≤ {high}"
+    return f"{word} ≥ {low}" if low is not None else word
 
 
 def section(text: str, title: str) -> str:

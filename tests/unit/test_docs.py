@@ -22,7 +22,7 @@ from gpustate.cli.main import VERBS
 from gpustate.ops import steps
 
 TOP = Path(__file__).parents[2]
-PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").glob("*.md"))]
+PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
 PROGRAM = Path(sys.executable).with_name("gpustate")
 
 
@@ -121,7 +121,7 @@ def test_the_table_of_verbs_names_every_verb_and_no_other() -> None:
 
 def test_the_table_of_exit_codes_names_every_code() -> None:
     told = {int(row[0]) for row in table("docs/use.md", "code")}
-    assert told == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert told == set(errors.EXIT_CODES)
 
 
 def test_which_exit_code_wins_is_told_as_it_is() -> None:
@@ -164,6 +164,9 @@ def test_steps_that_the_page_names_are_steps_there_are() -> None:
 def test_the_policy_of_the_readme_loads(tmp_path: Path) -> None:
     policy = next(text for _, language, text in snippets(TOP / "README.md") if language == "python")
     (tmp_path / "policy.py").write_text(policy, encoding="utf-8")
+    short = next(text for _, language, text in snippets(TOP / "README.md") if language == "yaml")
+    (tmp_path / "policy.yaml").write_text(short, encoding="utf-8")
+    assert "validator" in {s.name for s in policies.load(str(tmp_path / "policy.yaml")).states}
     loaded = policies.load(str(tmp_path / "policy.py"))
     assert {"nouveau", "driver", "containerd", "validator"} <= {s.name for s in loaded.states}
 
