@@ -180,8 +180,11 @@ def apply(
         made = asked.policy.with_ensure("absent") if remove else asked.policy
     else:
         name = source or (str(policy) if isinstance(policy, str | PathLike) else "plan")
-        made = policy.policy if isinstance(policy, PlanResult) else None
-        made = made or saved.policy_of(document, read_policy, name)
+        made = (
+            policy.policy
+            if isinstance(policy, PlanResult)
+            else saved.policy_of(document, read_policy, name)
+        )
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
         targets = saved.as_locked(targets, made, document, name)
         asked = _Asked(made, targets, name, None, targets.notes)

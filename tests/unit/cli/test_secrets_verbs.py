@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -77,7 +78,7 @@ def test_a_saved_plan_takes_its_secrets_from_the_policy_again(place: Path) -> No
     run("plan", "policy.yml", "--out", "plan.json")
     masking.forget_all()
     saved = read_plan(read_json("plan.json"), place="plan.json")
-    made = policy_of(saved, load_policy, "plan.json")
+    made: Any = policy_of(saved, load_policy, "plan.json")
     (state,) = (state for state in made.states if state.name == "driver-repository")
     assert (state.username, state.password) == ("ops", URL_PASSWORD)
     (place / "policy.yml").rename("elsewhere.yml")
