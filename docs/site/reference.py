@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import gpustate
-from gpustate import errors, registry
+from gpustate import api, errors, registry
 from gpustate.cli.main import cli
 from gpustate.model.state import AnyState
 from gpustate.policies import schemas
@@ -63,6 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 {"States": _below(made, "states")},
                 {"Verbs": _below(made, "verbs")},
                 "reference/exit-codes.md",
+                "reference/python-api.md",
                 {"JSON documents": _below(made, "json")},
             ]
         }
@@ -117,6 +119,7 @@ def pages() -> dict[str, str]:
     made |= {f"reference/states/{name}.md": text for name, text in states.items()}
     made["reference/verbs/index.md"] = verbs_index()
     made |= {f"reference/verbs/{name}.md": verb(name, command) for name, command in verbs()}
+    made["reference/python-api.md"] = python_api()
     made["reference/json/index.md"] = documents_index()
     made |= {f"reference/json/{name}.md": document(data) for name, data in documents().items()}
     return made
@@ -382,6 +385,65 @@ def _command(name: str, command: click.Command, parent: click.Context, level: st
             found = command.get_command(context, below)
             if found is not None:
                 lines += _command(below, found, context, "##")
+    return lines
+
+
+# --- Python API -----------------------------------------------------------------------------------
+
+
+def python_api() -> str:
+    """The page of everything that gpustate.api exports."""
+    named = [(name, getattr(api, name)) for name in api.__all__]
+    lines = ["# gpustate.api", "", "How to use it: [Python API](../python-api.md).", ""]
+    for name, function in named:
+        if inspect.isfunction(function):
+            lines += [f"## {name}", "", "```python", _signature(name, function), "```", ""]
+            lines += _documented(function)
+    for name, cls in named:
+        if inspect.isclass(cls):
+            lines += [f"## {name}", "", *_documented(cls)]
+            fields = [f"- {one}" for one in _members(cls)]
+            lines += [*fields, ""] if fields else []
+    return "\n".join(lines) + "\n"
+
+
+def _signature(name: str, function: Any) -> str:
+    signature = inspect.signature(function)
+    rows, named = [], False
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not named:
+            rows, named = [*rows, "*"], True
+        text = re.sub(r"^(\w+): '(.*?)'(?= = |$)", r"\1: \2", str(one))
+        text = re.sub(r"<function .*>", "...", text)
+        rows.append(re.sub(r"<(\w+\.\w+): .*>", r"\1", text))
+    return "\n".join(
+        [f"{name}(", *(f"    {row}," for row in rows), f") -> {signature.return_annotation}"]
+    )
+
+
+def _members(cls: type) -> list[str]:
+    """Fields, properties and members of an enumeration, each with its own words where it has some."""
+    if issubclass(cls, Enum):
+        return [f"`{one.name}`" for one in cls]
+    found = []
+    for name, member in vars(cls).items():
+        if name.startswith("_") or not (isinstance(member, property) or inspect.isfunction(member)):
+            continue
+        words = inspect.cleandoc(member.__doc__ or "").split("\n")[0]
+        called = f"{name}()" if inspect.isfunction(member) else name
+        found.append(f"`{called}`: {prose(words)}")
+    return found
+
+
+def _documented(thing: Any) -> list[str]:
+    """A docstring: its words, then its parameters and errors as a list."""
+    text = inspect.cleandoc(thing.__doc__ or "")
+    lines = [paragraphs(_TITLE.sub("", text + "\n")), ""]
+    for found in _TITLE.finditer(text + "\n"):
+        lines += [f"**{found[1]}**", ""]
+        rows = re.split(r"\n(?= {4}\S)", found[2].rstrip())
+        lines += [f"- {prose(' '.join(row.split()))}" for row in rows]
+        lines.append("")
     return lines
 
 

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate import compat, policies, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
-from gpustate.api.sources import (
-    InventorySource,
-    PolicySource,
-    load_inventory,
-    load_policy,
-    lock_file,
-)
+from gpustate.api.sources import load_inventory, load_policy, lock_file
 from gpustate.errors import UsageError
 from gpustate.model.change import Disruption
 from gpustate.model.inventory import Inventory
@@ -32,6 +26,7 @@ from gpustate.run.events import Listener, nobody
 from gpustate.solve import lock as locks
 
 if TYPE_CHECKING:
+    from gpustate.api.sources import InventorySource, PolicySource
     from gpustate.solve.lock import Lock
 
 _UNTOUCHED = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)

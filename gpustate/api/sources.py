@@ -7,19 +7,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpustate import inventory, policies
 from gpustate.errors import UsageError
-from gpustate.model.inventory import Inventory
-from gpustate.model.policy import Policy
 
 if TYPE_CHECKING:
     from gpustate.inventory.vault import Vault
+    from gpustate.model.inventory import Inventory
+    from gpustate.model.policy import Policy
     from gpustate.policies import Changes
 
-#: A policy, or what stands for one on the command line: a file, or the name of a state.
-PolicySource = Policy | str | PathLike[str]
-#: An inventory, or what stands after ``-i``: a file, a folder, a program, or ``node1,node2``.
-InventorySource = Inventory | str | PathLike[str]
+    #: A policy, or what stands for one on the command line: a file, or the name of a state.
+    PolicySource = Policy | str | PathLike[str]
+    #: An inventory, or what stands after ``-i``: a file, a folder, a program, or ``node1,node2``.
+    InventorySource = Inventory | str | PathLike[str]
 
 LOCK_FILE = "gpustate.lock"
 
@@ -46,6 +45,8 @@ def load_policy(
     Raises:
         PolicyError: with the place, what is wrong there, and the next move.
     """
+    from gpustate import policies
+
     name = str(source)
     if not name:
         raise UsageError("no policy", fix="give a Python file, an Operator file or a state's name")
@@ -75,6 +76,8 @@ def load_inventory(
     Raises:
         InventoryError: with file and line where there is one.
     """
+    from gpustate import inventory
+
     return inventory.load(str(source), limit=limit, exclude=exclude, vault=vault)
 
 

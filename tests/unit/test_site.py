@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from gpustate import errors, registry
+from gpustate import api, errors, registry
 from gpustate.cli.main import cli
 
 TOP = Path(__file__).parents[2]
@@ -106,6 +106,13 @@ def test_every_verb_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     for option in (one for one in plan.params if isinstance(one, click.Option)):
         assert option.opts[-1] in pages["reference/verbs/plan.md"]
     assert "## mig plan\n" in pages["reference/verbs/mig.md"]
+
+
+def test_every_name_of_the_api_is_on_its_page(pages: dict[str, str]) -> None:
+    text = pages["reference/python-api.md"]
+    assert sorted(re.findall(r"^## (\w+)$", text, re.M)) == sorted(api.__all__)
+    assert "\n    max_disruption: Disruption = Disruption.REBOOT,\n" in text
+    assert "0x" not in text
 
 
 def test_every_exit_code_is_told_in_its_order(pages: dict[str, str]) -> None:
