@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files
 import gpustate
 from gpustate import api, errors, registry
 from gpustate.cli.main import cli
-from gpustate.model.state import AnyState
+from gpustate.core.state import AnyState
 from gpustate.policies import schemas
 
 TOP = Path(__file__).parents[2]

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from gpustate.api.functions import apply, drift, plan
     from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
     from gpustate.api.sources import load_inventory, load_policy
-    from gpustate.model.change import Change, Disruption
-    from gpustate.model.inventory import Inventory, InventoryNode
-    from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
-    from gpustate.model.policy import Policy
-    from gpustate.run.events import Event
+    from gpustate.core.change import Change, Disruption
+    from gpustate.core.inventory import Inventory, InventoryNode
+    from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+    from gpustate.core.policy import Policy
+    from gpustate.engine.events import Event
 
 __all__ = [
     "ApplyResult",
@@ -57,19 +57,19 @@ __all__ = [
 
 _HOME = {
     "ApplyResult": "gpustate.api.results",
-    "Change": "gpustate.model.change",
-    "Disruption": "gpustate.model.change",
+    "Change": "gpustate.core.change",
+    "Disruption": "gpustate.core.change",
     "DriftResult": "gpustate.api.results",
-    "Event": "gpustate.run.events",
-    "Inventory": "gpustate.model.inventory",
-    "InventoryNode": "gpustate.model.inventory",
-    "NodeResult": "gpustate.model.outcome",
-    "NodeStatus": "gpustate.model.outcome",
-    "Outcome": "gpustate.model.outcome",
+    "Event": "gpustate.engine.events",
+    "Inventory": "gpustate.core.inventory",
+    "InventoryNode": "gpustate.core.inventory",
+    "NodeResult": "gpustate.core.outcome",
+    "NodeStatus": "gpustate.core.outcome",
+    "Outcome": "gpustate.core.outcome",
     "PlanResult": "gpustate.api.results",
-    "Policy": "gpustate.model.policy",
+    "Policy": "gpustate.core.policy",
     "Result": "gpustate.api.results",
-    "StateResult": "gpustate.model.outcome",
+    "StateResult": "gpustate.core.outcome",
     "apply": "gpustate.api.functions",
     "drift": "gpustate.api.functions",
     "load_inventory": "gpustate.api.sources",

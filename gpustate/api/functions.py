@@ -13,16 +13,17 @@ from gpustate import compat, policies, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
 from gpustate.api.sources import load_inventory, load_policy, lock_file
+from gpustate.core.change import Disruption
+from gpustate.core.inventory import Inventory
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.policy import Policy
+from gpustate.core.unknown_targets import strangers
+from gpustate.engine import fleet
+from gpustate.engine.events import Listener, nobody
 from gpustate.errors import UsageError
-from gpustate.model.change import Disruption
-from gpustate.model.inventory import Inventory
-from gpustate.model.outcome import NodeResult, NodeStatus
-from gpustate.model.policy import Policy
-from gpustate.model.strangers import strangers
 from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
-from gpustate.run import fleet, locking
-from gpustate.run.events import Listener, nobody
+from gpustate.resolver import lock_layers
 from gpustate.solve import lock as locks
 
 if TYPE_CHECKING:
@@ -262,8 +263,8 @@ def _asked(
     file = lock_file(name, lock)
     if file is None:
         return _Asked(made, targets, name, None, notes)
-    found = locking.load(file)
-    targets = locking.onto(targets, made, found, file, registry.names())
+    found = lock_layers.load(file)
+    targets = lock_layers.onto(targets, made, found, file, registry.names())
     return _Asked(made, targets, name, found, notes)
 
 

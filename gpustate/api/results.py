@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpustate.core.change import Disruption
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.policy import Policy
 from gpustate.errors import UsageError
 from gpustate.files import write_private
-from gpustate.model.change import Disruption
-from gpustate.model.outcome import NodeResult, NodeStatus
-from gpustate.model.policy import Policy
-from gpustate.text.json_pages import indented
-from gpustate.text.masking import masked, masked_data
-from gpustate.text.words import json_text
+from gpustate.formats.json_pages import indented
+from gpustate.formats.masking import masked, masked_data
+from gpustate.formats.words import json_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

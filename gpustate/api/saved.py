@@ -10,13 +10,13 @@ from typing import Any
 
 from gpustate import registry
 from gpustate.api.results import PlanResult
+from gpustate.core.inventory import Inventory
+from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError, UsageError
-from gpustate.model.inventory import Inventory
-from gpustate.model.policy import Policy, build
+from gpustate.formats.masking import missing_secrets, with_secrets
 from gpustate.plan.document import policy_parameters, read_plan
-from gpustate.run import locking
+from gpustate.resolver import lock_layers
 from gpustate.solve import lock
-from gpustate.text.masking import missing_secrets, with_secrets
 
 
 class Plan(dict[str, Any]):
@@ -113,7 +113,7 @@ def as_locked(
     if "lock" not in document:
         return inventory
     made = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
-    return locking.onto(inventory, policy, made, source, registry.names())
+    return lock_layers.onto(inventory, policy, made, source, registry.names())
 
 
 def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str) -> Inventory:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.policy import Policy
     from gpustate.inventory.vault import Vault
-    from gpustate.model.inventory import Inventory
-    from gpustate.model.policy import Policy
     from gpustate.policies import Changes
 
     #: A policy, or what stands for one on the command line: a file, or the name of a state.
@@ -54,9 +54,9 @@ def load_policy(
     _check_allowed(policy, name)
     if bundle is None and not any(state.name == "bundle" for state in policy.states):
         return policy
-    from gpustate.run import bundled
+    from gpustate.resolver import bundle_nodes
 
-    return bundled.onto(policy, bundle)
+    return bundle_nodes.onto(policy, bundle)
 
 
 def load_inventory(
@@ -101,8 +101,8 @@ def _check_allowed(policy: Policy, source: str) -> None:
     if not any(allow for _, allow in said):
         return
     from gpustate import compat
-    from gpustate.model.layers import Layer
-    from gpustate.run import gate
+    from gpustate.core.layers import Layer
+    from gpustate.engine import gate
 
     rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
     for path, allow in said:

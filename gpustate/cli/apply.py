@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from gpustate import api
     from gpustate.api import saved
-    from gpustate.model.policy import Policy
+    from gpustate.core.policy import Policy
 
 
 class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "level"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from gpustate.model.change import Disruption
+        from gpustate.core.change import Disruption
 
         if isinstance(value, Disruption):
             return value
@@ -156,9 +156,9 @@ def _confirm(
 ) -> None:
     """Ask, with the nodes, the worst it costs them and the batches in the question."""
     from gpustate.api.functions import batch_sizes
+    from gpustate.engine import fleet
     from gpustate.plan import render
     from gpustate.plan.overview import overview
-    from gpustate.run import fleet
 
     if not overview(document).counts["change"]:
         return  # what the plan does not say is not done
@@ -194,8 +194,8 @@ def carry_out(
     from gpustate import api
     from gpustate.api import saved
     from gpustate.cli.show import show
+    from gpustate.engine import fleet, records
     from gpustate.plan import render
-    from gpustate.run import fleet, records
 
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)

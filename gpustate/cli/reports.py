@@ -53,7 +53,7 @@ def check(reports: Sequence[str], serial: str | None) -> None:
                 error.message, place=path, fix="name another file with --report"
             ) from error
     if serial:
-        from gpustate.run import fleet
+        from gpustate.engine import fleet
 
         fleet.batches((), serial.split(","))
 
@@ -124,10 +124,10 @@ def _html(made: Mapping[str, Any]) -> str:
 
 def _drawing(made: Mapping[str, Any]) -> str:
     from gpustate import registry
+    from gpustate.core.policy import build as build_state
     from gpustate.graph import svg
     from gpustate.graph.about import of_states
     from gpustate.graph.build import build, reverse
-    from gpustate.model.policy import build as build_state
 
     rows = made["policy"]["states"]
     states = [build_state(registry.get(row["state"]), row["parameters"]) for row in rows]

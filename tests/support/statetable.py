@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate import registry
+from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
-from gpustate.model.state import AnyState
 from gpustate.policies import load
 
 TOP = Path(__file__).parents[2]

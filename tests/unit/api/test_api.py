@@ -12,8 +12,8 @@ import pytest
 
 import gpustate
 from gpustate import Disruption, PolicyError, api
+from gpustate.engine import fleet
 from gpustate.errors import InventoryError, UsageError
-from gpustate.run import fleet
 
 TOP = Path(__file__).parents[3]
 POLICY = """

@@ -11,10 +11,17 @@ import pytest
 from commandline import Cli
 
 import gpustate as package
-from gpustate.model.encode import plain
-from gpustate.model.facts import NodeFacts, PciGpu
-from gpustate.model.health import judge
-from gpustate.text.nvml_report import Gpu, GpuHealth, MigDevice, MigInstance, MigProfile, NvmlFacts
+from gpustate.core.encode import plain
+from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.diagnosis.health import judge
+from gpustate.formats.nvml_report import (
+    Gpu,
+    GpuHealth,
+    MigDevice,
+    MigInstance,
+    MigProfile,
+    NvmlFacts,
+)
 
 SCHEMAS = {
     str(data["title"]): data
