@@ -101,7 +101,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Ask which versions, GPUs and kernels go together, and who says so.",
     ),
-    "lab": ("gpustate_lab.verb", "group", "Throw-away nodes with simulated GPUs."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
 }
 
@@ -115,8 +114,7 @@ class _Verbs(click.Group):
             point = plugins.verbs(VERBS).get(cmd_name)
             return None if point is None else plugins.load(point)
         module, attribute, _ = VERBS[cmd_name]
-        home = module if "." in module else f"gpustate.cli.{module}"
-        found: Any = getattr(importlib.import_module(home), attribute)
+        found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
         if not isinstance(found, click.Command):
             raise click.ClickException(f"{cmd_name} is no command")
         return found
@@ -131,6 +129,9 @@ class _Verbs(click.Group):
 
                 near = difflib.get_close_matches(args[0], known, 1)
                 hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+                if args[0] in plugins.PACKAGES:
+                    package = plugins.PACKAGES[args[0]]
+                    hint = f"install {package}: pipx inject gpustate {package}"
                 raise UsageError(f"no verb {args[0]!r}", fix=hint)
         return super().resolve_command(ctx, args)
 

@@ -1,7 +1,7 @@
 """Verbs that installed packages add through entry points::
 
     [project.entry-points."gpustate.verbs"]
-    lab = "gpustate_lab.command:group"
+    lab = "gpustate_lab.verb:group"
 
 Surprising: gpustate's own verbs never wait for this. Entry points are read only for ``--help`` and for a
 verb that gpustate itself does not have.
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "gpustate.verbs"
+#: Verbs of packages that belong to gpustate, for who has not installed them.
+PACKAGES = {"lab": "gpustate-lab"}
 
 
 def verbs(own: Collection[str]) -> dict[str, EntryPoint]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
 from email import message_from_bytes
 from pathlib import Path
 
@@ -57,14 +57,12 @@ def source(built: Path) -> Path:
     return built / f"gpustate-{__version__}.tar.gz"
 
 
-def tracked() -> set[str]:
-    """Files of the package, by the names that an installed gpustate has for them."""
-    done = subprocess.run(
-        ["git", "ls-files", "gpustate", "states"], cwd=TOP, capture_output=True, text=True
-    )
+def tracked(*folders: str, top: Path = TOP) -> set[str]:
+    """Files of a package, by the names that they have where it is installed."""
+    done = subprocess.run(["git", "ls-files", *folders], cwd=top, capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip("not a git checkout")
-    names = {name for name in done.stdout.splitlines() if (TOP / name).is_file()}
+    names = {name for name in done.stdout.splitlines() if (top / name).is_file()}
     return {f"gpustate/{name}" if name.startswith("states/") else name for name in names}
 
 
@@ -80,10 +78,51 @@ def content(archive: Path) -> dict[str, int]:
 
 
 def test_the_wheel_has_every_file_of_the_package_once_and_no_other(wheel: Path) -> None:
-    names = set(content(wheel))
-    assert names - tracked() == set()
-    assert tracked() - names == set()
+    names, files = set(content(wheel)), tracked("gpustate", "states")
+    assert (names - files, files - names) == (set(), set())
     assert {"gpustate/py.typed", "gpustate/states/driver/__init__.py"} <= names
+
+
+def test_the_wheel_has_no_simulator(wheel: Path) -> None:
+    names = content(wheel)
+    assert [name for name in names if re.search(r"(^|/|_)(lab|sim)(/|\.py$)", name)] == []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in names:
+            if name.endswith(".py"):
+                assert not re.search(
+                    rb"^\s*(from|import) gpustate_lab", archive.read(name), re.M
+                ), name
+
+
+@pytest.fixture(scope="module")
+def lab_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    build(TOP / "lab", folder)
+    return folder / f"gpustate_lab-{__version__}-py3-none-any.whl"
+
+
+def test_the_labs_wheel_has_every_file_of_the_lab_and_no_other(lab_wheel: Path) -> None:
+    names, files = set(content(lab_wheel)), tracked("gpustate_lab", top=TOP / "lab")
+    assert (names - files, files - names) == (set(), set())
+
+
+def test_the_lab_is_for_this_release_and_names_what_it_imports(lab_wheel: Path) -> None:
+    with zipfile.ZipFile(lab_wheel) as archive:
+        metadata = message_from_bytes(
+            archive.read(f"gpustate_lab-{__version__}.dist-info/METADATA")
+        )
+    needs = metadata.get_all("Requires-Dist", [])
+    assert f"gpustate=={__version__}" in needs
+    named = {re.split(r"[<>=]", need)[0] for need in needs}
+    imported = {
+        word
+        for path in (TOP / "lab/gpustate_lab").rglob("*.py")
+        if "payload" not in path.parts
+        for word in re.findall(r"^ *(?:from|import) (\w+)", path.read_text("utf-8"), re.M)
+    }
+    imports = {"pyyaml": "yaml"}
+    for package in ("click", "cryptography", "gpustate", "jinja2", "paramiko", "pyyaml", "tomlkit"):
+        assert (imports.get(package, package) in imported) == (package in named), package
 
 
 def test_a_wheel_of_the_checkout_is_the_one_of_the_source_distribution(
@@ -111,21 +150,28 @@ def test_the_version_is_said_in_one_place(wheel: Path) -> None:
     assert 'version = "' not in (TOP / "pyproject.toml").read_text("utf-8").partition("[tool.")[0]
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An environment that has the wheel, and this environment's packages behind it; its folder of programs."""
-    folder = tmp_path_factory.mktemp("environment")
+def environment(folder: Path, *wheels: Path) -> Path:
+    """Make an environment of some wheels and of this one's other packages; its folder of programs."""
     venv.create(folder, with_pip=False)
     program = folder / "bin/python"
     python(
-        *("-m", "pip", "--python", program, "install", "--quiet", "--no-deps", "--no-index", wheel),
+        *("-m", "pip", "--python", program, "install", "--quiet", "--no-deps", "--no-index"),
+        *wheels,
         cwd=folder,
     )
     libraries = next(folder.glob("lib/python*/site-packages"))
-    # A plain path: an editable install of the checkout, which is in a .pth file there, does not count.
-    (libraries / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    yield program.parent
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        ours = entry.name.lower().lstrip("_").startswith(("gpustate", "editable"))
+        if not ours and entry.suffix != ".pth" and not (libraries / entry.name).exists():
+            (libraries / entry.name).symlink_to(entry)
     assert not (libraries / "states").exists()
+    return program.parent
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without the lab."""
+    return environment(tmp_path_factory.mktemp("environment"), wheel)
 
 
 def test_it_is_not_the_checkout_that_runs(installed: Path, tmp_path: Path) -> None:
@@ -144,6 +190,25 @@ def test_the_installed_program_says_its_version_and_its_verbs(
     program = installed / "gpustate"
     assert python("--version", cwd=tmp_path, program=program) == f"gpustate {__version__}\n"
     assert "  plan " in python("--help", cwd=tmp_path, program=program)
+
+
+def test_without_the_lab_its_verb_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [installed / "gpustate", "lab", "list"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pipx inject gpustate gpustate-lab" in done.stderr
+
+
+def test_the_labs_wheel_brings_the_verb(wheel: Path, lab_wheel: Path, tmp_path: Path) -> None:
+    program = environment(tmp_path / "environment", wheel, lab_wheel) / "gpustate"
+    told = python("lab", "up", "--help", cwd=tmp_path, program=program)
+    assert "--gpus" in told
 
 
 POLICY = """
