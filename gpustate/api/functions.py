@@ -86,7 +86,7 @@ def plan(
         result.nodes,
         run=result.run,
         created=_now(),
-        schedule=_schedule(result, forks, sizes) if estimate else None,
+        schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
     if asked.lock is not None:
@@ -317,7 +317,7 @@ def _looked(
     return fleet.run(request, events, stop), sizes
 
 
-def _schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Schedule:
+def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Schedule:
     """How the plan would be carried out."""
     words = tuple(word.strip() for word in sizes)
     batches = fleet.batches([node.name for node in result.nodes], words) if words else []

@@ -64,7 +64,7 @@ def test_a_thousand_nodes_with_twenty_plans_cost_at_most_three_seconds(tmp_path:
             result.nodes,
             run=result.run,
             created="2026-11-21T07:55:00Z",
-            schedule=reports.schedule(result, 50, "1,10%"),
+            schedule=schedule(result, 50, ("1", "10%")),
         )
     )
     texts = {
