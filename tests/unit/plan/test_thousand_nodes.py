@@ -19,6 +19,7 @@ from typing import Any
 from fleets import Fleet
 
 from gpustate import inventory
+from gpustate.api.functions import schedule
 from gpustate.cli import common, reports
 from gpustate.engine import fleet
 from gpustate.plan import document
