@@ -48,8 +48,8 @@ _TITLE = re.compile(r"^([A-Z][A-Za-z ]*):\n((?: {4}.*\n?|\n)+)", re.M)
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the navigation to them."""
-    made = pages()
-    for path, text in {"index.md": start(), **made}.items():
+    generated = pages()
+    for path, text in {"index.md": start(), **generated}.items():
         files.append(File.generated(config, path, content=text))
     nav: list[Any] = list(config.nav or [])
     decisions = sorted(
@@ -61,11 +61,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     nav.append(
         {
             "Reference": [
-                {"States": _below(made, "states")},
-                {"Verbs": _below(made, "verbs")},
+                {"States": _below(generated, "states")},
+                {"Verbs": _below(generated, "verbs")},
                 "reference/exit-codes.md",
                 "reference/python-api.md",
-                {"JSON documents": _below(made, "json")},
+                {"JSON documents": _below(generated, "json")},
             ]
         }
     )
@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Show links to folders, and to what is outside of the documentation, as the words they have."""
     return re.sub(
         r"\[([^\]]*)\]\(([^)#:]+)\)",
-        lambda found: found[0] if "." in Path(found[2]).name and _inside(found[2]) else found[1],
+        lambda match: match[0] if "." in Path(match[2]).name and _inside(match[2]) else match[1],
         markdown,
     )
 
@@ -88,8 +88,8 @@ def _inside(target: str) -> bool:
     )
 
 
-def _below(made: Mapping[str, str], folder: str) -> list[str]:
-    paths = sorted(path for path in made if path.startswith(f"reference/{folder}/"))
+def _below(generated: Mapping[str, str], folder: str) -> list[str]:
+    paths = sorted(path for path in generated if path.startswith(f"reference/{folder}/"))
     index = f"reference/{folder}/index.md"
     return [index, *(path for path in paths if path != index)]
 
@@ -99,10 +99,10 @@ def start() -> str:
     text = (TOP / "README.md").read_text("utf-8")
     return re.sub(
         r"\[([^\]]+)\]\(([^)]+)\)",
-        lambda found: (
-            f"[{found[1].removeprefix('docs/')}]({found[2].removeprefix('docs/')})"
-            if found[2].startswith("docs/")
-            else f"`{found[1]}`"
+        lambda match: (
+            f"[{match[1].removeprefix('docs/')}]({match[2].removeprefix('docs/')})"
+            if match[2].startswith("docs/")
+            else f"`{match[1]}`"
         ),
         text,
     )
@@ -113,16 +113,16 @@ def start() -> str:
 
 def pages() -> dict[str, str]:
     """Every generated page of the section, by its path."""
-    made = {"reference/exit-codes.md": exit_codes()}
+    generated = {"reference/exit-codes.md": exit_codes()}
     states = {name: state(cls, definition) for name, cls, definition in described()}
-    made["reference/states/index.md"] = states_index()
-    made |= {f"reference/states/{name}.md": text for name, text in states.items()}
-    made["reference/verbs/index.md"] = verbs_index()
-    made |= {f"reference/verbs/{name}.md": verb(name, command) for name, command in verbs()}
-    made["reference/python-api.md"] = python_api()
-    made["reference/json/index.md"] = documents_index()
-    made |= {f"reference/json/{name}.md": document(data) for name, data in documents().items()}
-    return made
+    generated["reference/states/index.md"] = states_index()
+    generated |= {f"reference/states/{name}.md": text for name, text in states.items()}
+    generated["reference/verbs/index.md"] = verbs_index()
+    generated |= {f"reference/verbs/{name}.md": verb(name, command) for name, command in verbs()}
+    generated["reference/python-api.md"] = python_api()
+    generated["reference/json/index.md"] = documents_index()
+    generated |= {f"reference/json/{name}.md": document(data) for name, data in documents().items()}
+    return generated
 
 
 def cell(text: object) -> str:
@@ -132,7 +132,7 @@ def cell(text: object) -> str:
 
 def prose(text: str) -> str:
     """A docstring's words in Markdown; what looks like a tag is none."""
-    text = _ROLE.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text).replace("``", "`")
+    text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", text).replace("``", "`")
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"([<*_\[\]])", r"\\\1", part) for part in parts
@@ -144,13 +144,13 @@ def prose(text: str) -> str:
 
 def described() -> Iterator[tuple[str, type[AnyState], dict[str, Any]]]:
     """States that come with gpustate, with the JSON Schema of their parameters."""
-    found = {
+    classes = {
         name: cls
         for name, cls in registry.states().items()
         if cls.__module__.startswith("gpustate.states.")
     }
-    definitions = schemas.schema(found)["$defs"]
-    for name, cls in found.items():
+    definitions = schemas.schema(classes)["$defs"]
+    for name, cls in classes.items():
         yield name, cls, definitions[name] | {"all": definitions}
 
 
@@ -304,9 +304,9 @@ def kind(value: Mapping[str, Any], definitions: Mapping[str, Any], deep: int = 0
 
 def section(text: str, title: str) -> str:
     """One section of a docstring, as one paragraph."""
-    for found in _TITLE.finditer(text + "\n"):
-        if found[1] == title:
-            return " ".join(found[2].split())
+    for match in _TITLE.finditer(text + "\n"):
+        if match[1] == title:
+            return " ".join(match[2].split())
     return ""
 
 
@@ -382,9 +382,9 @@ def _command(name: str, command: click.Command, parent: click.Context, level: st
         lines.append("")
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
-            found = command.get_command(context, below)
-            if found is not None:
-                lines += _command(below, found, context, "##")
+            subcommand = command.get_command(context, below)
+            if subcommand is not None:
+                lines += _command(below, subcommand, context, "##")
     return lines
 
 
@@ -425,23 +425,23 @@ def _members(cls: type) -> list[str]:
     """Fields, properties and members of an enumeration, each with its own words where it has some."""
     if issubclass(cls, Enum):
         return [f"`{one.name}`" for one in cls]
-    found = []
+    lines = []
     for name, member in vars(cls).items():
         if name.startswith("_") or not (isinstance(member, property) or inspect.isfunction(member)):
             continue
         words = inspect.cleandoc(member.__doc__ or "").split("\n")[0]
         called = f"{name}()" if inspect.isfunction(member) else name
-        found.append(f"`{called}`: {prose(words)}")
-    return found
+        lines.append(f"`{called}`: {prose(words)}")
+    return lines
 
 
 def _documented(thing: Any) -> list[str]:
     """A docstring: its words, then its parameters and errors as a list."""
     text = inspect.cleandoc(thing.__doc__ or "")
     lines = [paragraphs(_TITLE.sub("", text + "\n")), ""]
-    for found in _TITLE.finditer(text + "\n"):
-        lines += [f"**{found[1]}**", ""]
-        rows = re.split(r"\n(?= {4}\S)", found[2].rstrip())
+    for match in _TITLE.finditer(text + "\n"):
+        lines += [f"**{match[1]}**", ""]
+        rows = re.split(r"\n(?= {4}\S)", match[2].rstrip())
         lines += [f"- {prose(' '.join(row.split()))}" for row in rows]
         lines.append("")
     return lines
@@ -466,16 +466,16 @@ def exit_codes() -> str:
 
 def documents() -> dict[str, dict[str, Any]]:
     """Published schemas by the name of their format, as ``plan`` for ``gpustate.plan/1``."""
-    found: dict[str, dict[str, Any]] = {}
+    published: dict[str, dict[str, Any]] = {}
     for path in sorted(PACKAGE.rglob("schema/*.json")):
         data = json.loads(path.read_text("utf-8"))
-        found[str(data["title"]).removeprefix("gpustate.").partition("/")[0]] = data
-    return dict(sorted(found.items()))
+        published[str(data["title"]).removeprefix("gpustate.").partition("/")[0]] = data
+    return dict(sorted(published.items()))
 
 
 def documents_index() -> str:
     """All documents with a schema, and the formats that have none."""
-    found = documents()
+    published = documents()
     lines = [
         "# JSON documents",
         "",
@@ -486,9 +486,9 @@ def documents_index() -> str:
     ]
     lines += [
         f"| [`{data['title']}`]({name}.md) | {cell(data.get('description', ''))} |"
-        for name, data in found.items()
+        for name, data in published.items()
     ]
-    others = sorted(formats() - {data["title"] for data in found.values()})
+    others = sorted(formats() - {data["title"] for data in published.values()})
     if others:
         lines += ["", "Without a published schema:", "", *(f"- `{name}`" for name in others)]
     return "\n".join(lines) + "\n"

@@ -75,24 +75,24 @@ def plan(
     Raises:
         GpustateError: policy, inventory, lock or rules are wrong; no node was reached then.
     """
-    asked = _asked(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    made = asked.policy.with_ensure("absent") if remove else asked.policy
-    result, sizes = _looked(
-        asked, made, forks, all_or_nothing, estimate, serial, events, stop, forecast=True
+    inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
+    effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
+    result, sizes = _probe(
+        inputs, effective, forks, all_or_nothing, estimate, serial, events, stop, forecast=True
     )
     document = documents.plan_document(
-        made,
-        asked.source,
+        effective,
+        inputs.source,
         result.nodes,
         run=result.run,
         created=_now(),
         schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
-    if asked.lock is not None:
-        document["lock"] = json.loads(locks.to_text(asked.lock))
+    if inputs.lock is not None:
+        document["lock"] = json.loads(locks.to_text(inputs.lock))
     return PlanResult(
-        **_common(asked, result), document=document, policy=made, pending=result.pending
+        **_common(inputs, result), document=document, policy=effective, pending=result.pending
     )
 
 
@@ -117,15 +117,15 @@ def drift(
     Raises:
         GpustateError: policy, inventory, lock or rules are wrong; no node was reached then.
     """
-    asked = _asked(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-    result, _ = _looked(asked, asked.policy, forks, False, False, (), events, stop, forecast=False)
+    inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
+    result, _ = _probe(inputs, inputs.policy, forks, False, False, (), events, stop, forecast=False)
     result.drift = True
     document = documents.plan_document(
-        asked.policy, asked.source, result.nodes, run=result.run, created=_now(), context=context
+        inputs.policy, inputs.source, result.nodes, run=result.run, created=_now(), context=context
     )
-    if asked.lock is not None:
-        document["lock"] = json.loads(locks.to_text(asked.lock))
-    return DriftResult(**_common(asked, result), document=document)
+    if inputs.lock is not None:
+        document["lock"] = json.loads(locks.to_text(inputs.lock))
+    return DriftResult(**_common(inputs, result), document=document)
 
 
 def apply(
@@ -156,7 +156,7 @@ def apply(
         policy: what should hold, a result of :func:`plan`, or a saved plan: its file, or its document.
             A node whose observed state is not the one a plan was made from is refused.
         nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as of
-            :func:`plan`. A plan brings the lock that it was made with.
+            :func:`plan`. A plan brings the lock file that it was made with.
         remove: remove what the policy installed.
         max_disruption: refuse nodes whose plan may cost more.
         serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
@@ -172,21 +172,21 @@ def apply(
     """
     document = _plan_of(policy)
     if document is None:
-        asked = _asked(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
-        made = asked.policy.with_ensure("absent") if remove else asked.policy
+        inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
+        effective = inputs.policy.with_ensure("absent") if remove else inputs.policy
     else:
         name = source or (str(policy) if isinstance(policy, str | PathLike) else "plan")
-        made = (
+        effective = (
             policy.policy
             if isinstance(policy, PlanResult)
             else saved.policy_of(document, read_policy, name)
         )
         targets = saved.only_planned(_nodes(nodes, limit, exclude), document, name)
-        targets = saved.as_locked(targets, made, document, name)
-        asked = _Asked(made, targets, name, None, targets.notes)
+        targets = saved.as_locked(targets, effective, document, name)
+        inputs = _Inputs(effective, targets, name, None, targets.notes)
     request = fleet.Request(
-        made,
-        asked.inventory,
+        effective,
+        inputs.inventory,
         apply=True,
         known=registry.names(),
         forks=forks,
@@ -196,7 +196,7 @@ def apply(
         else None,
         announced=documents.announced_disruptions(document) if document else None,
         plan_id=str(document["id"]) if document else "",
-        serial=batch_sizes(serial, made.pace, len(asked.inventory.nodes)),
+        serial=batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
@@ -206,24 +206,24 @@ def apply(
     if started is not None:
         started(request.run)
     result = fleet.run(request, events, stop)
-    said = documents.result_document(
+    outcome = documents.result_document(
         result.nodes,
         run=result.run,
         created=_now(),
         verb="remove" if remove else "apply",
         summary=result.summary(),
         exit_code=result.exit_code,
-        notes=made.notes,
+        notes=effective.notes,
         skipped=result.skipped,
         context=_retried(context, document, result.nodes),
     )
-    return ApplyResult(**_common(asked, result), document=said, skipped=tuple(result.skipped))
+    return ApplyResult(**_common(inputs, result), document=outcome, skipped=tuple(result.skipped))
 
 
-def batch_sizes(asked: Sequence[str], pace: Sequence[str], count: int) -> tuple[str, ...]:
+def batch_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> tuple[str, ...]:
     """Sizes of batches: those asked for, else what the policy allows for so many nodes."""
-    if asked:
-        return tuple(asked)
+    if requested:
+        return tuple(requested)
     if not pace or not count:
         return ()
     shares = (
@@ -233,7 +233,7 @@ def batch_sizes(asked: Sequence[str], pace: Sequence[str], count: int) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Inputs:
     """What a run is for, read and checked."""
 
     policy: Policy
@@ -243,7 +243,7 @@ class _Asked:
     notes: tuple[str, ...]
 
 
-def _asked(
+def _inputs(
     policy: Any,
     nodes: InventorySource,
     *,
@@ -251,21 +251,21 @@ def _asked(
     exclude: str | None,
     lock: bool | str | PathLike[str],
     source: str,
-) -> _Asked:
+) -> _Inputs:
     """Read everything, in the order in which the command line tells of mistakes."""
     compat.load()
     if isinstance(policy, Policy):
-        made, name = policy, source or policy.name or "policy"
+        effective, name = policy, source or policy.name or "policy"
     else:
-        made, name = load_policy(policy), source or str(policy)
+        effective, name = load_policy(policy), source or str(policy)
     targets = _nodes(nodes, limit, exclude)
-    notes = (*targets.notes, *strangers(made, targets, name))
+    notes = (*targets.notes, *strangers(effective, targets, name))
     file = lock_file(name, lock)
     if file is None:
-        return _Asked(made, targets, name, None, notes)
-    found = lock_layers.load(file)
-    targets = lock_layers.onto(targets, made, found, file, registry.names())
-    return _Asked(made, targets, name, found, notes)
+        return _Inputs(effective, targets, name, None, notes)
+    lock_data = lock_layers.load(file)
+    targets = lock_layers.onto(targets, effective, lock_data, file, registry.names())
+    return _Inputs(effective, targets, name, lock_data, notes)
 
 
 def _nodes(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
@@ -290,8 +290,8 @@ def _plan_of(policy: object) -> Mapping[str, Any] | None:
     return None
 
 
-def _looked(
-    asked: _Asked,
+def _probe(
+    inputs: _Inputs,
     policy: Policy,
     forks: int,
     all_or_nothing: bool,
@@ -303,11 +303,11 @@ def _looked(
     forecast: bool,
 ) -> tuple[fleet.FleetResult, tuple[str, ...]]:
     """Probe and plan all nodes."""
-    sizes = batch_sizes(serial, policy.pace, len(asked.inventory.nodes))
+    sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
     fleet.batches((), sizes)
     request = fleet.Request(
         policy,
-        asked.inventory,
+        inputs.inventory,
         known=registry.names(),
         forks=forks,
         timings=timings,
@@ -324,14 +324,14 @@ def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Sch
     return Schedule(forks, words, tuple(tuple(batch) for batch in batches))
 
 
-def _common(asked: _Asked, result: fleet.FleetResult) -> dict[str, Any]:
+def _common(inputs: _Inputs, result: fleet.FleetResult) -> dict[str, Any]:
     return {
         "run": result.run,
         "nodes": tuple(result.nodes),
         "exit_code": result.exit_code,
         "summary": result.summary(),
         "interrupted": result.interrupted,
-        "notes": asked.notes,
+        "notes": inputs.notes,
     }
 
 

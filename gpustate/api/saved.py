@@ -55,19 +55,19 @@ def policy_of(
     Raises:
         PolicyError: the plan is damaged, or a secret cannot be read.
     """
-    made = _with_secrets(document["policy"], read_policy, place)
+    data = _with_secrets(document["policy"], read_policy, place)
     states = [
-        build(registry.get(row["state"]), row["parameters"], place=place) for row in made["states"]
+        build(registry.get(row["state"]), row["parameters"], place=place) for row in data["states"]
     ]
-    layers = {key: made.get(key) or {} for key in ("groups", "nodes")}
+    layers = {key: data.get(key) or {} for key in ("groups", "nodes")}
     try:
         return Policy(
             *states,
-            name=made.get("name"),
+            name=data.get("name"),
             notes=tuple(document.get("notes", ())),
-            allow=made.get("allow"),
-            last=made.get("last", ()),
-            pace=made.get("pace", ()),
+            allow=data.get("allow"),
+            last=data.get("last", ()),
+            pace=data.get("pace", ()),
             **layers,
         )
     except PolicyError as error:
@@ -75,28 +75,28 @@ def policy_of(
 
 
 def _with_secrets(
-    made: dict[str, Any], read_policy: Callable[[str], Policy], place: str
+    data: dict[str, Any], read_policy: Callable[[str], Policy], place: str
 ) -> dict[str, Any]:
     """What a plan says of its policy, with the secrets that it does not hold.
 
     Raises:
         PolicyError: one of them is not in the policy's file.
     """
-    missing = missing_secrets(made)
+    missing = missing_secrets(data)
     if not missing:
-        return made
-    source = str(made.get("source", ""))
+        return data
+    source = str(data.get("source", ""))
     fix = "set it in the inventory instead, in the variable gpustate: it is read again with every apply"
     name = ".".join(map(str, missing[0]))
     try:
-        given = policy_parameters(read_policy(source))
+        parameters = policy_parameters(read_policy(source))
     except (PolicyError, UsageError) as error:
         raise PolicyError(
             f"a saved plan holds no secrets, and {name} cannot be read from {source} ({error.message})",
             place=place,
             fix=f"apply the plan where {source} can be read, or {fix}",
         ) from error
-    filled: dict[str, Any] = with_secrets(made, given)
+    filled: dict[str, Any] = with_secrets(data, parameters)
     left = missing_secrets(filled)
     if left:
         name = ".".join(map(str, left[0]))
@@ -112,8 +112,8 @@ def as_locked(
     """The inventory with the lock that the plan was made with."""
     if "lock" not in document:
         return inventory
-    made = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
-    return lock_layers.onto(inventory, policy, made, source, registry.names())
+    locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
+    return lock_layers.onto(inventory, policy, locked, source, registry.names())
 
 
 def only_planned(inventory: Inventory, document: Mapping[str, Any], source: str) -> Inventory:

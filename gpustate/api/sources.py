@@ -93,19 +93,19 @@ def lock_file(source: str, lock: bool | str | PathLike[str]) -> str | None:
 
 def _check_allowed(policy: Policy, source: str) -> None:
     """Refuse exceptions from rules that do not exist, also for groups and nodes that are not in the run."""
-    said: list[tuple[tuple[str, ...], Mapping[str, str]]] = [(("allow",), policy.allow)]
+    exceptions: list[tuple[tuple[str, ...], Mapping[str, str]]] = [(("allow",), policy.allow)]
     for section, overrides in (("groups", policy.groups), ("nodes", policy.nodes)):
-        said += [
+        exceptions += [
             ((section, name, "allow"), body.get("allow") or {}) for name, body in overrides.items()
         ]
-    if not any(allow for _, allow in said):
+    if not any(allow for _, allow in exceptions):
         return
     from gpustate import compat
     from gpustate.core.layers import Layer
     from gpustate.engine import gate
 
     rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
-    for path, allow in said:
+    for path, allow in exceptions:
         for name in allow:
             if name not in rules.rules:
                 gate.refuse_unknown_rule(name, whole.place_of((*path, name)), rules)

@@ -200,12 +200,12 @@ def carry_out(
     def read_policy(name: str) -> Policy:
         return common.load_policy(name, options)
 
-    made = read_policy(source) if plan is None else plan
+    target = read_policy(source) if plan is None else plan
     inventory = common.load_inventory(options)
-    if isinstance(made, api.Policy):
-        notes.tell_strangers(inventory, made, source)
+    if isinstance(target, api.Policy):
+        notes.tell_strangers(inventory, target, source)
     else:
-        inventory = saved.only_planned(inventory, saved.document_of(made), source)
+        inventory = saved.only_planned(inventory, saved.document_of(target), source)
     run = fleet.new_run_id()
     record: Any = None
 
@@ -219,7 +219,7 @@ def carry_out(
     quiet, resume = options["output"] == "json", f"gpustate resume {run}"
     with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
         result = api.apply(
-            made,
+            target,
             inventory,
             lock=common.lock_file(source, options) or False,
             remove=ensure == "absent",

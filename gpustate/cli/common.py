@@ -368,13 +368,13 @@ def watched(
 
     progress = Progress([node.name for node in inventory], quiet=quiet)
 
-    def told() -> None:
+    def announce() -> None:
         progress.say(
             "interrupted: the running steps are finished, nothing new is begun"
             + (f"; go on with: {resume}" if resume else "")
         )
 
-    stop = Interrupt(told)
+    stop = Interrupt(announce)
     stop.arm()
     with progress:
         yield progress.event, stop

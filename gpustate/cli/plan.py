@@ -86,14 +86,14 @@ def make_plan(
     from gpustate import api
 
     rules.read()
-    serial, written = options.get("serial"), options.get("reports", ())
-    reports.check(written, serial)
+    serial, report_files = options.get("serial"), options.get("reports", ())
+    reports.check(report_files, serial)
     if out is not None:
         common.check_out(out)
     policy = common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.tell_strangers(inventory, policy, source)
-    same: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,
         "forks": options["forks"],
         "source": source,
@@ -102,7 +102,7 @@ def make_plan(
     result: api.PlanResult | api.DriftResult
     with common.watched(inventory, quiet=output != "text") as (listen, stop):
         if verb == "drift":
-            result = api.drift(policy, inventory, events=listen, stop=stop, **same)
+            result = api.drift(policy, inventory, events=listen, stop=stop, **shared)
         else:
             result = api.plan(
                 policy,
@@ -113,12 +113,12 @@ def make_plan(
                 serial=serial.split(",") if serial else (),
                 events=listen,
                 stop=stop,
-                **same,
+                **shared,
             )
-    made = result.document
+    document = result.document
     if out is not None:
-        common.write_out(common.as_json(made), out)
-    reports.show_plan(made, output, diff=diff, whole=whole, reports=written, verb=verb)
+        common.write_out(common.as_json(document), out)
+    reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
     if output == "text":
         if out is not None:
             click.echo(
@@ -128,7 +128,7 @@ def make_plan(
             drifted = len(result.drifted)
             click.echo(f"Drift: {drifted} of {len(result.nodes)} nodes differ from the policy.")
         click.echo(result.summary)
-    return result, made
+    return result, document
 
 
 def _show_again(

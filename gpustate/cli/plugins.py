@@ -35,16 +35,16 @@ def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
     """
     from importlib import metadata  # which a verb of gpustate's own does without
 
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in metadata.entry_points(group=GROUP):
-        other = "gpustate" if point.name in own else _owner(found.get(point.name))
+        other = "gpustate" if point.name in own else _owner(points.get(point.name))
         if other:
             raise UsageError(
                 f"verb {point.name!r} has two owners: {other} and {_owner(point)}",
                 fix="uninstall one of them",
             )
-        found[point.name] = point
-    return found
+        points[point.name] = point
+    return points
 
 
 def load(point: EntryPoint) -> click.Command:

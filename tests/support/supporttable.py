@@ -21,10 +21,10 @@ def written(text: str) -> str:
     Raises:
         ValueError: it does not have the marks once.
     """
-    made, count = _MARKED.subn(lambda _: f"\n{support.markdown()}\n", text)
+    page, count = _MARKED.subn(lambda _: f"\n{support.markdown()}\n", text)
     if count != 1:
         raise ValueError("the marks of the table are not there once")
-    return made
+    return page
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def test_the_source_distribution_has_each_state_once(source: Path) -> None:
     assert f"{top}/docs/use.md" in names
 
 
-def test_the_version_is_said_in_one_place(wheel: Path) -> None:
+def test_the_version_is_in_one_place(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = message_from_bytes(archive.read(f"gpustate-{__version__}.dist-info/METADATA"))
     assert metadata["Version"] == __version__
@@ -175,13 +175,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_not_the_checkout_that_runs(installed: Path, tmp_path: Path) -> None:
-    said = python(
+    output = python(
         "-c",
         "import gpustate; print(gpustate.__file__)",
         cwd=tmp_path,
         program=installed / "python",
     )
-    assert said.startswith(str(installed.parent))
+    assert output.startswith(str(installed.parent))
 
 
 def test_the_installed_program_says_its_version_and_its_verbs(
@@ -207,8 +207,8 @@ def test_without_the_lab_its_verb_says_what_to_install(installed: Path, tmp_path
 
 def test_the_labs_wheel_brings_the_verb(wheel: Path, lab_wheel: Path, tmp_path: Path) -> None:
     program = environment(tmp_path / "environment", wheel, lab_wheel) / "gpustate"
-    told = python("lab", "up", "--help", cwd=tmp_path, program=program)
-    assert "--gpus" in told
+    output = python("lab", "up", "--help", cwd=tmp_path, program=program)
+    assert "--gpus" in output
 
 
 POLICY = """
@@ -247,10 +247,10 @@ def test_a_preset_is_planned_from_there(installed: Path, tmp_path: Path) -> None
 
 def test_the_api_plans_from_there(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "inventory.yml").write_text(INVENTORY.format(folder=tmp_path))
-    said = python(
+    output = python(
         "-c",
         "from gpustate import api; print(api.plan('nouveau', 'inventory.yml').summary)",
         cwd=tmp_path,
         program=installed / "python",
     )
-    assert said.startswith("nodes=1 ")
+    assert output.startswith("nodes=1 ")

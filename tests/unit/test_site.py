@@ -24,15 +24,15 @@ def reference() -> ModuleType:
     spec = importlib.util.spec_from_file_location("reference", CONFIG.with_name("reference.py"))
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def pages(reference: ModuleType) -> dict[str, str]:
-    made: dict[str, str] = reference.pages()
-    return made
+    generated: dict[str, str] = reference.pages()
+    return generated
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_every_state_has_a_page_with_all_of_its_parameters(pages: dict[str, str]
         assert re.search(r"^## Disruption\n\n\S", text, re.M), name
 
 
-def test_units_are_told_by_the_end_of_a_name(pages: dict[str, str]) -> None:
+def test_units_follow_from_the_end_of_a_name(pages: dict[str, str]) -> None:
     assert (
         "| `reboot_timeout_s` | integer ≥ 30 | `900` | seconds |"
         in pages["reference/states/driver.md"]
@@ -115,16 +115,16 @@ def test_every_name_of_the_api_is_on_its_page(pages: dict[str, str]) -> None:
     assert "0x" not in text
 
 
-def test_every_exit_code_is_told_in_its_order(pages: dict[str, str]) -> None:
-    told = re.findall(r"^\| (\d+) \|", pages["reference/exit-codes.md"], re.M)
+def test_every_exit_code_is_listed_in_its_order(pages: dict[str, str]) -> None:
+    listed = re.findall(r"^\| (\d+) \|", pages["reference/exit-codes.md"], re.M)
     codes = {
         value
         for name, value in vars(errors).items()
         if re.fullmatch("EXIT_[A-Z_]+", name) and isinstance(value, int)
     }
-    assert {int(code) for code in told} == codes == set(errors.EXIT_CODES)
-    for number, code in enumerate(told):
-        assert errors.worst_exit_code(map(int, told[number:])) == int(code)
+    assert {int(code) for code in listed} == codes == set(errors.EXIT_CODES)
+    for number, code in enumerate(listed):
+        assert errors.worst_exit_code(map(int, listed[number:])) == int(code)
 
 
 def test_every_schema_has_a_page_with_its_keys(pages: dict[str, str]) -> None:

@@ -31,18 +31,18 @@ def refused(distribution: str) -> str:
 def test_preflight_refuses_what_the_table_does_not_have_and_nothing_else() -> None:
     for name in support.ids(Kind.DISTRIBUTION):
         assert "unsupported distribution" not in refused(name)
-    said = refused("fedora42")
+    refusal = refused("fedora42")
     assert (
         f"unsupported distribution fedora42: use one of {support.summary(Kind.DISTRIBUTION)}"
-        in said
+        in refusal
     )
 
 
 def test_a_refusal_says_how_each_distribution_was_tested() -> None:
-    said = support.summary(Kind.DISTRIBUTION)
-    assert said.startswith("debian12, debian13 (tested on the real thing); ")
+    summary = support.summary(Kind.DISTRIBUTION)
+    assert summary.startswith("debian12, debian13 (tested on the real thing); ")
     for level in Level:
-        assert f"({level.value})" in said
+        assert f"({level.value})" in summary
 
 
 def test_no_name_is_there_twice() -> None:
@@ -74,7 +74,7 @@ def test_the_level_of_a_distribution_is_what_its_tests_show(row: Support) -> Non
             if row.level is Level.RECORDED:
                 assert f'"{os_id}"' in text or os_id in text.lower(), (module, os_id)
                 continue
-            shown = {said for how in statetable.declared(TESTS / module).values() for said in how}
+            shown = {word for how in statetable.declared(TESTS / module).values() for word in how}
             wanted = name if os_id == "debian" else families[os_id]
             assert wanted in shown, (module, wanted)
 

@@ -178,22 +178,22 @@ def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("rollout", TOP / "docs/examples/api/rollout.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_example_rolls_out_canary_first(
     site: Path, example: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert example.roll_out(str(site / "policy.py"), str(site / "inventory.yml"), "gpu2") == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
         "gpu2: 1 of 1 nodes changed",
         "all:!gpu2: 1 of 1 nodes changed",
         "drift: none",
     ]
-    assert said.err.index("gpu2: finished") < said.err.index("gpu1: started")
+    assert printed.err.index("gpu2: finished") < printed.err.index("gpu1: started")
 
 
 def test_the_example_stops_before_a_plan_that_costs_too_much(

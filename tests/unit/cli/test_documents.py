@@ -1,4 +1,4 @@
-"""Documents of verbs that only read are what their published schemas say."""
+"""Documents of verbs that only read match their published schemas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_schema_is_one(path: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["facts", "health", "labels", "fabric"])
-def test_what_is_said_of_nodes_is_as_its_schema_says(gpustate: Cli, site: Path, verb: str) -> None:
+def test_documents_of_nodes_match_their_schemas(gpustate: Cli, site: Path, verb: str) -> None:
     done = gpustate(verb, "-i", "inventory.yml", "-o", "json")
     data = json.loads(done.out)
     assert data["format"] == f"gpustate.{verb}/1"
@@ -61,20 +61,20 @@ def test_what_is_said_of_nodes_is_as_its_schema_says(gpustate: Cli, site: Path, 
     check(data)
 
 
-def test_a_diagnosis_is_as_its_schema_says(gpustate: Cli, site: Path) -> None:
+def test_a_diagnosis_matches_its_schema(gpustate: Cli, site: Path) -> None:
     data = json.loads(gpustate("explain", "here", "-i", "inventory.yml", "-o", "json").out)
     assert data["nodes"][0]["checks"]
     check(data)
 
 
-def test_graphs_and_converted_policies_are_as_their_schemas_say(gpustate: Cli, site: Path) -> None:
+def test_graphs_and_converted_policies_match_their_schemas(gpustate: Cli, site: Path) -> None:
     check(json.loads(gpustate("graph", "policy.yaml", "-o", "json").out))
     check(json.loads(gpustate("graph", "--all", "-o", "json").out))
     for shape in ("yaml", "python", "clusterpolicy"):
         check(json.loads(gpustate("convert", "policy.yaml", "--to", shape, "-o", "json").out))
 
 
-def test_a_node_with_gpus_is_as_the_schemas_say() -> None:
+def test_a_node_with_gpus_matches_the_schemas() -> None:
     """Every part of a GPU is there once; no machine of the tests has one."""
     instance = MigInstance(1, "1g.10gb", 0, ((1, 0, 0),))
     profile = MigProfile("1g.10gb", 19, 19, 1, 1, 7, (0, 1), (1, 0), ((1, 0, 0),))

@@ -48,8 +48,8 @@ def test_a_verb_of_a_package_works_like_one_of_gpustates_own(site: Path) -> None
     install(site, "acme_drills", "drill = acme_drills:group")
     done = CliRunner().invoke(cli, ["drill", "start", "fire"])
     assert (done.exit_code, done.output) == (0, "started fire\n")
-    told = CliRunner().invoke(cli, ["--help"]).output
-    section = told.partition("Verbs of installed packages:")[2]
+    output = CliRunner().invoke(cli, ["--help"]).output
+    section = output.partition("Verbs of installed packages:")[2]
     assert "drill" in section
     assert "Run drills on a fleet." in section
 
@@ -86,9 +86,9 @@ def test_two_packages_with_one_verb_are_both_named(site: Path) -> None:
 
 def test_a_broken_package_does_not_take_gpustates_own_help_with_it(site: Path) -> None:
     install(site, "acme_drills", "drill = acme_nowhere:group")
-    told = CliRunner().invoke(cli, ["--help"])
-    assert told.exit_code == 0
-    assert "unavailable: verb 'drill' of acme_drills 1.0" in " ".join(told.output.split())
+    done = CliRunner().invoke(cli, ["--help"])
+    assert done.exit_code == 0
+    assert "unavailable: verb 'drill' of acme_drills 1.0" in " ".join(done.output.split())
 
 
 def test_gpustates_own_verbs_read_no_entry_points(site: Path) -> None:
