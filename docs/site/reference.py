@@ -326,7 +326,7 @@ def paragraphs(text: str) -> str:
 
 def verbs() -> Iterator[tuple[str, click.Command]]:
     """Every verb of the command line."""
-    context = click.Context(cli, info_name="gpustate")
+    context = click.Context(cli, info_name="gpustate", **cli.context_settings)
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None
@@ -352,7 +352,7 @@ def verbs_index() -> str:
 
 def verb(name: str, command: click.Command) -> str:
     """The page of one verb, with those below it."""
-    parent = click.Context(cli, info_name="gpustate")
+    parent = click.Context(cli, info_name="gpustate", **cli.context_settings)
     return "\n".join(_command(name, command, parent, "#")) + "\n"
 
 

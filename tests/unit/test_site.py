@@ -98,13 +98,14 @@ def test_units_follow_from_the_end_of_a_name(pages: dict[str, str]) -> None:
 def test_every_verb_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     import click
 
-    context = click.Context(cli, info_name="gpustate")
+    context = click.Context(cli, info_name="gpustate", **cli.context_settings)
     names = cli.list_commands(context)
     assert {f"reference/verbs/{name}.md" for name in names} <= set(pages)
     plan = cli.get_command(context, "plan")
     assert plan is not None
     for option in (one for one in plan.params if isinstance(one, click.Option)):
         assert option.opts[-1] in pages["reference/verbs/plan.md"]
+    assert "| `-h, --help` |" in pages["reference/verbs/plan.md"]
     assert "## mig plan\n" in pages["reference/verbs/mig.md"]
 
 
