@@ -1,7 +1,6 @@
 """What gpustate supports and how that was tested: the one place that README, docs and refusals take it from.
 
-A level says what a claim rests on, so it is never higher than what a test shows; a test compares the
-two. No GPU is real at any level: ``REAL`` means that the distribution, runtime or scheduler is.
+A level is never higher than what a test shows, and a test compares the two. No GPU is real at any level: ``REAL`` means that the distribution, runtime or scheduler is.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ TABLE = (
         ("ubuntu2204", "ubuntu2404", "ubuntu2604"),
         Level.RECORDED,
         ("unit/states/test_driver.py",),
-        "package names of the driver; 26.04 has no recordings of its own",
+        "package names of the driver; no recordings of 26.04",
     ),
     Support(
         Kind.DISTRIBUTION,

@@ -2,7 +2,7 @@
 
 Generated with every build from the source: a page for each state (from its parameters and
 docstrings), each verb (from the command line), each JSON document (from its schema), and one of
-all exit codes. So a new state, verb or schema needs no page of its own. The start page is README.md.
+all exit codes. So a new state, verb or schema needs no page written by hand. The start page is README.md.
 """
 
 from __future__ import annotations

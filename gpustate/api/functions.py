@@ -65,7 +65,7 @@ def plan(
         remove: plan the removal of what the policy installed.
         forks: nodes worked on at the same time.
         all_or_nothing: leave a node alone where one of its states is refused or fails to plan.
-        estimate: ask nodes how long such steps took before, and estimate the time.
+        estimate: query how long such steps took on the nodes before, and estimate the time.
         serial: batch sizes that the estimate is for: ``("1", "10%")``.
         events: called with what happens, one event at a time, from the threads of the run.
         stop: asked between steps; once it is true nothing new is begun.

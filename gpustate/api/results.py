@@ -93,7 +93,7 @@ class PlanResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftResult(Result):
-    """Whether nodes are still as the policy says."""
+    """Drift of nodes from the policy."""
 
     @property
     def drifted(self) -> tuple[str, ...]:

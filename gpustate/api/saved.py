@@ -27,7 +27,7 @@ def read(path: str) -> Plan:
     """Read and check the file of a saved plan.
 
     Raises:
-        PolicyError: it cannot be read, is no plan, or was altered.
+        PolicyError: it cannot be read, is not a plan, or was altered.
     """
     return Plan(read_plan(read_json(path), place=path))
 
