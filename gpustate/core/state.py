@@ -28,6 +28,7 @@ from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import differing, plain
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
 
 ObservedT = TypeVar("ObservedT")
@@ -126,6 +127,16 @@ class State(BaseModel, Generic[ObservedT]):
             observed: what the probe read; ``None`` in the first call.
         """
         return iter(())
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        """MAY: facts for the compatibility matrix, by their names in :data:`gpustate.compat.facts.FACTS`; ``None``: unknown.
+
+        Not called of a state that is removed. Pure.
+
+        Args:
+            planned: what the state observed, as it will be once the plan is carried out.
+        """
+        return {}
 
     @abstractmethod
     def probe(self, node: Node) -> ObservedT:
