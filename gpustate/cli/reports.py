@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import GpustateError, UsageError
-
-if TYPE_CHECKING:
-    from gpustate.engine.fleet import FleetResult
-    from gpustate.plan.estimate import Schedule
 
 FORMATS = click.Choice(["text", "json", "markdown", "html"])
 #: What a report is, by the end of its file's name.
@@ -60,16 +56,6 @@ def check(reports: Sequence[str], serial: str | None) -> None:
         from gpustate.engine import fleet
 
         fleet.batches((), serial.split(","))
-
-
-def schedule(result: FleetResult, forks: int, serial: str | None) -> Schedule:
-    """How the plan would be carried out."""
-    from gpustate.engine import fleet
-    from gpustate.plan.estimate import Schedule
-
-    sizes = tuple(word.strip() for word in serial.split(",")) if serial else ()
-    batches = fleet.batches([node.name for node in result.nodes], sizes) if sizes else []
-    return Schedule(forks, sizes, tuple(tuple(batch) for batch in batches))
 
 
 def show_plan(
