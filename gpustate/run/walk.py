@@ -318,6 +318,9 @@ class Walk:
                 look, ledger, record = self._run_stage(stage, todo, look, ledger, results)
                 for state in todo:
                     became = settle.after_steps(state, results[state.name], record, look)
+                    if became.outcome is Outcome.PENDING:
+                        settled.pop(state.name, None)
+                        continue
                     settled[state.name] = became
                     self._say("result", became.outcome.value, state.name)
             elif self._reboot(look, results, rebooted_for):
