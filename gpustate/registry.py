@@ -162,7 +162,11 @@ class Registry:
 
     def families(self) -> dict[str, StateClass]:
         """Return the bundled classes that a policy may have many states of, by what their names begin with."""
-        found = (one for module in _modules(self.package) for one in _families(importlib.import_module(module)))
+        found = (
+            one
+            for module in _modules(self.package)
+            for one in _families(importlib.import_module(module))
+        )
         return {cls.family: cls for cls in found}
 
     def _installed(self) -> Iterator[tuple[StateClass, str]]:

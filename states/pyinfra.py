@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import model_validator
 
@@ -82,7 +83,7 @@ with warnings.catch_warnings():
         worst: ClassVar[Disruption] = Disruption.RESTART
 
         operation: str
-        arguments: Mapping[str, Any] = {}  # noqa: RUF012  a model copies it
+        arguments: Mapping[str, Any] = {}
         unless: str | None = None
         disruption: Literal["none", "reload", "restart", "drain", "reset", "reboot"] | None = None
         needs: tuple[str, ...] = ()  # type: ignore[misc]
@@ -153,9 +154,7 @@ with warnings.catch_warnings():
             if self.unless is not None:
                 return self.plan(seen)
             left = tuple(command for command in seen.commands if not command.repeats)
-            return self.plan(
-                replace(seen, shown=tuple(one.shown for one in left), commands=left)
-            )
+            return self.plan(replace(seen, shown=tuple(one.shown for one in left), commands=left))
 
         def _cost(self, command: PlannedCommand) -> Disruption:
             return (
@@ -179,7 +178,12 @@ def _member(name: str) -> type[OperationApplied]:
         "__annotations__": {"name": "ClassVar[str]"},
         "name": name,
     }
-    return type(OperationApplied)("OperationApplied", (OperationApplied,), members)
+    made = types.new_class(
+        OperationApplied.__name__,
+        (OperationApplied,),
+        exec_body=lambda namespace: namespace.update(members),
+    )
+    return cast(type[OperationApplied], made)
 
 
 def Operation(  # noqa: N802  as a state is made
@@ -229,6 +233,5 @@ def Operation(  # noqa: N802  as a state is made
         "only": getattr(only, "text", only),
     }
     given = {key: value for key, value in values.items() if value not in (None, [], {})}
-    made = build(_member(f"{FAMILY}-{short.removeprefix(f'{FAMILY}-')}"), given)
-    assert isinstance(made, OperationApplied)  # noqa: S101
-    return made
+    cls = _member(f"{FAMILY}-{short.removeprefix(f'{FAMILY}-')}")
+    return cast(OperationApplied, build(cls, given))

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pyinfra import logger
 from pyinfra.api import facts
@@ -63,8 +64,7 @@ class _Connector(BaseConnector):
     def run_shell_command(
         self, command: Any, print_output: bool = False, print_input: bool = False, **arguments: Any
     ) -> tuple[bool, PyinfraOutput]:
-        host: _Host = self.host
-        return host.answer(command, arguments)
+        return cast(_Host, self.host).answer(command, arguments)
 
     def put_file(self, *arguments: Any, **named: Any) -> bool:
         raise ProbeError("it uploads a file while it looks, which only a step may do")
@@ -85,6 +85,7 @@ class _Host(PyinfraHost):
         self.unanswered = 0
         self.failed = ""
         self.temporary = 0
+        self.asked: dict[CommandOutput, None] = {}
         self.data.override_datas.update(
             {key: value for key, value in node.vars.items() if not _is_connection(key)}
         )
@@ -98,7 +99,9 @@ class _Host(PyinfraHost):
         """
         given = Global.of(arguments)
         text = unix(command, given, bare=True)
-        output: Output | None = self.node.ask(CommandOutput(text, given.timeout_s))
+        query = CommandOutput(text, given.timeout_s)
+        self.asked[query] = None
+        output: Output | None = self.node.ask(query)
         if output is None:
             raise _UnansweredError
         if output.status not in given.ok:
@@ -189,6 +192,9 @@ class _Warnings(logging.Handler):
 
 
 _state: _State | None = None
+#: What operations asked of nodes before; what placeholders do not lead to, the next node is asked at once.
+_LEARNED: dict[str, dict[CommandOutput, None]] = {}
+_LEARNED_MOST = 200
 
 
 def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
@@ -204,14 +210,26 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
         ProbeError: a fact cannot be read, or the operation itself objects.
     """
     function = names.find(name)
+    key = json.dumps([name, arguments], sort_keys=True)
+    asked: dict[CommandOutput, None] = {}
     with _TURN:
         for world in World:
             host, found, error = _attempt(node, world, function, arguments)
+            asked |= host.asked
             if not host.unanswered:
+                _learn(key, asked)
                 if error is not None:
                     raise _told(name, error) from error
                 return found
+        for query in _LEARNED.get(key, {}):
+            node.ask(query)
     return Planned(complete=False)
+
+
+def _learn(key: str, asked: dict[CommandOutput, None]) -> None:
+    if key not in _LEARNED and len(_LEARNED) >= _LEARNED_MOST:
+        _LEARNED.pop(next(iter(_LEARNED)))
+    _LEARNED[key] = asked
 
 
 def _attempt(

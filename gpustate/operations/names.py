@@ -88,7 +88,9 @@ def find(name: str) -> Any:
         near = difflib.get_close_matches(function, known, 1)
         raise PolicyError(
             f"{full} has no operation {shown(function)}",
-            fix=f"did you mean {module}.{near[0]}" if near else f"it has {', '.join(sorted(known))}",
+            fix=f"did you mean {module}.{near[0]}"
+            if near
+            else f"it has {', '.join(sorted(known))}",
         )
     raise PolicyError(
         f"no module {shown(module)} with operations, among pyinfra's own or on the import path",

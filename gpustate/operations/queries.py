@@ -42,7 +42,7 @@ class CommandOutput(Ask[Output | None]):
         run = f"timeout -k 2 {self.timeout_s} sh -c {text}" if self.timeout_s else f"eval {text}"
         return (
             f"{{ e=$({{ {run}; }} 2>&1 >&3 3>&-); s=$?; }} 3>&1\n"
-            f"[ $s = 0 ] || printf '\\n{_ERRORS}%s' \"$(printf %s \"$e\" | tail -c {_LAST})\"\n"
+            f'[ $s = 0 ] || printf \'\\n{_ERRORS}%s\' "$(printf %s "$e" | tail -c {_LAST})"\n'
             "exit $s"
         )
 

@@ -23,10 +23,14 @@ _RESTARTS = re.compile(_CALLS.format("restart|try-restart|stop|kill|force-reload
 _RELOADS = re.compile(_CALLS.format("reload|reload-or-restart"))
 #: What means something on a running system only.
 _RUNNING = re.compile(
-    _CALLS.format("start|restart|try-restart|stop|kill|reload|reload-or-restart|daemon-reload|force-reload")
+    _CALLS.format(
+        "start|restart|try-restart|stop|kill|reload|reload-or-restart|daemon-reload|force-reload"
+    )
     + r"|\b(?:modprobe|sysctl -[qe ]*-w|sysctl \S+=|mount|umount|swapon|hostnamectl)\b"
 )
 _LABEL = 100
+#: What a login over SSH gives to commands, and systemd does not.
+_AT_HOME = 'HOME=${HOME:-/root}; export HOME; cd "$HOME" 2>/dev/null || cd /\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,17 @@ def run(
     elif ok != (0,):
         codes = "|".join(map(str, ok))
         script = f"rc=0; {{ {script}\n}} || rc=$?; case $rc in {codes}) ;; *) exit $rc ;; esac"
-    leave = f"\nrmdir {TEMPORARY} 2>/dev/null || :" if TEMPORARY in text else ""
+    enter = leave = ""
+    if TEMPORARY in text:
+        enter = f"mkdir -p -m 0711 {TEMPORARY}\n"
+        leave = f"\nrmdir {TEMPORARY} 2>/dev/null || :"
     label = f"run {_short(shown)}"
     return PyinfraCommand(
-        f"{script}{leave}\neffect ran\n", label, timeout_s, bool(_RUNNING.search(shown)), secret
+        f"{_AT_HOME}{enter}{script}{leave}\neffect ran\n",
+        label,
+        timeout_s,
+        bool(_RUNNING.search(shown)),
+        secret,
     )
 
 
