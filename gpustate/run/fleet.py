@@ -26,7 +26,8 @@ from gpustate.model.outcome import NodeResult, NodeStatus
 from gpustate.model.policy import Policy, Resolved, resolve
 from gpustate.model.state import AnyState
 from gpustate.remote.session import Session
-from gpustate.run import gate
+from gpustate.remote.sessions import session_of
+from gpustate.run import firstboot, gate
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
 from gpustate.run.looking import ask_node
@@ -286,7 +287,9 @@ def run(
         if stop():
             return None
         resolved, states = plan
-        return Walk(Session(resolved.node), resolved, states, options, stop, tell).run()
+        if resolved.node.connection.kind == "chroot":
+            states = [*states, firstboot.first_boot_of(states, resolved.node)]
+        return Walk(session_of(resolved.node), resolved, states, options, stop, tell).run()
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
@@ -313,7 +316,7 @@ def each(
     """Do one small thing on every node (lock, unlock): what it gave, or its error."""
 
     def one(node: InventoryNode) -> Answered[T]:
-        session = Session(node)
+        session = session_of(node)
         try:
             session.connect()
             return node, work(session), None
