@@ -80,7 +80,6 @@ with warnings.catch_warnings():
         family: ClassVar[str] = FAMILY
         stable: ClassVar[tuple[str, ...] | None] = ("shown",)
         stepwise: ClassVar[bool] = True
-        worst: ClassVar[Disruption] = Disruption.RESTART
 
         operation: str
         arguments: Mapping[str, Any] = {}
@@ -95,6 +94,15 @@ with warnings.catch_warnings():
         def member(cls, name: str) -> type[OperationApplied]:
             """The class of the operation that a policy calls ``name``."""
             return _member(name)
+
+        @property
+        def worst(self) -> Disruption:  # type: ignore[override]
+            """What a plan that is not known yet may cost: nobody says more than ``disruption``."""
+            return Disruption.RESTART if self.disruption is None else self._said
+
+        @property
+        def _said(self) -> Disruption:
+            return Disruption.parse(self.disruption or "none")
 
         @model_validator(mode="after")
         def _known(self) -> OperationApplied:
@@ -157,9 +165,7 @@ with warnings.catch_warnings():
             return self.plan(replace(seen, shown=tuple(one.shown for one in left), commands=left))
 
         def _cost(self, command: PlannedCommand) -> Disruption:
-            return (
-                command.disruption if self.disruption is None else Disruption.parse(self.disruption)
-            )
+            return command.disruption if self.disruption is None else self._said
 
 
 @cache
