@@ -58,6 +58,8 @@ class Session:
         connection = self.node.connection
         if connection.kind == "local" or self._client is not None:
             return
+        if connection.kind == "chroot":
+            raise ConnectionFailed("it is the root of an image, in which nothing runs")
         if connection.kind in containers.PROGRAMS:
             containers.check(connection.kind, connection.host or "")
             return

@@ -25,8 +25,8 @@ from gpustate.model.node import Node
 from gpustate.model.outcome import NodeResult, NodeStatus
 from gpustate.model.policy import Policy, Resolved, resolve
 from gpustate.model.state import AnyState
+from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
-from gpustate.remote.sessions import session_of
 from gpustate.run import firstboot, gate
 from gpustate.run.events import Event, Listener, nobody
 from gpustate.run.gate import Holder
@@ -289,7 +289,7 @@ def run(
         resolved, states = plan
         if resolved.node.connection.kind == "chroot":
             states = [*states, firstboot.first_boot_of(states, resolved.node)]
-        return Walk(session_of(resolved.node), resolved, states, options, stop, tell).run()
+        return Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
 
     result = FleetResult(run_id, applied=request.apply)
     done: dict[str, NodeResult] = {}
@@ -307,6 +307,11 @@ def run(
     return result
 
 
+def _session(node: InventoryNode) -> Session:
+    """The session of a node, by its kind of connection."""
+    return ChrootSession(node) if node.connection.kind == "chroot" else Session(node)
+
+
 Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]
 
 
@@ -316,7 +321,7 @@ def each(
     """Do one small thing on every node (lock, unlock): what it gave, or its error."""
 
     def one(node: InventoryNode) -> Answered[T]:
-        session = session_of(node)
+        session = _session(node)
         try:
             session.connect()
             return node, work(session), None

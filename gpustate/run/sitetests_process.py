@@ -26,7 +26,7 @@ from testinfra.host import Host
 
 from gpustate.errors import GpustateError
 from gpustate.model.inventory import InventoryNode
-from gpustate.remote.sessions import session_of
+from gpustate.remote.session import Session
 
 _RUN = """d=$(mktemp -d) || exit 97
 sh -c @COMMAND@ >"$d/o" 2>"$d/e" </dev/null; r=$?
@@ -44,7 +44,7 @@ class Backend(base.BaseBackend):
 
     def __init__(self, node: InventoryNode, limit_s: float) -> None:
         super().__init__(node.name)
-        self.session = session_of(node)
+        self.session = Session(node)
         self.limit_s = limit_s
 
     def run(self, command: str, *args: str, **kwargs: Any) -> base.CommandResult:

@@ -17,7 +17,6 @@ from gpustate.model.asks import Shell
 from gpustate.model.inventory import Connection, InventoryNode
 from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
-from gpustate.remote.sessions import session_of
 
 STAND_IN = """#!/bin/sh
 echo "$1 $2 $3 $4 $5" >>"${0%/*}/calls"
@@ -79,9 +78,8 @@ def test_without_the_program_it_is_named(docker: Path, monkeypatch: pytest.Monke
         Session(node("web", "podman")).connect()
 
 
-def test_an_image_gets_a_session_of_its_own_that_holds_it(tmp_path: Path) -> None:
-    session = session_of(node(str(tmp_path), "chroot"))
-    assert isinstance(session, ChrootSession)
+def test_an_image_has_a_session_of_its_own_that_holds_it(tmp_path: Path) -> None:
+    session = ChrootSession(node(str(tmp_path), "chroot"))
     with pytest.raises(ConnectionFailed, match=r"no /dev|no system is installed|baked as root|namespace"):
         session.connect()
     session.close()
