@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 FAMILY = "pyinfra"
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+#: Where pyinfra keeps a copy of a file that it edits: the minute is no difference between two plans.
+_TIME = re.compile(r"\.\d{10}\b")
+#: Arguments of services that pyinfra obeys without looking.
+_EACH_TIME = ("restarted", "reloaded", "daemon_reload", "command")
 _NO_WAY_BACK = (
     "an operation of pyinfra does not know what was there before, so nothing is removed; "
     "say what is to hold instead (most take present: false), apply, and then drop it from the policy"
@@ -44,7 +48,7 @@ class Observed:
     """What the operation would do now.
 
     Args:
-        shown: its commands as people are shown them; empty: it holds.
+        shown: its commands as people are shown them, without the time of day; empty: it holds.
         commands: the same with their steps.
         notes: what pyinfra warns of.
     """
@@ -109,6 +113,12 @@ with warnings.catch_warnings():
             from gpustate.operations import names
 
             names.check(self.operation, self.arguments)
+            each_time = [key for key in _EACH_TIME if self.arguments.get(key)]
+            if each_time and self.unless is None and self.operation.endswith(".service"):
+                raise PolicyError(
+                    f"{self.operation}: {each_time[0]} acts on every apply, so that the state would never hold",
+                    fix="leave it out, say with `unless` when there is nothing to do, or call it in a deploy with _if",
+                )
             return self
 
         def probe(self, node: Node) -> Observed:
@@ -126,7 +136,7 @@ with warnings.catch_warnings():
                 raise
             if holds:
                 return Observed()
-            shown = tuple(command.shown for command in planned.commands)
+            shown = tuple(_TIME.sub(".TIME", command.shown) for command in planned.commands)
             return Observed(shown, planned.commands, planned.notes)
 
         def desired(self, seen: Observed) -> Observed:

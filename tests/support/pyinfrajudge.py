@@ -26,8 +26,8 @@ from gpustate.operations.steps import TEMPORARY
 from gpustate.remote.batch import prologue
 from gpustate.run.looking import AskingNode
 
-#: Names of temporary files; some of pyinfra's are new each time.
-_TEMPORARY = re.compile(r"/pyinfra-[0-9a-f]{40}")
+#: Names of temporary files and of backups; some of pyinfra's are new each time.
+_CHANGING = re.compile(r"/pyinfra-[0-9a-f]{40}|\.\d{10}\b")
 
 Answers = Mapping[str, str]
 
@@ -58,7 +58,13 @@ def verdict(operation: str, arguments: Mapping[str, Any], answers: Answers) -> l
     one.connector_cls = type("Judge", (Judge,), {"answers": answers})
     state = State(inventory, Config(PARALLEL=1, TEMP_DIR=TEMPORARY))
     one.connect(raise_exceptions=True)
+    return dry_run(state, one, operation, arguments)
+
+
+def dry_run(state: State, one: Any, operation: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The commands that pyinfra prepares for a host it is connected to."""
     state.activated_hosts = state.active_hosts = {one}
+    state.ops[one].clear()
     given = {key: names.decoded(value) for key, value in arguments.items()}
     add_op(state, names.find(operation), **given)
     found: list[str] = []
@@ -68,11 +74,18 @@ def verdict(operation: str, arguments: Mapping[str, Any], answers: Answers) -> l
     return found
 
 
+def told(shown: str) -> str:
+    """A command of a plan as :func:`verdict` tells it."""
+    upload = re.fullmatch(r"upload (\S+) \((\d+) bytes.*\)", shown)
+    text = f"upload {upload[1]} {upload[2]} bytes" if upload else shown
+    return _CHANGING.sub("/T", text)
+
+
 def _told(command: Any) -> str:
     if isinstance(command, FileUploadCommand):
         with get_file_io(command.src) as file:
-            return f"upload {_TEMPORARY.sub('/T', command.dest)} {len(file.read())} bytes"
-    return _TEMPORARY.sub("/T", str(command))
+            return f"upload {_CHANGING.sub('/T', command.dest)} {len(file.read())} bytes"
+    return _CHANGING.sub("/T", str(command))
 
 
 def ours(
@@ -89,12 +102,7 @@ def ours(
             break
         execs += 1
         known.update(zip(asking.wanted, answered(tuple(asking.wanted), answers), strict=True))
-    told: list[str] = []
-    for command in planned.commands:
-        upload = re.fullmatch(r"upload (\S+) \((\d+) bytes.*\)", command.shown)
-        text = f"upload {upload[1]} {upload[2]} bytes" if upload else command.shown
-        told.append(_TEMPORARY.sub("/T", text))
-    return planned, told, execs
+    return planned, [told(command.shown) for command in planned.commands], execs
 
 
 def answered(asks: Sequence[Ask[Any]], answers: Answers) -> list[Answer]:

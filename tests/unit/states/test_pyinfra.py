@@ -255,13 +255,26 @@ def test_an_operation_that_does_not_look_is_done_each_time_and_says_so(
 
 
 def test_a_command_that_comes_again_fails_the_state(machine: Machine) -> None:
-    machine.answers = {"SubState": "Id=x.service\nSubState=running\n"}
-    state = Operation(systemd.service, service="x", restarted=True)
+    machine.answers = {"SubState": "Id=x.service\nSubState=dead\n"}
+    state = Operation(systemd.service, service="x")
     planned = machine.plan(state)[state.name]
-    assert planned.plan.disruption is Disruption.RESTART
     again = settle.after_steps(state, planned, journal.Record(), machine.look(state))
     assert again.outcome is Outcome.FAILED
     assert "still differs: command-1" in again.reason
+
+
+def test_what_acts_on_every_apply_wants_a_condition(machine: Machine) -> None:
+    with pytest.raises(PolicyError, match="restarted acts on every apply"):
+        Operation(systemd.service, service="x", restarted=True)
+    machine.answers = {"SubState": "Id=x.service\nSubState=running\n"}
+    state = Operation(systemd.service, service="x", restarted=True, unless="false")
+    assert machine.plan(state)[state.name].plan.disruption is Disruption.RESTART
+
+
+def test_what_it_costs_can_be_said(machine: Machine) -> None:
+    state = Operation(server.shell, commands=["true"], disruption=Disruption.DRAIN)
+    assert machine.plan(state)[state.name].plan.disruption is Disruption.DRAIN
+    assert state.worst is Disruption.DRAIN
 
 
 def test_a_failed_command_fails_the_state_with_what_it_printed(machine: Machine) -> None:
