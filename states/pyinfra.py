@@ -168,6 +168,12 @@ with warnings.catch_warnings():
                 if f"command-{number}" in plan.fields:
                     yield from command.steps
 
+        def first_boot(self, seen: Observed) -> Iterator[Step]:
+            """What its commands do to a running system, as far as the image shows that it is missing."""
+            steps = (step for command in seen.commands for step in command.steps)
+            left = (step.at_first_boot for step in steps)
+            yield from dict.fromkeys(step for step in left if step is not None)
+
         def verify(self, seen: Observed) -> Plan:
             if self.unless is not None:
                 return self.plan(seen)

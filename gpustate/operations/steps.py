@@ -21,12 +21,10 @@ _CALLS = (
 )
 _RESTARTS = re.compile(_CALLS.format("restart|try-restart|stop|kill|force-reload"))
 _RELOADS = re.compile(_CALLS.format("reload|reload-or-restart"))
-#: What means something on a running system only.
+#: What means something on a running system only. Whether a unit is enabled, pyinfra asks a systemd that runs.
 _RUNNING = re.compile(
-    _CALLS.format(
-        "start|restart|try-restart|stop|kill|reload|reload-or-restart|daemon-reload|force-reload"
-    )
-    + r"|\b(?:modprobe|sysctl -[qe ]*-w|sysctl \S+=|mount|umount|swapon|hostnamectl)\b"
+    r"\b(?:systemctl|service|rc-service|rc-update|initctl|hostnamectl|timedatectl|modprobe|mount|umount|swapon)\s"
+    r"|\bsysctl \S"
 )
 _LABEL = 100
 #: What a login over SSH gives to commands, and systemd does not.
