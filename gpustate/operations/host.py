@@ -17,14 +17,18 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 from pyinfra import logger
+from pyinfra.api import arguments as arguments_api
 from pyinfra.api import facts
 from pyinfra.api.config import Config
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host as PyinfraHost
+from pyinfra.api.host import HostData
 from pyinfra.api.inventory import Inventory as PyinfraInventory
 from pyinfra.api.state import State as PyinfraState
 from pyinfra.api.state import StateHostMeta, StateHostResults, StateStage
@@ -44,6 +48,9 @@ from gpustate.operations.translate import Global, planned, unix
 # What pyinfra logs of a fact that fails is in the error that this room raises.
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
+
+# It works the same list out of annotations for every fact of every node: half of what a plan costs.
+arguments_api.all_global_arguments = cache(arguments_api.all_global_arguments)
 
 _TURN = threading.RLock()
 
@@ -73,6 +80,19 @@ class _Connector(BaseConnector):
         raise ProbeError("it downloads a file while it looks")
 
 
+class _Data(HostData):
+    """The variables of one node: one place to look into, for every argument of every fact."""
+
+    def __getattr__(self, key: str) -> Any:
+        for values in (self.override_datas, self.__dict__["host"].get_deploy_data()):
+            if key in values:
+                return copy(values[key])
+        raise AttributeError(key)
+
+    def dict(self) -> dict[str, Any]:
+        return {**self.__dict__["host"].get_deploy_data(), **self.override_datas}
+
+
 class _Host(PyinfraHost):
     """A node as pyinfra has it."""
 
@@ -86,6 +106,7 @@ class _Host(PyinfraHost):
         self.failed = ""
         self.temporary = 0
         self.asked: dict[CommandOutput, None] = {}
+        self.data = _Data(self)
         self.data.override_datas.update(
             {key: value for key, value in node.vars.items() if not _is_connection(key)}
         )
@@ -192,9 +213,10 @@ class _Warnings(logging.Handler):
 
 
 _state: _State | None = None
-#: What operations asked of nodes before; what placeholders do not lead to, the next node is asked at once.
+#: What operations asked of nodes before, so that the next one is asked for it without trying placeholders.
 _LEARNED: dict[str, dict[CommandOutput, None]] = {}
-_LEARNED_MOST = 200
+_LEARNED_MOST = 1000
+_QUERIES_MOST = 64
 
 
 def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
@@ -210,26 +232,38 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
         ProbeError: a fact cannot be read, or the operation itself objects.
     """
     function = names.find(name)
-    key = json.dumps([name, arguments], sort_keys=True)
+    key = _key(node, function, name, arguments)
     asked: dict[CommandOutput, None] = {}
     with _TURN:
+        learned = _LEARNED.get(key, {})
+        if learned and all(answer is None for answer in [node.ask(query) for query in learned]):
+            return Planned(complete=False)
         for world in World:
             host, found, error = _attempt(node, world, function, arguments)
             asked |= host.asked
             if not host.unanswered:
-                _learn(key, asked)
-                if error is not None:
-                    raise _told(name, error) from error
-                return found
-        for query in _LEARNED.get(key, {}):
-            node.ask(query)
-    return Planned(complete=False)
+                break
+        _learn(key, asked)
+    if host.unanswered:
+        return Planned(complete=False)
+    if error is not None:
+        raise _told(name, error) from error
+    return found
+
+
+def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """The same for nodes of which an operation asks the same; a deploy may go by a node's variables."""
+    vars = {} if hasattr(function._inner, "is_idempotent") else node.vars
+    return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
 
 
 def _learn(key: str, asked: dict[CommandOutput, None]) -> None:
     if key not in _LEARNED and len(_LEARNED) >= _LEARNED_MOST:
         _LEARNED.pop(next(iter(_LEARNED)))
-    _LEARNED[key] = asked
+    learned = _LEARNED.setdefault(key, {})
+    for query in asked:
+        if len(learned) < _QUERIES_MOST:
+            learned[query] = None
 
 
 def _attempt(

@@ -194,3 +194,34 @@ def test_pyinfra_asks_its_facts_over_the_connection_at_hand(node12: Node, tmp_pa
     finally:
         session.close()
     assert session.connections == 1
+
+
+def test_the_root_of_an_image_is_a_node_of_an_inventory(lab: Lab, tmp_path: Path) -> None:
+    """Files are put into it, services are left to its first boot, and nothing stays mounted."""
+    from gpustate.lab import host
+
+    root, upper, work = (tmp_path / name for name in ("root", "upper", "work"))
+    for folder in (root, upper, work):
+        folder.mkdir()
+    host.mount_overlay(root, lab.node("gpu1").layers, upper, work)
+    try:
+        policy = tmp_path / "policy.yml"
+        policy.write_text(
+            "format: gpustate.policy/1\nstates:\n"
+            "  pyinfra-page: {operation: files.put, arguments: {src: {$text: x}, dest: /srv/page}}\n"
+            "  pyinfra-ssh: {operation: systemd.service, arguments: {service: ssh, enabled: true}}\n"
+        )
+        source = f"@chroot{root}"
+        gpustate("apply", policy, "-i", source, "--yes", code=0)
+        assert (root / "srv/page").read_text() == "x"
+        assert "systemctl" in (root / "var/lib/gpustate/firstboot/steps.json").read_text()
+        again = gpustate("apply", policy, "-i", source, "--yes", "-o", "json", code=0)
+        (row,) = again.document["nodes"]
+        assert row["execs"] == 1
+        outcomes = {state["state"]: state["outcome"] for state in row["states"]}
+        assert outcomes["pyinfra-page"] == "unchanged"
+        assert outcomes["pyinfra-ssh"] == "at first boot"
+        assert outcomes["first-boot"] == "unchanged"
+        assert Path("/proc/mounts").read_text().count(str(root)) == 1
+    finally:
+        host.unmount_all(root)

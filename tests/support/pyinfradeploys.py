@@ -6,7 +6,7 @@ from io import StringIO
 
 from pyinfra import host
 from pyinfra.api.deploy import deploy
-from pyinfra.facts.files import File
+from pyinfra.facts.files import File, FileContents
 from pyinfra.operations import files, server
 
 
@@ -30,3 +30,11 @@ def chained(folder: str) -> None:
 def from_data() -> None:
     """A folder that the inventory names."""
     files.directory(path=f"{host.data.folder}/made")
+
+
+@deploy("What a file names")
+def follows(folder: str, name_file: str) -> None:
+    """Which file it looks at stands in another one."""
+    lines = host.get_fact(FileContents, path=name_file)
+    if lines and lines[0]:
+        files.file(path=f"{folder}/{lines[0]}")
