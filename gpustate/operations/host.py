@@ -238,17 +238,17 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
         learned = _LEARNED.get(key, {})
         if learned and all(answer is None for answer in [node.ask(query) for query in learned]):
             return Planned(complete=False)
-        for world in World:
-            host, found, error = _attempt(node, world, function, arguments)
-            asked |= host.asked
-            if not host.unanswered:
-                break
-        _learn(key, asked)
-    if host.unanswered:
+        tried = _attempt(node, World.NOTHING, function, arguments)
+        for world in (World.FILES, World.EVERYTHING):
+            asked |= tried.host.asked
+            if tried.host.unanswered:
+                tried = _attempt(node, world, function, arguments)
+        _learn(key, asked | tried.host.asked)
+    if tried.host.unanswered:
         return Planned(complete=False)
-    if error is not None:
-        raise _told(name, error) from error
-    return found
+    if tried.error is not None:
+        raise _told(name, tried.error) from tried.error
+    return tried.planned
 
 
 def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
@@ -266,9 +266,16 @@ def _learn(key: str, asked: dict[CommandOutput, None]) -> None:
             learned[query] = None
 
 
-def _attempt(
-    node: Node, world: World, function: Any, arguments: Mapping[str, Any]
-) -> tuple[_Host, Planned, Exception | None]:
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """How an operation went in one world."""
+
+    host: _Host
+    planned: Planned = Planned()
+    error: Exception | None = None
+
+
+def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, Any]) -> _Tried:
     global _state
     if _state is None:
         _state = _State()
@@ -279,9 +286,9 @@ def _attempt(
         with _current(_state, host):
             function(**{key: names.decoded(value) for key, value in arguments.items()})
             commands = tuple(_commands(_state, host))
-        return host, Planned(commands, tuple(dict.fromkeys(warnings.lines))), None
+        return _Tried(host, Planned(commands, tuple(dict.fromkeys(warnings.lines))))
     except Exception as error:  # noqa: BLE001  placeholders need not make sense to an operation
-        return host, Planned(), error
+        return _Tried(host, error=error)
     finally:
         logger.removeHandler(warnings)
 

@@ -107,9 +107,11 @@ def unix(command: Any, given: Global, *, bare: bool = False) -> str:
         bare: sh itself reads it, so that no shell has to be started where sh is what it wants.
     """
     plain = bare and given.shell == "sh" and not given.user and "_sudo" not in given.unix
+    # None: no shell of its own. pyinfra's annotation says less than it takes.
+    shell: Any = None if plain else given.shell
     made = make_unix_command(
         command if isinstance(command, StringCommand) else StringCommand(str(command)),
-        _shell_executable=None if plain else given.shell,
+        _shell_executable=shell,
         **given.unix,
     )
     return made.get_raw_value()

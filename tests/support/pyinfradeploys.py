@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from io import StringIO
 
-from pyinfra import host
 from pyinfra.api.deploy import deploy
+from pyinfra.context import host
 from pyinfra.facts.files import File, FileContents
 from pyinfra.operations import files, server
 

@@ -43,10 +43,11 @@ class Judge(LocalConnector):
     answers: ClassVar[Answers] = {}
 
     def run_shell_command(self, command: Any, *args: Any, **arguments: Any) -> Any:
-        raw = command if isinstance(command, str) else command.get_raw_value()
+        raw: str = command if isinstance(command, str) else command.get_raw_value()
         said = canned(raw, self.answers)
         if said is None:
-            return super().run_shell_command(command, *args, **arguments)
+            given: Any = command
+            return super().run_shell_command(given, *args, **arguments)
         lines = [OutputLine("stdout", line) for line in said.splitlines()]
         return True, PyinfraOutput(lines)
 

@@ -28,7 +28,7 @@ from gpustate.remote.session import read_entry
 from gpustate.run import journal, settle
 from gpustate.run.looking import look_at
 from gpustate.states.pyinfra import Operation, OperationApplied
-from gpustate.testing import check_contract
+from gpustate.testing import FakeNode, check_contract
 from gpustate.text import masking
 
 
@@ -48,6 +48,9 @@ class Machine:
     def look(self, *states: AnyState, vars: Mapping[str, object] | None = None) -> make.Look:
         node = InventoryNode("node", vars=dict(vars or {}))
         return look_at(node, states, self._answer)[0]
+
+    def seen(self, state: AnyState, vars: Mapping[str, object] | None = None) -> Any:
+        return self.look(state, vars=vars).seen[state.name]
 
     def plan(self, *states: AnyState) -> dict[str, StateResult]:
         return make.make(states, self.look(*states))
@@ -177,7 +180,10 @@ def test_before_and_after_that_are_true_or_false_are_the_operation_s_own() -> No
 
 
 def test_it_keeps_the_contract_of_states() -> None:
-    check_contract(Operation(files.directory, path="/etc/x", mode="755"))
+    stat = "user=root group=root mode=drwxr-xr-x atime=1 mtime=1 ctime=1 size=9 '/etc/x'\n"
+    for answer in ("", stat):
+        state = Operation(files.directory, path="/etc/x", mode="700")
+        check_contract(state, FakeNode(shell={"test -e /etc/x": (0, answer)}))
 
 
 # --- on a node -----------------------------------------------------------------------------
@@ -305,8 +311,8 @@ def test_what_is_left_of_a_deploy_is_planned_again(machine: Machine, tmp_path: P
 
 def test_variables_of_the_inventory_are_host_data(machine: Machine, tmp_path: Path) -> None:
     state = Operation("pyinfradeploys.from_data")
-    look = machine.look(state, vars={"folder": str(tmp_path), "_sudo": True, "ssh_user": "x"})
-    assert look.seen[state.name].shown == (f"mkdir -p {tmp_path}/made",)
+    seen = machine.seen(state, {"folder": str(tmp_path), "_sudo": True, "ssh_user": "x"})
+    assert seen.shown == (f"mkdir -p {tmp_path}/made",)
 
 
 # --- arguments common to all ---------------------------------------------------------------
@@ -328,8 +334,8 @@ def test_arguments_that_every_operation_has(
     arguments: dict[str, Any], wanted: str, machine: Machine
 ) -> None:
     state = Operation(server.shell, commands=["true"], **arguments)
-    look = machine.look(state)
-    (step,) = state.apply(look.seen[state.name], make.make([state], look)[state.name].plan)
+    seen = machine.seen(state)
+    (step,) = state.apply(seen, state.plan(seen))
     assert wanted in step.script().splitlines()
 
 
@@ -348,8 +354,8 @@ def test_standard_input(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_timeout_is_that_of_the_step(machine: Machine) -> None:
     state = Operation(server.shell, commands=["true"], _timeout=7)
-    look = machine.look(state)
-    (step,) = state.apply(look.seen[state.name], make.make([state], look)[state.name].plan)
+    seen = machine.seen(state)
+    (step,) = state.apply(seen, state.plan(seen))
     assert step.timeout_s == 7
 
 
@@ -410,7 +416,8 @@ def test_a_secret_is_in_no_plan_and_no_label_and_its_step_is_not_kept(
         assert "hidden-token-1" not in shown
         assert "s-a-hash" not in shown
         for one in (state, other):
-            steps = tuple(one.apply(look.seen[one.name], results[one.name].plan))
+            seen: Any = look.seen[one.name]
+            steps = tuple(one.apply(seen, results[one.name].plan))
             assert steps[0].secret  # type: ignore[attr-defined]
             program = ops.compile_program((ops.Block(one.name, (), steps),))
             assert program.files["secrets"].startswith("1\n")
