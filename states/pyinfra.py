@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step
-from gpustate.model.building import build
-from gpustate.model.change import Change
+from gpustate.core.building import build
+from gpustate.core.change import Change
 
 if TYPE_CHECKING:
     from gpustate.operations.steps import PlannedCommand

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import shown
 from gpustate.inventory import executable
 from gpustate.inventory.documents import parse_json
 from gpustate.inventory.files import read_text
 from gpustate.inventory.ranges import check_name
-from gpustate.text.words import shown
 
 #: The variable of the data that says how a node is reached, where that is not SSH.
 CONNECTION = "ansible_connection"

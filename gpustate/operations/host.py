@@ -37,8 +37,8 @@ from pyinfra.connectors.util import CommandOutput as PyinfraOutput
 from pyinfra.connectors.util import OutputLine
 from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 
+from gpustate.core.node import Node
 from gpustate.errors import GpustateError, ProbeError
-from gpustate.model.node import Node
 from gpustate.operations import names
 from gpustate.operations.placeholders import World, placeholder
 from gpustate.operations.queries import CommandOutput, Output

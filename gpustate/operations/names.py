@@ -17,8 +17,8 @@ from pyinfra.api.command import MaskString
 from pyinfra.api.hiddenvalue import HiddenValue
 
 from gpustate.errors import PolicyError
-from gpustate.text import masking
-from gpustate.text.words import shown
+from gpustate.formats import masking
+from gpustate.formats.words import shown
 
 #: Where pyinfra's own operations are: ``apt.packages`` is short for what is there.
 _OWN = "pyinfra.operations."

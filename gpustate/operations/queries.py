@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.core.queries import Answer, Ask
 
 #: Between standard output and the end of standard error, which is sent only where a command failed.
 _ERRORS = "=stderr "

@@ -7,8 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from gpustate.model.change import Disruption
-from gpustate.model.step import Step
+from gpustate.core.change import Disruption
+from gpustate.core.step import Step
 from gpustate.ops import PutText, Run
 
 #: Where pyinfra puts files that only its own next command reads. Users that a command runs as may pass

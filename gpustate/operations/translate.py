@@ -22,9 +22,9 @@ from pyinfra.api.util import get_file_io
 from pyinfra.connectors.util import make_unix_command
 
 from gpustate.errors import RefusedError
+from gpustate.formats import masking
 from gpustate.operations import steps
 from gpustate.operations.steps import PlannedCommand
-from gpustate.text import masking
 
 #: Seconds that a command may take where nobody says otherwise; pyinfra sets no limit.
 _TIMEOUT_S = 1800

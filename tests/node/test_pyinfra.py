@@ -14,12 +14,12 @@ import pytest
 from commands import gpustate
 from pyinfrajudge import dry_run, told
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
-from gpustate.model.inventory import Connection, InventoryNode
+from gpustate.core.inventory import Connection, InventoryNode
 from gpustate.operations.steps import TEMPORARY
 from gpustate.remote.session import Session
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytest.importorskip("pyinfra")
 from labnodes import LabFactory
@@ -198,7 +198,7 @@ def test_pyinfra_asks_its_facts_over_the_connection_at_hand(node12: Node, tmp_pa
 
 def test_the_root_of_an_image_is_a_node_of_an_inventory(lab: Lab, tmp_path: Path) -> None:
     """Files are put into it, services are left to its first boot, and nothing stays mounted."""
-    from gpustate.lab import host
+    from gpustate_lab import host
 
     root, upper, work = (tmp_path / name for name in ("root", "upper", "work"))
     for folder in (root, upper, work):

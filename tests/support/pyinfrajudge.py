@@ -18,13 +18,13 @@ from pyinfra.connectors.util import CommandOutput as PyinfraOutput
 from pyinfra.connectors.util import OutputLine
 from pyinfra.context import ctx_host, ctx_state
 
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.inventory import InventoryNode
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer, Ask
+from gpustate.engine.probing import AskingNode
 from gpustate.operations import host, names
 from gpustate.operations.queries import CommandOutput
 from gpustate.operations.steps import TEMPORARY
 from gpustate.remote.batch import prologue
-from gpustate.run.looking import AskingNode
 
 #: Names of temporary files and of backups; some of pyinfra's are new each time.
 _CHANGING = re.compile(r"/pyinfra-[0-9a-f]{40}|\.\d{10}\b")

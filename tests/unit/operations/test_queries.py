@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from gpustate.model.asks import Answer
-from gpustate.model.inventory import InventoryNode
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer
 from gpustate.operations.queries import CommandOutput, Output
 from gpustate.remote import batch
 

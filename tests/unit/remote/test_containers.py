@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.core.inventory import Connection, InventoryNode
+from gpustate.core.queries import Shell
 from gpustate.errors import ConnectionFailed
-from gpustate.model.asks import Shell
-from gpustate.model.inventory import Connection, InventoryNode
 from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
 
@@ -80,6 +80,8 @@ def test_without_the_program_it_is_named(docker: Path, monkeypatch: pytest.Monke
 
 def test_an_image_has_a_session_of_its_own_that_holds_it(tmp_path: Path) -> None:
     session = ChrootSession(node(str(tmp_path), "chroot"))
-    with pytest.raises(ConnectionFailed, match=r"no /dev|no system is installed|baked as root|namespace"):
+    with pytest.raises(
+        ConnectionFailed, match=r"no /dev|no system is installed|baked as root|namespace"
+    ):
         session.connect()
     session.close()

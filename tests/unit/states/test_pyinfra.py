@@ -16,20 +16,20 @@ from pyinfra.operations import apt, files, server, systemd
 from pyinfrajudge import answered
 
 from gpustate import Disruption, Policy, PolicyError, ops, registry
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.policy import build, parameters, resolve
-from gpustate.model.state import AnyState
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.policy import build, parameters, resolve
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.state import AnyState
+from gpustate.engine import journal, verdicts
+from gpustate.engine.probing import look_at
+from gpustate.formats import masking
 from gpustate.operations.steps import TEMPORARY
 from gpustate.plan import make
 from gpustate.policies import document, python, writing
 from gpustate.remote.session import read_entry
-from gpustate.run import journal, settle
-from gpustate.run.looking import look_at
 from gpustate.states.pyinfra import Operation, OperationApplied
 from gpustate.testing import FakeNode, check_contract
-from gpustate.text import masking
 
 
 class Machine:
@@ -80,7 +80,7 @@ class Machine:
         record = journal.Record()
         for line in (run / "journal").read_text().splitlines():
             record.take(read_entry(line), program)
-        return settle.after_steps(state, planned, record, self.look(state))
+        return verdicts.after_steps(state, planned, record, self.look(state))
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_a_command_that_comes_again_fails_the_state(machine: Machine) -> None:
     machine.answers = {"SubState": "Id=x.service\nSubState=dead\n"}
     state = Operation(systemd.service, service="x")
     planned = machine.plan(state)[state.name]
-    again = settle.after_steps(state, planned, journal.Record(), machine.look(state))
+    again = verdicts.after_steps(state, planned, journal.Record(), machine.look(state))
     assert again.outcome is Outcome.FAILED
     assert "still differs: command-1" in again.reason
 
