@@ -139,10 +139,10 @@ with warnings.catch_warnings():
             shown = tuple(_TIME.sub(".TIME", command.shown) for command in planned.commands)
             return Observed(shown, planned.commands, planned.notes)
 
-        def desired(self, seen: Observed) -> Observed:
-            return replace(seen, shown=(), commands=())
+        def desired(self, observed: Observed) -> Observed:
+            return replace(observed, shown=(), commands=())
 
-        def plan(self, seen: Observed) -> Plan:
+        def plan(self, observed: Observed) -> Plan:
             if self.absent:
                 return Plan(warnings=(f"{self.name}: {_NO_WAY_BACK}",))
             changes = tuple(
@@ -153,32 +153,34 @@ with warnings.catch_warnings():
                     self._cost(command),
                     lines=tuple(f"+ {line}" for line in command.shown.splitlines()),
                 )
-                for number, command in enumerate(seen.commands, 1)
+                for number, command in enumerate(observed.commands, 1)
             )
-            notes = list(seen.notes)
-            if self.unless is None and any(command.repeats for command in seen.commands):
+            notes = list(observed.notes)
+            if self.unless is None and any(command.repeats for command in observed.commands):
                 notes.append(
                     f"{self.operation} does not look whether there is anything to do and runs on every apply; "
                     "`unless` says when not"
                 )
             return Plan(changes, tuple(notes))
 
-        def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-            for number, command in enumerate(seen.commands, 1):
+        def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+            for number, command in enumerate(observed.commands, 1):
                 if f"command-{number}" in plan.fields:
                     yield from command.steps
 
-        def first_boot(self, seen: Observed) -> Iterator[Step]:
+        def first_boot(self, observed: Observed) -> Iterator[Step]:
             """What its commands do to a running system, as far as the image shows that it is missing."""
-            steps = (step for command in seen.commands for step in command.steps)
+            steps = (step for command in observed.commands for step in command.steps)
             left = (step.at_first_boot for step in steps)
             yield from dict.fromkeys(step for step in left if step is not None)
 
-        def verify(self, seen: Observed) -> Plan:
+        def verify(self, observed: Observed) -> Plan:
             if self.unless is not None:
-                return self.plan(seen)
-            left = tuple(command for command in seen.commands if not command.repeats)
-            return self.plan(replace(seen, shown=tuple(one.shown for one in left), commands=left))
+                return self.plan(observed)
+            left = tuple(command for command in observed.commands if not command.repeats)
+            return self.plan(
+                replace(observed, shown=tuple(one.shown for one in left), commands=left)
+            )
 
         def _cost(self, command: PlannedCommand) -> Disruption:
             return command.disruption if self.disruption is None else self._said

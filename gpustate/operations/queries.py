@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 
 #: Between standard output and the end of standard error, which is sent only where a command failed.
 _ERRORS = "=stderr "
@@ -23,7 +23,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandOutput(Ask[Output | None]):
+class CommandOutput(Query[Output | None]):
     """One command of a fact.
 
     ``eval`` in the subshell of the fragment saves a process for each, and a command that sh does not
@@ -50,7 +50,7 @@ class CommandOutput(Ask[Output | None]):
         out, _, errors = answer.text.partition(f"\n{_ERRORS}")
         return Output(answer.status, _lines(out), _lines(errors))
 
-    def stand_in(self) -> None:
+    def placeholder(self) -> None:
         """Nothing is known: which placeholder a fact gives is the operation's to try."""
         return
 

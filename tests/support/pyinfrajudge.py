@@ -19,8 +19,8 @@ from pyinfra.connectors.util import OutputLine
 from pyinfra.context import ctx_host, ctx_state
 
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.queries import Answer, Ask
-from gpustate.engine.probing import AskingNode
+from gpustate.core.queries import Answer, Query
+from gpustate.engine.probing import ProbingNode
 from gpustate.operations import host, names
 from gpustate.operations.queries import CommandOutput
 from gpustate.operations.steps import TEMPORARY
@@ -93,11 +93,11 @@ def ours(
     operation: str, arguments: Mapping[str, Any], answers: Answers
 ) -> tuple[host.Planned, list[str], int]:
     """What gpustate plans from the same machine: the plan, its commands as the judge tells them, and the execs."""
-    known: dict[Ask[Any], Answer] = {}
+    known: dict[Query[Any], Answer] = {}
     execs = 0
     node = InventoryNode("node")
     while True:
-        asking = AskingNode(node, known)
+        asking = ProbingNode(node, known)
         planned = host.plan(asking, operation, arguments)
         if planned.complete:
             break
@@ -106,15 +106,15 @@ def ours(
     return planned, [told(command.shown) for command in planned.commands], execs
 
 
-def answered(asks: Sequence[Ask[Any]], answers: Answers) -> list[Answer]:
+def answered(queries: Sequence[Query[Any]], answers: Answers) -> list[Answer]:
     """Run queries here, but for those whose answer is given."""
     found: list[Answer] = []
-    for ask in asks:
-        said = canned(ask.text, answers) if isinstance(ask, CommandOutput) else None
+    for query in queries:
+        said = canned(query.text, answers) if isinstance(query, CommandOutput) else None
         if said is not None:
             found.append(Answer(0, said.encode()))
             continue
-        script = f"{prologue(InventoryNode('node'))}(\n{ask.script()}\n) </dev/null\n"
+        script = f"{prologue(InventoryNode('node'))}(\n{query.script()}\n) </dev/null\n"
         done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=60)
         found.append(Answer(done.returncode, done.stdout))
     return found

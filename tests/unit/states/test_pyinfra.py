@@ -19,10 +19,10 @@ from gpustate import Disruption, Policy, PolicyError, ops, registry
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.policy import build, parameters, resolve
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.engine import journal, verdicts
-from gpustate.engine.probing import look_at
+from gpustate.engine.probing import probe_states
 from gpustate.formats import masking
 from gpustate.operations.steps import TEMPORARY
 from gpustate.plan import make
@@ -41,19 +41,21 @@ class Machine:
         self.execs = 0
         self.runs = 0
 
-    def _answer(self, asks: Sequence[Ask[Any]]) -> list[Answer]:
+    def _answer(self, queries: Sequence[Query[Any]]) -> list[Answer]:
         self.execs += 1
-        return answered(asks, self.answers)
+        return answered(queries, self.answers)
 
-    def look(self, *states: AnyState, vars: Mapping[str, object] | None = None) -> make.Look:
+    def observations(
+        self, *states: AnyState, vars: Mapping[str, object] | None = None
+    ) -> make.Observations:
         node = InventoryNode("node", vars=dict(vars or {}))
-        return look_at(node, states, self._answer)[0]
+        return probe_states(node, states, self._answer)[0]
 
-    def seen(self, state: AnyState, vars: Mapping[str, object] | None = None) -> Any:
-        return self.look(state, vars=vars).seen[state.name]
+    def observed(self, state: AnyState, vars: Mapping[str, object] | None = None) -> Any:
+        return self.observations(state, vars=vars).observed[state.name]
 
     def plan(self, *states: AnyState) -> dict[str, StateResult]:
-        return make.make(states, self.look(*states))
+        return make.make(states, self.observations(*states))
 
     def commands(self, state: AnyState) -> list[str]:
         result = self.plan(state)[state.name]
@@ -62,12 +64,12 @@ class Machine:
 
     def apply(self, state: AnyState) -> StateResult:
         """Plan, run the steps as a node program does, and judge by a fresh look."""
-        look = self.look(state)
-        planned = make.make([state], look)[state.name]
+        observations = self.observations(state)
+        planned = make.make([state], observations)[state.name]
         self.runs += 1
         run = self.root / "state/runs" / f"r{self.runs}"
         run.mkdir(parents=True)
-        steps = tuple(state.apply(look.seen[state.name], planned.plan))
+        steps = tuple(state.apply(observations.observed[state.name], planned.plan))
         program = ops.compile_program((ops.Block(state.name, (), steps),))
         (run / "library").write_text(ops.LIBRARY)
         for name, text in program.files.items():
@@ -80,7 +82,7 @@ class Machine:
         record = journal.Record()
         for line in (run / "journal").read_text().splitlines():
             record.take(read_entry(line), program)
-        return verdicts.after_steps(state, planned, record, self.look(state))
+        return verdicts.after_steps(state, planned, record, self.observations(state))
 
 
 @pytest.fixture
@@ -264,7 +266,7 @@ def test_a_command_that_comes_again_fails_the_state(machine: Machine) -> None:
     machine.answers = {"SubState": "Id=x.service\nSubState=dead\n"}
     state = Operation(systemd.service, service="x")
     planned = machine.plan(state)[state.name]
-    again = verdicts.after_steps(state, planned, journal.Record(), machine.look(state))
+    again = verdicts.after_steps(state, planned, journal.Record(), machine.observations(state))
     assert again.outcome is Outcome.FAILED
     assert "still differs: command-1" in again.reason
 
@@ -311,8 +313,8 @@ def test_what_is_left_of_a_deploy_is_planned_again(machine: Machine, tmp_path: P
 
 def test_variables_of_the_inventory_are_host_data(machine: Machine, tmp_path: Path) -> None:
     state = Operation("pyinfradeploys.from_data")
-    seen = machine.seen(state, {"folder": str(tmp_path), "_sudo": True, "ssh_user": "x"})
-    assert seen.shown == (f"mkdir -p {tmp_path}/made",)
+    observed = machine.observed(state, {"folder": str(tmp_path), "_sudo": True, "ssh_user": "x"})
+    assert observed.shown == (f"mkdir -p {tmp_path}/made",)
 
 
 # --- arguments common to all ---------------------------------------------------------------
@@ -334,8 +336,8 @@ def test_arguments_that_every_operation_has(
     arguments: dict[str, Any], wanted: str, machine: Machine
 ) -> None:
     state = Operation(server.shell, commands=["true"], **arguments)
-    seen = machine.seen(state)
-    (step,) = state.apply(seen, state.plan(seen))
+    observed = machine.observed(state)
+    (step,) = state.apply(observed, state.plan(observed))
     assert wanted in step.script().splitlines()
 
 
@@ -354,8 +356,8 @@ def test_standard_input(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_timeout_is_that_of_the_step(machine: Machine) -> None:
     state = Operation(server.shell, commands=["true"], _timeout=7)
-    seen = machine.seen(state)
-    (step,) = state.apply(seen, state.plan(seen))
+    observed = machine.observed(state)
+    (step,) = state.apply(observed, state.plan(observed))
     assert step.timeout_s == 7
 
 
@@ -410,14 +412,14 @@ def test_a_secret_is_in_no_plan_and_no_label_and_its_step_is_not_kept(
         server.user, user="bob", password=HiddenValue("$6$it's-a-hash"), ensure_home=False, name="y"
     )
     try:
-        look = machine.look(state, other)
-        results = make.make([state, other], look)
+        observations = machine.observations(state, other)
+        results = make.make([state, other], observations)
         shown = repr(results)
         assert "hidden-token-1" not in shown
         assert "s-a-hash" not in shown
         for one in (state, other):
-            seen: Any = look.seen[one.name]
-            steps = tuple(one.apply(seen, results[one.name].plan))
+            observed: Any = observations.observed[one.name]
+            steps = tuple(one.apply(observed, results[one.name].plan))
             assert steps[0].secret  # type: ignore[attr-defined]
             program = ops.compile_program((ops.Block(one.name, (), steps),))
             assert program.files["secrets"].startswith("1\n")
