@@ -374,6 +374,10 @@ def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     from gpustate.cli.progress import Progress
     from gpustate.engine import fleet
 
+    if any(node.connection.kind == "chroot" for node in request.inventory):
+        from gpustate.bake import first_boot
+
+        request.last_in_image = (first_boot.first_boot_of,)
     progress = Progress([node.name for node in request.inventory], quiet=quiet)
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
 

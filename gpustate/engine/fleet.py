@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpustate import compat, errors
-from gpustate.bake import first_boot
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
@@ -59,6 +58,7 @@ class Request:
         timings: ask nodes also how long steps took there before, for an estimate.
         plans: what :func:`resolve_all` made of it.
         all_or_nothing, without_gpu, forecast: see :class:`gpustate.engine.walk.Options`.
+        last_in_image: make states that come after all others of a node that is the root of an image.
     """
 
     policy: Policy
@@ -78,6 +78,7 @@ class Request:
     all_or_nothing: bool = False
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
+    last_in_image: tuple[Callable[[Sequence[AnyState], InventoryNode], AnyState], ...] = ()
 
 
 @dataclass(slots=True)
@@ -289,7 +290,7 @@ def run(
             return None
         resolved, states = plan
         if resolved.node.connection.kind == "chroot":
-            states = [*states, first_boot.first_boot_of(states, resolved.node)]
+            states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
         return Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
 
     result = FleetResult(run_id, applied=request.apply)

@@ -122,7 +122,7 @@ class _Host(PyinfraHost):
         text = unix(command, given, bare=True)
         query = CommandOutput(text, given.timeout_s)
         self.asked[query] = None
-        output: Output | None = self.node.ask(query)
+        output: Output | None = self.node.query(query)
         if output is None:
             raise _UnansweredError
         if output.status not in given.ok:
@@ -236,7 +236,7 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
     asked: dict[CommandOutput, None] = {}
     with _TURN:
         learned = _LEARNED.get(key, {})
-        if learned and all(answer is None for answer in [node.ask(query) for query in learned]):
+        if learned and all(answer is None for answer in [node.query(query) for query in learned]):
             return Planned(complete=False)
         tried = _attempt(node, World.NOTHING, function, arguments)
         for world in (World.FILES, World.EVERYTHING):
@@ -252,7 +252,7 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
 
 
 def _key(node: Node, function: Any, name: str, arguments: Mapping[str, Any]) -> str:
-    """The same for nodes of which an operation asks the same; a deploy may go by a node's variables."""
+    """Equal for nodes that get the same queries; a deploy may go by a node's variables."""
     vars = {} if hasattr(function._inner, "is_idempotent") else node.vars
     return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
 

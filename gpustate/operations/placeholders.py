@@ -1,6 +1,6 @@
 """What a fact is taken to say while its answer is on its way.
 
-An operation asks for more where something is there than where it is not: the hash of a file comes after
+An operation reads more where something is there than where it is not: the hash of a file comes after
 the file. So it is tried against placeholders of several worlds, from one where nothing is there to one where all
 is, and the queries of all leave together. None of these decides anything: that is for the answers.
 """
