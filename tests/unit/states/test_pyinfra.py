@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filestates import here, request
 from pyinfra.api.deploy import deploy
 from pyinfra.api.hiddenvalue import HiddenValue
 from pyinfra.operations import apt, files, server, systemd
@@ -21,7 +22,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.policy import build, parameters, resolve
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
-from gpustate.engine import journal, verdicts
+from gpustate.engine import fleet, journal, verdicts
 from gpustate.engine.probing import probe_states
 from gpustate.formats import masking
 from gpustate.operations.steps import TEMPORARY
@@ -309,6 +310,17 @@ def test_what_is_left_of_a_deploy_is_planned_again(machine: Machine, tmp_path: P
     state = Operation("pyinfradeploys.chained", folder=str(tmp_path))
     assert machine.apply(state).outcome is Outcome.PENDING
     assert machine.apply(state).outcome is Outcome.CHANGED
+
+
+def test_a_deploy_that_builds_on_itself_takes_a_stage_for_each_part(tmp_path: Path) -> None:
+    state = Operation("pyinfradeploys.chained", folder=str(tmp_path))
+    (node,) = fleet.run(request(here(tmp_path / "state"), state)).nodes
+    assert [one.outcome for one in node.states] == [Outcome.CHANGED], node.reason
+    assert (tmp_path / "second").exists()
+    # Probe, then twice a program and a probe.
+    assert node.execs == 5
+    (again,) = fleet.run(request(here(tmp_path / "state"), state)).nodes
+    assert ([one.outcome for one in again.states], again.execs) == ([Outcome.UNCHANGED], 1)
 
 
 def test_variables_of_the_inventory_are_host_data(machine: Machine, tmp_path: Path) -> None:
