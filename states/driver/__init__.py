@@ -19,12 +19,15 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpustate import Disruption, Node, Plan, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
+from gpustate.core.planned import PlannedObservation
+from gpustate.core.state import without_dependents
 from gpustate.formats import driverset
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
@@ -38,6 +41,7 @@ from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, p
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 
+_BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 
 
@@ -78,7 +82,6 @@ class DriverInstalled(DriverParameters):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
-    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",
         "held",
@@ -146,13 +149,39 @@ class DriverInstalled(DriverParameters):
 
     # --- desired, plan -------------------------------------------------------------------
 
-    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        if not facts.has_nvswitch or "fabric-manager" in others:
-            return None
-        return (
-            "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version runs, "
-            "CUDA answers 802; add fabric-manager"
-        )
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        found, built = planned.value("library"), planned.value("built")
+        stays = planned.unchanged
+        kind: str | None = None if stays or self.module_type == "auto" else self.module_type
+        if kind is None:
+            matches = (
+                _BUILT.fullmatch(one)
+                for one in (built.values() if isinstance(built, Mapping) else ())
+                if isinstance(one, str)
+            )
+            kinds = {match[2] for match in matches if match}
+            kind = kinds.pop() if len(kinds) == 1 else None
+        sources = {True: "precompiled", False: "dkms"}
+        return {
+            "driver": found or (None if stays else self.version or self.branch),
+            "module_type": kind,
+            "module_source": None
+            if stays or self.precompiled is None
+            else sources[self.precompiled],
+        }
+
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is None:
+            yield from without_dependents(self, policy)
+        elif not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
+            yield Conflict(
+                "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version "
+                "runs, CUDA answers 802; add fabric-manager",
+                warning=True,
+                with_changes=True,
+            )
 
     def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""
