@@ -200,6 +200,7 @@ def apply(
         run=run or fleet.new_run_id(),
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
+        last_in_image=last_in_image(inputs.inventory),
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
@@ -313,8 +314,18 @@ def _probe(
         timings=timings,
         forecast=forecast,
         all_or_nothing=all_or_nothing,
+        last_in_image=last_in_image(inputs.inventory),
     )
     return fleet.run(request, events, stop), sizes
+
+
+def last_in_image(inventory: Inventory) -> fleet.LastInImage:
+    """What comes after all states of nodes that are mounted images: their first boot."""
+    if not any(node.connection.kind == "chroot" for node in inventory.nodes):
+        return ()
+    from gpustate.bake.first_boot import first_boot_of
+
+    return (first_boot_of,)
 
 
 def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Schedule:

@@ -76,6 +76,10 @@ class State(BaseModel, Generic[ObservedT]):
         needs_gpu: it does not apply where the policy expects no GPU.
         left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
             apply on the machine settles it.
+        stepwise: what is left once its steps have run is planned again, as long as it is something else
+            than before. Otherwise that is a failure.
+        family: of a state that a policy may have many times, each with its own parameters: names that
+            begin with this and a dash are its members. The class itself has no name and is in no policy.
 
     Args:
         ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
@@ -100,6 +104,8 @@ class State(BaseModel, Generic[ObservedT]):
     proof: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
+    family: ClassVar[str] = ""
 
     ensure: Literal["present", "absent"] = "present"
     only: OnlyWhere | None = None
@@ -199,6 +205,11 @@ class State(BaseModel, Generic[ObservedT]):
             preview: what the states ahead of it gave as :meth:`preview`.
         """
         return ()
+
+    @classmethod
+    def member(cls, name: str) -> type[State[ObservedT]]:
+        """MUST, of a family: the class of the member that a policy calls ``name``."""
+        raise NotImplementedError(f"{cls.__name__} is no family of states")
 
     @classmethod
     def observation_type(cls) -> Any:

@@ -330,6 +330,9 @@ class Walk:
                 )
                 for state in todo:
                     became = verdicts.after_steps(state, results[state.name], record, observations)
+                    if became.outcome is Outcome.PENDING:
+                        settled.pop(state.name, None)
+                        continue
                     settled[state.name] = became
                     self._say("result", became.outcome.value, state.name)
             elif self._reboot(observations, results, rebooted_for):
