@@ -58,7 +58,7 @@ def test_every_node_is_ready_with_the_cluster_s_version_and_nothing_failed(clust
         assert info["kubeletVersion"].startswith("v1.36.")
         assert info["bootID"] == node.boot_id()
         assert node.run("systemctl is-system-running").stdout.strip() == "running"
-        refused = "journalctl -u kubelet -o cat | grep -i 'oom.\\?score' || :"
+        refused = "journalctl -u kubelet -o cat | grep -i '^[EW].*oom.\\?score' || :"
         assert node.run(refused).stdout == ""
     assert nodes["gpu1"]["status"]["nodeInfo"]["containerRuntimeVersion"].startswith(
         "containerd://1.6."
