@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import UsageError
-from gpustate.text import strict_json
-from gpustate.text.masking import masked_data
-from gpustate.text.words import kind_of, named, shown
+from gpustate.formats import strict_json
+from gpustate.formats.masking import masked_data
+from gpustate.formats.words import kind_of, named, shown
 
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from gpustate.core.change import Disruption
+from gpustate.formats.words import printable
 from gpustate.graph.about import About, asked, told
 from gpustate.graph.build import Edge, Graph
 from gpustate.graph.layout import Layout, Point, layout
 from gpustate.graph.order import order
-from gpustate.model.change import Disruption
-from gpustate.text.words import printable
 
 _PAD = 20.0
 _HIGH, _HIGHER = 34.0, 50.0

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpustate.model.change import Disruption
+from gpustate.core.change import Disruption
 
 LAB = "measured on gpustate's lab nodes (simulated GPUs): a lower bound; the rest is a guess"
 GUESS = "a guess"

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from gpustate.model.change import Disruption
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome
-from gpustate.model.timing import PlannedStep
+from gpustate.core.change import Disruption
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.timing import PlannedStep
 from gpustate.plan import durations
 from gpustate.plan.durations import ZERO, Seconds
 from gpustate.plan.measured import OTHERS, OWN, Measured, key_of, measured

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpustate.lab.api import Lab
-from gpustate.lab.kubernetes import containers
-from gpustate.lab.kubernetes.cluster import Kubernetes
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes import containers
+from gpustate_lab.kubernetes.cluster import Kubernetes
+from gpustate_lab.node import Node
 
 #: A machine under load takes several times as long.
 WAIT_S = 90.0

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustate import registry
+from gpustate.core.policy import build as build_state
 from gpustate.graph.about import About, of_states
 from gpustate.graph.build import Edge, Graph, build
 from gpustate.graph.layout import layout, reduced
 from gpustate.graph.svg import as_svg
-from gpustate.model.policy import build as build_state
 
 NAMES = [f"s{number}" for number in range(9)]
 WHYS = st.sampled_from(("needs", "after", "before", "known after"))

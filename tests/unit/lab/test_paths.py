@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import paths
+from gpustate_lab import paths
 
 CONTEXT = multiprocessing.get_context("spawn")
 

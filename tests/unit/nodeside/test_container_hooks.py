@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.model import chain_containers
+from gpustate.diagnosis import container_checks
 from gpustate.nodeside import container_hooks, container_proof
 
 INIT = "ctr: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
@@ -43,9 +43,9 @@ sys.exit("runc create failed: rootfs does not exist")
 def test_a_failed_hook_is_named_by_its_number(error: str) -> None:
     text = container_hooks.named(error, HOOKS)
     assert text == f"{error}; hook #1 is /usr/bin/nvidia-cdi-hook update-ldcache"
-    assert chain_containers.classify(text).name == "hook-failed"
-    result = chain_containers.ContainerResult("containerd", error=text)
-    found = chain_containers.failure(result, ())
+    assert container_checks.classify(text).name == "hook-failed"
+    result = container_checks.ContainerResult("containerd", error=text)
+    found = container_checks.failure(result, ())
     assert found is not None
     assert "quota reached" in found.evidence
     assert "hook #1 is /usr/bin/nvidia-cdi-hook update-ldcache" in found.evidence
