@@ -1,8 +1,8 @@
 """What a node's rpm repositories offer: the part of their repodata that a driver set can need.
 
-Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`AskRpmDriver`
+Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`RpmDriverQuery`
 brings the packages of the driver, cut out of ``primary.xml`` on the node, and the module streams they belong
-to; :class:`AskRpmOthers` what those need of others, out of repositories and rpm's database.
+to; :class:`OtherRpmsQuery` what those need of others, out of repositories and rpm's database.
 
 Surprising: a file that is not what ``repomd.xml`` says it is, is refused; only the node decompresses.
 
@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats import driverset
 from gpustate.formats.dpkg import upstream_version
@@ -43,7 +43,7 @@ _CONTENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class AskRpmDriver(Ask[tuple[Package, ...]]):
+class RpmDriverQuery(Query[tuple[Package, ...]]):
     """Every build of everything named like a part of the driver, with what dnf's settings forbid.
 
     Args:
@@ -91,7 +91,7 @@ class AskRpmDriver(Ask[tuple[Package, ...]]):
         filtered = (*plain, *modules.filtered(rest, known, dict(self.repositories.streams)))
         return tuple(_by_priority(filtered, {n: row.priority for n, row in by_name.items()}))
 
-    def stand_in(self) -> tuple[Package, ...]:
+    def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
@@ -173,7 +173,7 @@ def _by_priority(packages: Iterable[Package], priority: Mapping[str, int]) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class AskRpmOthers(Ask[tuple[Package, ...]]):
+class OtherRpmsQuery(Query[tuple[Package, ...]]):
     """Builds that provide some names, offered or installed.
 
     Args:
@@ -229,7 +229,7 @@ class AskRpmOthers(Ask[tuple[Package, ...]]):
             ]
         return tuple(found)
 
-    def stand_in(self) -> tuple[Package, ...]:
+    def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
@@ -264,4 +264,4 @@ def with_others(mine: tuple[Package, ...], others: Iterable[Package]) -> tuple[P
     return (*mine, *merged.values())
 
 
-__all__ = ["AskRpmDriver", "AskRpmOthers", "is_part", "with_others"]
+__all__ = ["RpmDriverQuery", "OtherRpmsQuery", "is_part", "with_others"]

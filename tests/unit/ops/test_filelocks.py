@@ -32,7 +32,7 @@ def holder(path: Path, kind: str) -> Iterator[int]:
         held.communicate()
 
 
-def ask(kind: str, *paths: Path) -> tuple[int, str]:
+def query(kind: str, *paths: Path) -> tuple[int, str]:
     words = ["sh", "-c", f'{FILE_LOCKS}\nfile_lock_holder "$@"', "sh", kind, *map(str, paths)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -51,6 +51,6 @@ def test_the_process_that_holds_a_lock_is_named(
         path.touch()
     with holder(locked, held) as pid:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
-        status, said = ask(wanted, tmp_path / "missing", free, locked)
+        status, said = query(wanted, tmp_path / "missing", free, locked)
         assert (status, said) == ((0, f"{name} (process {pid})\n") if found else (1, ""))
-    assert ask(wanted, free, locked) == (1, "")
+    assert query(wanted, free, locked) == (1, "")
