@@ -31,7 +31,16 @@ from typing import Any, NoReturn
 
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 #: Rooms that commands on nodes import on the way.
-_PACKAGES = ("cli", "states", "remote", "run", "policies", "explain", "inventory", "clusterpolicy")
+_PACKAGES = (
+    "cli",
+    "states",
+    "remote",
+    "engine",
+    "policies",
+    "diagnosis",
+    "inventory",
+    "gpu_operator",
+)
 #: What the interpreter itself reads at its start.
 _START = ("PYTHON", "LC_", "LANG")
 _LARGEST = 1 << 20
