@@ -67,9 +67,10 @@ def bake(
 
 def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
     """States of an image that neither it nor its first boot can settle: an apply on the machine does."""
-    absent = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    settled = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    settled.update(line.partition(": ")[0] for line in first_boot_work(node))
     states = (one for one in policy.states if one.left_to_apply and not one.absent)
-    return [state.name for state in states if state.name not in absent]
+    return [state.name for state in states if state.name not in settled]
 
 
 def first_boot_work(node: NodeResult) -> list[str]:

@@ -140,7 +140,8 @@ def test_formats_of_json_are_told_by_name() -> None:
         path = TOP / "gpustate/plan/schema" / f"{name}.json"
         const = json.loads(path.read_text("utf-8"))["properties"]["format"]["const"]
         assert f"`{const}`" in text.replace("\n", " ")
-    source = "".join(p.read_text("utf-8") for p in (TOP / "gpustate").rglob("*.py"))
+    sources = (path for top in ("gpustate", "lab") for path in (TOP / top).rglob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in sources)
     for told in re.findall(r"`gpustate\.(\w+)/1`", text):
         assert f'"gpustate.{told}/1"' in source
 
