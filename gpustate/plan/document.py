@@ -114,7 +114,7 @@ def plan_document(
         nodes: the planned nodes.
         run: id of the run that planned.
         created: when.
-        schedule: how it would be carried out, for an estimate of the time; none without.
+        schedule: how it would be carried out, for an estimate of the time from earlier runs.
         context: inventory, limit, person, commit and the command that made it.
     """
     made = policy_data(policy, source)
@@ -147,6 +147,8 @@ def _fleet(
     if schedule is None:
         return fleet
     made = estimate(nodes, schedule)
+    if not made.is_measured:
+        return fleet
     for row, one in zip(data, groups, strict=True):
         takes = made.of(one.names)
         if takes is not None:

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from gpustate import Disruption, Plan, Policy, PolicyError, where
 from gpustate.model.change import Change
 from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.model.timing import PlannedStep, Timing
 from gpustate.plan import document
 from gpustate.plan.estimate import Schedule
 
@@ -284,8 +285,12 @@ def test_a_plan_of_an_earlier_release_without_a_fleet_is_read_and_shown() -> Non
     assert document.read_plan(made, place="p.json") == made
 
 
-def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_one_was_asked_for() -> None:
-    nodes = [ready("gpu1"), ready("gpu2"), NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route")]
+def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_steps_were_measured() -> None:
+    nodes = [
+        ready("gpu1", 3),
+        ready("gpu2", 4),
+        NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route"),
+    ]
     made = document.plan_document(
         POLICY,
         "p",
@@ -307,10 +312,21 @@ def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_one_was_asked_
     assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
 
 
-def ready(name: str) -> NodeResult:
+def test_there_is_no_estimate_where_nothing_was_measured() -> None:
+    made = document.plan_document(
+        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
+    )
+    PLAN_SCHEMA.validate(made)
+    assert "estimate" not in made["fleet"]
+    assert "estimate" not in made["fleet"]["groups"][0]
+
+
+def ready(name: str, seconds: int | None = None) -> NodeResult:
     change = Change("text", "a\n", "b\n", Disruption.RESTART, "", "/etc/x")
     state = StateResult("first", Outcome.PENDING, Plan((change,)), worst=Disruption.RESTART)
-    return NodeResult(name, states=[state])
+    timings = () if seconds is None else (Timing("first", "write /etc/x", seconds, "r-1"),)
+    steps = (PlannedStep("first", "write /etc/x", "PutText", 30),)
+    return NodeResult(name, states=[state], steps=steps, timings=timings)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +344,7 @@ def ready(name: str) -> NodeResult:
 )
 def test_what_is_said_of_the_fleet_must_fit_the_nodes(spoil: Any) -> None:
     made = document.plan_document(
-        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
+        POLICY, "p", [ready("gpu1", 3)], run="r", created=CREATED, schedule=Schedule(5)
     )
     spoil(made["fleet"])
     with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
