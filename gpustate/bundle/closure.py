@@ -43,7 +43,7 @@ class World:
         """Builds of a package with the repository they go to, newest first."""
         rows = [
             (repository, stanza)
-            for repository in self._homes(name)
+            for repository in self.repositories_of(name)
             for index in self.indexes[repository]
             for stanza in index.stanzas.get(name, ())
             if stanza.package is not None
@@ -57,7 +57,8 @@ class World:
             for repository, indexes in self.indexes.items()
             for index in indexes
             for stanza in index.provides.get(name, ())
-            if stanza.package is not None and repository in self._homes(stanza.package.name)
+            if stanza.package is not None
+            and repository in self.repositories_of(stanza.package.name)
         ]
         rows.sort(key=lambda row: built(row[1]).order, reverse=True)
         return sorted(rows, key=lambda row: built(row[1]).name)
@@ -82,7 +83,8 @@ class World:
             )
         return fitting[0]
 
-    def _homes(self, name: str) -> Iterator[str]:
+    def repositories_of(self, name: str) -> Iterator[str]:
+        """Repositories of the bundle that a package may come from."""
         pinned = [
             repository
             for repository, names in self.pins.items()

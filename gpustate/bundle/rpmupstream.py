@@ -35,7 +35,6 @@ from gpustate.solve import modules, repodata, rpmprimary
 from gpustate.solve.modules import Modules
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import Location
-from gpustate.solve.rpmneeds import Need
 from gpustate.solve.rpmprimary import Listed
 
 _LIMIT = 2 << 30
@@ -83,11 +82,6 @@ class RpmBuild(Build):
     @property
     def package(self) -> Package:
         return self.listed.package
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """What it requires."""
-        return self.listed.needs
 
     @property
     def url(self) -> str:

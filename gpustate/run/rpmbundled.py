@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpustate.bundle.rpmclosure import Installed
+from gpustate.bundle.rpmclosure import Installed, InstalledPackage
 from gpustate.errors import ProbeError, UsageError
 from gpustate.files import TextFiles
 from gpustate.model.facts import NodeFacts
@@ -24,9 +24,7 @@ from gpustate.model.node import Node
 from gpustate.model.state import AnyState
 from gpustate.run.bundling import key_here, keys_of
 from gpustate.run.rpmbundling import RpmCase, RpmSource, parse_sources
-from gpustate.solve import modules, rpmneeds
-from gpustate.solve.packages import Package, Repository, Universe
-from gpustate.solve.rpmneeds import Need
+from gpustate.solve import modules
 from gpustate.text import openpgp, rpmversion
 from gpustate.text.driverschemes import RHEL, SUSE
 from gpustate.text.words import shown
@@ -57,6 +55,7 @@ _VARIABLES = (
 )
 #: sh: kernels whose headers are there.
 _READY = 'cd /lib/modules && for k in *; do [ ! -e "$k/build/Makefile" ] || echo "$k"; done'
+_OPERATORS = frozenset({"<", "<=", "=", ">=", ">"})
 _FOLDERS = {"dnf": "/etc/yum.repos.d/*.repo", "zypper": "/etc/zypp/repos.d/*.repo"}
 _FILES = TextFiles("file of sources", UsageError, 4)
 _LISTS = TextFiles("list of what is installed", UsageError, 256)
@@ -91,9 +90,7 @@ def parse_installed(text: str, place: str) -> Installed:
     Raises:
         ProbeError: it is something else.
     """
-    here = Repository("installed")
-    packages: list[Package] = []
-    needs: dict[tuple[str, str], tuple[Need, ...]] = {}
+    packages: list[InstalledPackage] = []
     for part in re.split(r"^=", text, flags=re.MULTILINE)[1:]:
         head, *rows = part.splitlines()
         words = head.split("|")
@@ -102,12 +99,11 @@ def parse_installed(text: str, place: str) -> Installed:
         name, version, arch = words[0], words[1].removeprefix("0:"), words[2]
         if name == "gpg-pubkey":
             continue
-        provides = dict.fromkeys(_provided(rows))
-        packages.append(Package(name, version, here, arch, provides=tuple(provides), rpm=True))
-        needs[name, version] = tuple(_needed(rows))
+        provides, requires = dict.fromkeys(_provided(rows)), dict.fromkeys(_required(rows))
+        packages.append(InstalledPackage(name, version, arch, tuple(provides), tuple(requires)))
     if not packages:
         raise ProbeError(f"{place}: names no package", fix="docs/bundle.md says how it is made")
-    return Installed(Universe(tuple(packages)), needs)
+    return Installed(tuple(packages))
 
 
 def _provided(rows: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -119,16 +115,12 @@ def _provided(rows: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield name, version
 
 
-def _needed(rows: Iterable[str]) -> Iterable[Need]:
+def _required(rows: Iterable[str]) -> Iterable[tuple[str, str, str]]:
     for row in rows:
         words = row[1:].rsplit("|", 2)
-        if row.startswith("-") and len(words) == 3:
-            try:
-                need = rpmneeds.read(words[0], words[1].strip(), words[2])
-            except ValueError:
-                continue  # what is installed is whole
-            if need is not None:
-                yield need
+        if row.startswith("-") and len(words) == 3 and not words[0].startswith("rpmlib("):
+            sign = words[1].strip() if words[2] else ""
+            yield words[0], sign if sign in _OPERATORS else "", words[2]
 
 
 # --- nodes ---------------------------------------------------------------------------------

@@ -13,10 +13,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from gpustate.solve import rpmneeds
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import HREF, SUMS, PrimaryReader, Row
-from gpustate.solve.rpmneeds import Need
 
 _END = b"</package>"
 #: The only prefix that createrepo_c writes, and dnf and zypper read.
@@ -28,22 +26,20 @@ class Listed:
     """One package of a repository.
 
     Args:
-        package: with the files among what it provides; what it needs is in ``needs``.
-        needs: all that it requires.
+        package: name, version, and everything it provides, files included.
         href: its file below the repository's address.
         base: another address that ``href`` is below; empty for the repository's own.
         digest: of the file in hexadecimal digits, whose number tells the algorithm; empty without one.
         text: its element.
-        unread: boolean dependencies that cannot be read.
+        boolean: boolean dependencies among its requirements.
     """
 
     package: Package
-    needs: tuple[Need, ...]
     href: str
     base: str
     digest: str
     text: bytes = field(repr=False)
-    unread: tuple[str, ...] = ()
+    boolean: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,8 +48,7 @@ class _Row(Row):
     href: str = ""
     base: str = ""
     digest: str = ""
-    needs: list[Need] = field(default_factory=list[Need])
-    unread: list[str] = field(default_factory=list[str])
+    boolean: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)
@@ -80,13 +75,8 @@ class _Whole(PrimaryReader[_Row]):
                 pass
 
     def needed(self, name: str, flags: str, version: str) -> None:
-        try:
-            need = rpmneeds.read(name, flags, version)
-        except ValueError:
-            self.row.unread.append(name)
-            return
-        if need is not None:
-            self.row.needs.append(need)
+        if name.startswith("("):
+            self.row.boolean.append(name)
 
     def take(self) -> None:
         row = self.row
@@ -109,10 +99,7 @@ class _Whole(PrimaryReader[_Row]):
             row.size,
             rpm=True,
         )
-        needs = tuple(dict.fromkeys(row.needs))
-        self.found.append(
-            Listed(package, needs, row.href, row.base, row.digest, text, tuple(row.unread))
-        )
+        self.found.append(Listed(package, row.href, row.base, row.digest, text, tuple(row.boolean)))
 
 
 def parse(

@@ -187,7 +187,9 @@ def installed(*packages: Rpm) -> Installed:
         epoch, version, release = one.evr
         lines.append(f"={one.name}|{epoch}:{version}-{release}|{one.arch}")
         lines.append(f"+{one.name}|{one.version}")
-        lines += [p if p.startswith("/") else f"+{p}|" for p in one.provides]
+        for provided in one.provides:
+            name, _, bound = provided.partition(" = ")
+            lines.append(provided if provided.startswith("/") else f"+{name}|{bound}")
         for need in one.requires:
             words = need.split() if not need.startswith("(") else [need]
             lines.append(f"-{words[0]}|{'|'.join(words[1:] or ['', ''])}")

@@ -233,7 +233,7 @@ def test_a_node_tells_repositories_keys_variables_streams_and_what_is_installed(
     assert case.keys[""] == key
     assert (case.streams, case.ready) == ({"perl": "5.32"}, frozenset({KERNEL}))
     (installed,) = case.nodes
-    assert [one.name for one in installed.packages.packages] == ["bash"]
+    assert [one.name for one in installed.packages] == ["bash"]
     again = rpmbundled.case(node, (), facts, (KERNEL,))
     assert again.nodes[0] is installed, "nodes of one image are kept once"
 
