@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import UsageError
-from gpustate.text import strict_json
+from gpustate.text import schemas, strict_json
 from gpustate.text.masking import masked_data
-from gpustate.text.words import kind_of, named, shown
 
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"
@@ -29,9 +27,6 @@ LICENCE = (
     "NVIDIA's own terms: whether this file may be given to others is for whoever made it to see to."
 )
 _FIX = "make the bundle again"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
-_FILE = re.compile(r"(?:repodata/)?[0-9A-Za-z][0-9A-Za-z.+~^_%-]*")
 #: What a repository of rpm packages begins with.
 REPOMD = "repodata/repomd.xml"
 
@@ -228,112 +223,48 @@ def from_text(text: str, place: str) -> Manifest:
     Raises:
         UsageError: it is none, with the key that is wrong.
     """
-    top = _Part(strict_json.read(text, place, UsageError, said="is no manifest", fix=_FIX), place)
-    found = top.get("format", str)
-    if found != FORMAT:
-        raise UsageError(f"format is {shown(found)}, wanted {FORMAT}", place=place, fix=_FIX)
-    sources = [
-        Source(
-            part.get("origin", str),
-            part.get("suite", str),
-            part.get("component", str),
-            part.get("site", str),
-            part.words("signed_by"),
+    data = strict_json.read(text, place, UsageError, said="is no manifest", fix=_FIX)
+    schemas.check_format(data, FORMAT, place=place, error=UsageError, fix=_FIX)
+    schemas.check(data, "gpustate.bundle", "bundle.json", place=place, error=UsageError, fix=_FIX)
+
+    def fail(path: str, message: str) -> UsageError:
+        return UsageError(f"{path}: {message}", place=place, fix=_FIX)
+
+    sources = [Source(**{**one, "signed_by": tuple(one["signed_by"])}) for one in data["sources"]]
+    targets: list[Target] = []
+    for number, row in enumerate(data["targets"]):
+        path = f"targets[{number}].repositories"
+        repositories = tuple(
+            _repository(one, sources, f"{path}[{n}]", fail)
+            for n, one in enumerate(row["repositories"])
         )
-        for part in top.parts("sources")
-    ]
-    targets = tuple(_target(part, sources) for part in top.parts("targets"))
+        if len({one.name for one in repositories}) != len(repositories):
+            raise fail(path, "has one twice")
+        asked = {state: tuple(names) for state, names in row["asked"].items()}
+        target = Target(
+            row["distribution"], row["machine"], tuple(row["kernels"]), asked, repositories
+        )
+        targets.append(target)
     if len({target.name for target in targets}) != len(targets):
-        raise top.fail("targets", "has one twice")
-    fingerprint = top.get("key", str)
-    if not re.fullmatch(r"[0-9A-F]{40}", fingerprint):
-        raise top.fail("key", f"is {shown(fingerprint)}, wanted 40 hexadecimal digits")
-    return Manifest(top.number("date"), fingerprint, targets)
+        raise fail("targets", "has one twice")
+    return Manifest(int(data["date"]), data["key"], tuple(targets))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An object of the file, and the way to it."""
-
-    data: Any
-    place: str
-    path: str = ""
-
-    def fail(self, key: str, message: str) -> UsageError:
-        where = f"{self.path}.{key}" if self.path and key else self.path or key or "the file"
-        return UsageError(f"{where}: {message}", place=self.place, fix=_FIX)
-
-    def get(self, key: str, kind: type) -> Any:
-        if not isinstance(self.data, dict):
-            raise self.fail("", f"is {kind_of(self.data)}, wanted a mapping")
-        if key not in self.data:
-            raise self.fail(key, "is not there")
-        value = self.data[key]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            wanted = {str: "a string", int: "a number", list: "a list", dict: "a mapping"}
-            raise self.fail(key, f"is {kind_of(value)}, wanted {wanted[kind]}")
-        return value
-
-    def number(self, key: str) -> int:
-        value: int = self.get(key, int)
-        if not 0 <= value < 1 << 53:
-            raise self.fail(key, f"is {value}, wanted a number from 0")
-        return value
-
-    def word(self, key: str, pattern: re.Pattern[str] = _WORD) -> str:
-        value: str = self.get(key, str)
-        if not pattern.fullmatch(value):
-            raise self.fail(key, f"is {shown(value)}, wanted a plain word")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...]:
-        rows = self.get(key, list)
-        for row in rows:
-            if not isinstance(row, str):
-                raise self.fail(key, f"has {kind_of(row)}, wanted strings")
-        return tuple(rows)
-
-    def parts(self, key: str) -> Iterable[_Part]:
-        above = f"{self.path}.{key}" if self.path else key
-        return [
-            _Part(row, self.place, f"{above}[{n}]") for n, row in enumerate(self.get(key, list))
-        ]
-
-    def file(self, key: str) -> File:
-        sha256 = self.word("sha256", _SHA256)
-        # What is written below a folder of ours may not lead out of it.
-        return File(self.word(key, _FILE), sha256, self.number("size"))
-
-
-def _target(part: _Part, sources: list[Source]) -> Target:
-    asked = part.get("asked", dict)
-    inner = _Part(asked, part.place, f"{part.path}.asked")
-    repositories = tuple(_repository(one, sources) for one in part.parts("repositories"))
-    if len({one.name for one in repositories}) != len(repositories):
-        raise part.fail("repositories", "has one twice")
-    return Target(
-        part.word("distribution"),
-        part.word("machine"),
-        part.words("kernels"),
-        {state: inner.words(state) for state in asked},
-        repositories,
-    )
-
-
-def _repository(part: _Part, sources: list[Source]) -> Repository:
-    kind = part.get("name", str)
-    if kind not in (DRIVER, TOOLKIT, BASE):
-        raise part.fail("name", f"is {named(kind)}, wanted {DRIVER}, {TOOLKIT} or {BASE}")
+def _repository(
+    row: Mapping[str, Any],
+    sources: Sequence[Source],
+    path: str,
+    fail: Callable[[str, str], UsageError],
+) -> Repository:
     entries: list[Entry] = []
-    for row in part.parts("packages"):
-        number = row.number("source")
-        if number >= len(sources):
-            raise row.fail("source", f"is {number}, and there is no such source")
-        name, version, architecture = (row.word(k) for k in ("name", "version", "architecture"))
-        entries.append(Entry(name, version, architecture, row.file("file"), sources[number]))
-    made = Repository(
-        kind, tuple(entries), tuple(row.file("name") for row in part.parts("indexes"))
-    )
+    for number, one in enumerate(row["packages"]):
+        if one["source"] >= len(sources):
+            raise fail(f"{path}.packages[{number}].source", f"there is no source {one['source']}")
+        file = File(one["file"], one["sha256"], int(one["size"]))
+        source = sources[int(one["source"])]
+        entries.append(Entry(one["name"], one["version"], one["architecture"], file, source))
+    indexes = tuple(File(one["name"], one["sha256"], int(one["size"])) for one in row["indexes"])
+    made = Repository(row["name"], tuple(entries), indexes)
     if len({file.name for file in made.files}) != len(made.files):
-        raise part.fail("packages", "has a file twice")
+        raise fail(f"{path}.packages", "has a file twice")
     return made

@@ -11,8 +11,7 @@ Surprising: it holds no package outside of the driver; compilers and headers go 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,13 +19,13 @@ from gpustate.errors import PolicyError
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.problem import Wanted
 from gpustate.solve.solver import Solution
-from gpustate.text import driverset, strict_json
+from gpustate.text import driverset, schemas, strict_json
 from gpustate.text.masking import masked_data
-from gpustate.text.words import kind_of, named, shown
+from gpustate.text.words import named
 
 FORMAT = "gpustate.lock/1"
 NAME = "gpustate.lock"
-_WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
+_FIX = "solve again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +196,10 @@ def from_text(text: str, place: str) -> Lock:
     Raises:
         PolicyError: it is none, with the key that is wrong.
     """
-    data = _Part(
-        strict_json.read(text, place, PolicyError, said="is no lock file", fix="solve again"), place
-    )
-    found = data.get("format", str)
-    if found != FORMAT:
-        raise PolicyError(
-            f"format is {shown(found)}, wanted {FORMAT}", place=place, fix="solve again"
-        )
-    data.only("format", "matrix", "sets")
-    sets = tuple(_set(part) for part in data.parts("sets"))
+    data = strict_json.read(text, place, PolicyError, said="is no lock file", fix=_FIX)
+    schemas.check_format(data, FORMAT, place=place, error=PolicyError, fix=_FIX)
+    schemas.check(data, "gpustate.solve", "lock.json", place=place, error=PolicyError, fix=_FIX)
+    sets = tuple(_set(row, f"sets[{n}]", place) for n, row in enumerate(data["sets"]))
     seen: dict[str, int] = {}
     for number, one in enumerate(sets):
         for node in one.nodes:
@@ -217,134 +210,49 @@ def from_text(text: str, place: str) -> Lock:
                     fix="take one of them out, or solve again",
                 )
             seen[node] = number
-    return Lock(sets, data.get("matrix", str))
+    return Lock(sets, data["matrix"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An object of the file, and the way to it."""
+def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
+    def fail(key: str, message: str) -> PolicyError:
+        return PolicyError(f"{path}.{key}: {message}", place=place, fix=_FIX)
 
-    data: Any
-    place: str
-    path: str = ""
-
-    def fail(self, key: str, message: str) -> PolicyError:
-        where = f"{self.path}.{key}" if self.path and key else self.path or key or "the file"
-        return PolicyError(f"{where}: {message}", place=self.place, fix="solve again")
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        if not isinstance(self.data, dict):
-            raise self.fail("", f"is {kind_of(self.data)}, wanted a mapping")
-        if key not in self.data:
-            if default is None:
-                raise self.fail(key, "is not there")
-            return default
-        value = self.data[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            wanted = {str: "a string", int: "a number", list: "a list", dict: "a mapping"}
-            raise self.fail(key, f"is {kind_of(value)}, wanted {wanted.get(kind, kind.__name__)}")
-        return value
-
-    def word(self, key: str, default: str | None = None) -> str:
-        value: str = self.get(key, str, default)
-        if not _WORD.fullmatch(value) and value != default:
-            raise self.fail(key, f"is {shown(value)}, wanted a plain word")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...]:
-        rows = self.get(key, list)
-        for number, row in enumerate(rows):
-            if not isinstance(row, str) or not row:
-                raise self.fail(f"{key}[{number}]", f"is {kind_of(row)}, wanted a string")
-        if len(set(rows)) != len(rows):
-            raise self.fail(key, "has something twice")
-        return tuple(rows)
-
-    def part(self, key: str) -> _Part:
-        self.get(key, dict)
-        return _Part(self.data[key], self.place, f"{self.path}.{key}" if self.path else key)
-
-    def parts(self, key: str) -> Iterable[_Part]:
-        rows = self.get(key, list)
-        above = f"{self.path}.{key}" if self.path else key
-        return [_Part(row, self.place, f"{above}[{number}]") for number, row in enumerate(rows)]
-
-    def only(self, *keys: str) -> None:
-        for key in self.data:
-            if key not in keys:
-                raise self.fail("", f"has the key {named(key)}, wanted {', '.join(keys)}")
-
-
-def _set(part: _Part) -> LockedSet:
-    module_type = part.get("module_type", str)
-    if module_type not in (driverset.OPEN, driverset.PROPRIETARY):
-        raise part.fail("module_type", f"is {shown(module_type)}, wanted open or proprietary")
-    driver = part.get("driver", str)
-    if not driverset.is_version(driver):
-        raise part.fail("driver", f"is {shown(driver)}, wanted a driver version")
-    part.only(
-        *("driver", "module_type", "scheme", "wanted", "for", "repositories", "packages", "nodes")
-    )
-    repositories = [_repository(row) for row in part.parts("repositories")]
-    packages = tuple(_package(row, repositories) for row in part.parts("packages"))
-    if not packages:
-        raise part.fail("packages", "is empty")
-    if len({package.name for package in packages}) != len(packages):
-        raise part.fail("packages", "has a package twice")
-    for package in packages:
-        if package.driver not in ("", driver):
-            raise part.fail(
-                "packages", f"has {package}, which is no part of driver {driver}: a mixed set"
+    repositories = [Repository(**one) for one in row["repositories"]]
+    packages: list[Package] = []
+    for number, one in enumerate(row["packages"]):
+        if one["repository"] >= len(repositories):
+            raise fail(
+                f"packages[{number}].repository", f"there is no repository {one['repository']}"
             )
+        packages.append(
+            Package(
+                one["name"],
+                one["version"],
+                repositories[int(one["repository"])],
+                one["architecture"],
+                sha256=one.get("sha256", ""),
+                size=int(one.get("size", 0)),
+            )
+        )
+    if len({package.name for package in packages}) != len(packages):
+        raise fail("packages", "has a package twice")
+    for package in packages:
+        if package.driver not in ("", row["driver"]):
+            raise fail(
+                "packages", f"{package} does not belong to driver {row['driver']}: a mixed set"
+            )
+    situation = row["for"]
     return LockedSet(
-        driver,
-        module_type,
-        part.get("scheme", str),
-        _wanted(part.part("wanted")),
-        _situation(part.part("for")),
-        packages,
-        part.words("nodes"),
+        row["driver"],
+        row["module_type"],
+        row["scheme"],
+        Wanted(**row["wanted"]),
+        Situation(
+            situation["distribution"],
+            situation["release"],
+            situation["machine"],
+            tuple(situation["gpus"]),
+        ),
+        tuple(packages),
+        tuple(row["nodes"]),
     )
-
-
-def _repository(part: _Part) -> Repository:
-    part.get("origin", str)
-    part.only("origin", "suite", "component", "site")
-    return Repository(*(part.get(key, str) for key in ("origin", "suite", "component", "site")))
-
-
-def _package(part: _Part, repositories: Sequence[Repository]) -> Package:
-    number = part.get("repository", int)
-    if not 0 <= number < len(repositories):
-        raise part.fail("repository", f"is {number}, and there is no such repository")
-    sha256 = part.get("sha256", str, "")
-    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise part.fail("sha256", f"is {shown(sha256)}, wanted 64 hexadecimal digits")
-    part.only("name", "version", "architecture", "repository", "sha256", "size")
-    return Package(
-        part.word("name"),
-        part.word("version"),
-        repositories[number],
-        part.word("architecture", ""),
-        sha256=sha256,
-        size=part.get("size", int, 0),
-    )
-
-
-def _situation(part: _Part) -> Situation:
-    distribution, release, machine = (
-        part.get(key, str) for key in ("distribution", "release", "machine")
-    )
-    part.only("distribution", "release", "machine", "gpus")
-    return Situation(distribution, release, machine, part.words("gpus"))
-
-
-def _wanted(part: _Part) -> Wanted:
-    kinds: dict[str, type] = {
-        **dict.fromkeys(("version", "channel", "module_type"), str),
-        "branch": int,
-        **dict.fromkeys(("full", "precompiled", "fabric_manager"), bool),
-    }
-    part.only(*kinds)
-    given = {name: part.get(name, kind) for name, kind in kinds.items() if name in part.data}
-    return Wanted(**given)

@@ -162,12 +162,12 @@ def test_what_is_no_manifest_is_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("name", "../../etc/passwd", "wanted a plain word"),
-        ("name", "a\nb", "wanted a plain word"),
-        ("sha256", "00", "wanted a plain word"),
-        ("size", -1, "wanted a number from 0"),
-        ("size", 1e3, "wanted a number"),
-        ("size", True, "wanted a number"),
+        ("name", "../../etc/passwd", "expected InRelease, Packages"),
+        ("name", "a\nb", "expected InRelease, Packages"),
+        ("sha256", "00", "expected 64 hexadecimal digits"),
+        ("size", -1, "expected a number from 0"),
+        ("size", 1.5, "expected a whole number"),
+        ("size", True, "expected a whole number"),
     ],
 )
 def test_a_manifest_may_not_lead_out_of_its_folder(
