@@ -43,7 +43,7 @@ setup: system $(VENV)/.done
 
 # As root with apt-get: install what is missing, and say so. Otherwise: say what is missing, go on.
 system:
-	@missing=; for p in $$($(PYTHON) gpustate/lab/requirements.py --packages $(NEEDS) 2>/dev/null || echo python3-venv); do \
+	@missing=; for p in $$($(PYTHON) lab/gpustate_lab/requirements.py --packages $(NEEDS) 2>/dev/null || echo python3-venv); do \
 	  dpkg-query -W -f '$${db:Status-Abbrev}' $$p 2>/dev/null | grep -q '^.i' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -54,10 +54,10 @@ system:
 	  else echo "gpustate: not root, so these Debian packages are left out, and with them the throw-away nodes:$$missing"; fi; \
 	fi
 
-$(VENV)/.done: pyproject.toml
+$(VENV)/.done: pyproject.toml lab/pyproject.toml
 	@echo "gpustate: making the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --editable ./lab
 	@touch $@
 
 clean:

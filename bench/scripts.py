@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpustate import inventory, policies
-from gpustate.model.asks import Ask
-from gpustate.model.inventory import InventoryNode
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Ask
+from gpustate.engine.ledger import AskLedger
+from gpustate.engine.probing import look_at
 from gpustate.remote import batch
-from gpustate.run.ledger import AskLedger
-from gpustate.run.looking import look_at
 
 
 class _WrittenError(Exception):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpustate import ops
+    from gpustate.core import where
+    from gpustate.core.change import Change, Disruption, Plan
+    from gpustate.core.facts import NodeFacts, PciGpu
+    from gpustate.core.node import Node
+    from gpustate.core.policy import Policy
+    from gpustate.core.state import State, diff
+    from gpustate.core.step import Step
     from gpustate.errors import GpustateError, PolicyError, ProbeError
-    from gpustate.model import where
-    from gpustate.model.change import Change, Disruption, Plan
-    from gpustate.model.facts import NodeFacts, PciGpu
-    from gpustate.model.node import Node
-    from gpustate.model.policy import Policy
-    from gpustate.model.state import State, diff
-    from gpustate.model.step import Step
 
 __version__ = "0.1.0"
 
@@ -41,21 +41,21 @@ __all__ = [
 ]
 
 _HOME = {
-    "Change": "gpustate.model.change",
-    "Disruption": "gpustate.model.change",
+    "Change": "gpustate.core.change",
+    "Disruption": "gpustate.core.change",
     "GpustateError": "gpustate.errors",
-    "Node": "gpustate.model.node",
-    "NodeFacts": "gpustate.model.facts",
-    "PciGpu": "gpustate.model.facts",
-    "Plan": "gpustate.model.change",
-    "Policy": "gpustate.model.policy",
+    "Node": "gpustate.core.node",
+    "NodeFacts": "gpustate.core.facts",
+    "PciGpu": "gpustate.core.facts",
+    "Plan": "gpustate.core.change",
+    "Policy": "gpustate.core.policy",
     "PolicyError": "gpustate.errors",
     "ProbeError": "gpustate.errors",
-    "State": "gpustate.model.state",
-    "Step": "gpustate.model.step",
-    "diff": "gpustate.model.state",
+    "State": "gpustate.core.state",
+    "Step": "gpustate.core.step",
+    "diff": "gpustate.core.state",
 }
-_MODULES = {"ops": "gpustate.ops", "where": "gpustate.model.where"}
+_MODULES = {"ops": "gpustate.ops", "where": "gpustate.core.where"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpustate import registry
+from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError
-from gpustate.model.policy import Policy, build
 
 _DRIVER = (
     *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),

@@ -35,9 +35,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from gpustate.core.state import AnyState, State
 from gpustate.errors import GraphError, PolicyError
-from gpustate.model.state import AnyState, State
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

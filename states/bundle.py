@@ -30,9 +30,9 @@ from pydantic import model_validator
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.bundle.manifest import BASE, KEY_NAME, Target
 from gpustate.errors import GpustateError
+from gpustate.formats.rpm import MANAGERS, is_rpm
+from gpustate.formats.rpmrepos import PRIORITIES, render_repo
 from gpustate.ops.upload import APT_CONF, BUNDLE_CACHES, BUNDLE_FOLDER, RPM_REPOS
-from gpustate.text.rpm import MANAGERS, is_rpm
-from gpustate.text.rpmrepos import PRIORITIES, render_repo
 
 if TYPE_CHECKING:
     from gpustate.bundle.reading import Bundle

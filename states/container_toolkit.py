@@ -31,11 +31,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
-from gpustate.model.package_files import PackageFiles
-from gpustate.model.programs import AskReferring
+from gpustate.core.required_programs import AskReferring
+from gpustate.formats import dpkg, toolkit_config
+from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.library import original_path
-from gpustate.text import dpkg, toolkit_config
-from gpustate.text.toolkit_config import CONFIG_PATH
+from gpustate.probes.package_files import PackageFiles
 
 PACKAGES = (
     "nvidia-container-toolkit",

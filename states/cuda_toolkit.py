@@ -24,9 +24,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops
-from gpustate.ops import brought
-from gpustate.text import alternatives, dpkg
-from gpustate.text.rpm import is_rpm
+from gpustate.formats import alternatives, dpkg
+from gpustate.formats.rpm import is_rpm
+from gpustate.ops import owned_packages
 
 LINK = "/usr/local/cuda"
 GROUP = "cuda"
@@ -133,7 +133,7 @@ class CudaToolkits(State[Observed]):
         offered = node.candidates(*self._names()) if self.versions else {}
         said = node.shell(_LOOK).stdout
         record = node.read_text(LINK_RECORD)
-        came = node.read_text(brought.record_path(self.name))
+        came = node.read_text(owned_packages.record_path(self.name))
         group = alternatives.parse_query(said)
         lines = [line.partition("=") for line in said.splitlines()]
         leads = next((value for key, _, value in lines if key == "leads"), None)
@@ -251,7 +251,7 @@ class CudaToolkits(State[Observed]):
             if plan.fields & {"packages", "brought"}:
                 came = set((seen.brought or "").split())
                 roots = tuple(sorted(name for name in seen.packages if name in came))
-                yield brought.take_back(self.name, roots, manager=seen.manager)
+                yield owned_packages.take_back(self.name, roots, manager=seen.manager)
             if "link_record" in plan.fields:
                 yield ops.Run(_BACK, f"give {LINK} back", timeout=60)
             return
@@ -264,7 +264,7 @@ class CudaToolkits(State[Observed]):
         if plan.fields & {"packages", "link"}:
             yield ops.Run(_NOTE, f"note where {LINK} leads", timeout=60)
         if missing:
-            yield brought.bring(self.name, missing, manager=seen.manager)
+            yield owned_packages.bring(self.name, missing, manager=seen.manager)
         elif "nvcc" in plan.fields:
             yield ops.Run(self._mend(seen), "put the files of the toolkits back", timeout=3600)
         if plan.fields & {"packages", "link"}:

@@ -25,12 +25,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import listeners
-from gpustate.model.beforehand import LISTENING, shown
-from gpustate.model.package_files import PackageFiles, unit_paths
+from gpustate.core.shared_probes import LISTENING, shown
+from gpustate.formats import cdi, keyed, systemd
+from gpustate.formats.dcgm import packages, services
 from gpustate.ops.daemon_seen import HALTED
-from gpustate.text import cdi, keyed, systemd
-from gpustate.text.dcgm import packages, services
+from gpustate.probes import listeners
+from gpustate.probes.package_files import PackageFiles, unit_paths
 
 UNIT = services.ENGINE_UNIT
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"

@@ -28,16 +28,16 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate.core.queries import Shell
+from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
-from gpustate.model import listeners
-from gpustate.model.asks import Shell
-from gpustate.model.beforehand import shown
-from gpustate.model.gpu_facts import Gpu, GpuFacts
-from gpustate.model.package_files import PackageFiles
+from gpustate.formats import dcgm, dpkg, keyed, systemd
+from gpustate.formats.dcgm import fields, packages, scraping, services, shipped
+from gpustate.formats.numbers import whole
 from gpustate.ops.daemon_seen import HALTED
-from gpustate.text import dcgm, dpkg, keyed, systemd
-from gpustate.text.dcgm import fields, packages, scraping, services, shipped
-from gpustate.text.numbers import whole
+from gpustate.probes import listeners
+from gpustate.probes.gpu_facts import Gpu, GpuFacts
+from gpustate.probes.package_files import PackageFiles
 
 UNIT = services.EXPORTER_UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.formats.numbers import hexadecimal
 from gpustate.ops.daemon_seen import read_rows
 from gpustate.ops.reloads import GPU_SCOPES
-from gpustate.text.numbers import hexadecimal
 
 RULE_NAME = "71-nvidia-dev-char.rules"
 RULE_PATH = f"/etc/udev/rules.d/{RULE_NAME}"

@@ -26,10 +26,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.kmod import AskKmod
-from gpustate.ops import brought, kmod
-from gpustate.text import dpkg
-from gpustate.text.rpm import is_rpm
+from gpustate.formats import dpkg
+from gpustate.formats.rpm import is_rpm
+from gpustate.ops import kmod, owned_packages
+from gpustate.probes.kernel_modules import AskKmod
 
 PACKAGES = ("gdrdrv-dkms", "libgdrapi")
 TESTS = "gdrcopy-tests"
@@ -112,7 +112,7 @@ class GdrCopy(State[Observed]):
         driver = node.shell(_DRIVER).stdout.strip()
         device = node.shell(_DEVICE).stdout.strip()
         autoload = node.own_text(AUTOLOAD_PATH)
-        record = node.read_text(brought.record_path(self.name))
+        record = node.read_text(owned_packages.record_path(self.name))
         # A metapackage of Debian has the name of rpm's library.
         mine = RPM_PACKAGES if is_rpm(facts.package_manager) else (*PACKAGES, TESTS)
         kind = "open" if "opensource" in module.description else "proprietary"
@@ -240,7 +240,7 @@ class GdrCopy(State[Observed]):
             if seen.loaded is not None:
                 yield kmod.unload("gdrdrv", "programs that use GDRCopy")
             named = tuple((n, v) for n, v in wanted.packages.items() if seen.packages.get(n) != v)
-            yield brought.bring(self.name, named, dkms=("gdrdrv",), manager=seen.manager)
+            yield owned_packages.bring(self.name, named, dkms=("gdrdrv",), manager=seen.manager)
         if "autoload_text" in plan.fields:
             yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
         if "built" in plan.fields and "packages" not in plan.fields:
@@ -261,4 +261,4 @@ class GdrCopy(State[Observed]):
             yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"packages", "brought", "built"}:
             roots = tuple(sorted(seen.packages))
-            yield brought.take_back(self.name, roots, manager=seen.manager)
+            yield owned_packages.take_back(self.name, roots, manager=seen.manager)

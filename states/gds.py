@@ -23,9 +23,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.kmod import AskKmod
-from gpustate.ops import brought, kmod
-from gpustate.text import dpkg
+from gpustate.formats import dpkg
+from gpustate.ops import kmod, owned_packages
+from gpustate.probes.kernel_modules import AskKmod
 
 PACKAGE = "nvidia-fs-dkms"
 AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-nvidia-fs.conf"
@@ -103,7 +103,7 @@ class GpuDirectStorage(State[Observed]):
         module = node.ask(AskKmod("nvidia-fs", "nvidia-fs"))
         live = _keys(node.shell(_LIVE).stdout)
         autoload = node.own_text(AUTOLOAD_PATH)
-        record = node.read_text(brought.record_path(self.name))
+        record = node.read_text(owned_packages.record_path(self.name))
         said = re.fullmatch(r"version: ([0-9.]+)", live.get("says", ""))
         return Observed(
             version=package.version if package is not None and package.installed else None,
@@ -212,7 +212,7 @@ class GpuDirectStorage(State[Observed]):
         if "version" in plan.fields and wanted.version is not None:
             tools = ((self.tools, ""),) if self.tools else ()
             named = ((PACKAGE, wanted.version), *tools)
-            yield brought.bring(self.name, named, dkms=("nvidia-fs",), manager=seen.manager)
+            yield owned_packages.bring(self.name, named, dkms=("nvidia-fs",), manager=seen.manager)
         elif "built" in plan.fields:
             yield kmod.rebuild("nvidia-fs", version, seen.kernel, "nvidia-fs")
         if "autoload_text" in plan.fields:
@@ -226,7 +226,7 @@ class GpuDirectStorage(State[Observed]):
         if "autoload_text" in plan.fields:
             yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"version", "brought", "built"}:
-            yield brought.take_back(self.name, (PACKAGE,), manager=seen.manager)
+            yield owned_packages.take_back(self.name, (PACKAGE,), manager=seen.manager)
 
 
 def _keys(text: str) -> dict[str, str]:

@@ -25,11 +25,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import fabric as asking
+from gpustate.formats import fabric, fabric_config, imex, systemd
+from gpustate.formats.fabric import COMPLETE, Topology
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
-from gpustate.text import fabric, fabric_config, imex, systemd
-from gpustate.text.fabric import COMPLETE, Topology
+from gpustate.probes import fabric as asking
 
 UNIT = "nvidia-imex.service"
 CONFIG_PATH = "/etc/nvidia-imex/config.cfg"

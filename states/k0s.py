@@ -25,15 +25,15 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import shown
-from gpustate.model.programs import HandlerName
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.required_programs import HandlerName
+from gpustate.core.shared_probes import shown
+from gpustate.formats.containerd import Handler, effective, handler_problems
+from gpustate.formats.containerd.marks import DROP_IN
+from gpustate.formats.containerd.place import render_table
+from gpustate.formats.toml_scan import parse, render_value
 from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
 from gpustate.ops.daemons import RUNTIME, require, runtime_from
-from gpustate.text.containerd import Handler, effective, handler_problems
-from gpustate.text.containerd.marks import DROP_IN
-from gpustate.text.containerd.place import render_table
-from gpustate.text.toml_scan import parse, render_value
 
 ROOT_PATH = "/etc/k0s/containerd.toml"
 #: Sorted behind what NVIDIA's tools are told to write there.

@@ -26,11 +26,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import shown
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.shared_probes import shown
+from gpustate.formats.numbers import whole
+from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import or_refusal, read_rows
-from gpustate.text.numbers import whole
-from gpustate.text.toml_scan import parse
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")

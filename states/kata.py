@@ -26,10 +26,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.cmdline import AskCommandLine
+from gpustate.formats import grub
+from gpustate.formats.rdma import kernel_version
 from gpustate.ops import cmdline
-from gpustate.text import grub
-from gpustate.text.rdma import kernel_version
+from gpustate.probes.kernel_cmdline import AskCommandLine
 
 #: First kernel that NVIDIA validated for confidential containers with GPUs.
 KERNEL = (6, 17)

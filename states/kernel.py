@@ -25,9 +25,9 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.kernels import Kernels, default_kernel
+from gpustate.formats import dkms
 from gpustate.ops import kmod, modsign
-from gpustate.text import dkms
+from gpustate.probes.kernels import Kernels, default_kernel
 
 PIN_PATH = "/etc/default/grub.d/zz-gpustate-kernel.cfg"
 #: Names that this state has held, so that it lets go of no others.

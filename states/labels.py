@@ -26,12 +26,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.file_queries import apart, noted
 from gpustate.errors import PolicyError
-from gpustate.model.file_asks import apart, noted
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.gpu_labels import look
-from gpustate.model.quarantine import AskQuarantine, unseen
-from gpustate.text import deviceplugin, labels
+from gpustate.formats import deviceplugin, labels
+from gpustate.probes.excluded_gpus import AskQuarantine, unseen
+from gpustate.probes.gpu_facts import GpuFacts
+from gpustate.probes.gpu_labels import look
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 PATH = f"{FOLDER}/gpustate"

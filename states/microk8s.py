@@ -23,12 +23,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.programs import HandlerName
-from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
-from gpustate.text.containerd import (
+from gpustate.formats.containerd import (
     Edit,
     Files,
     Handler,
@@ -37,6 +35,8 @@ from gpustate.text.containerd import (
     plan_edit,
     plan_removal,
 )
+from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
+from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
 
 ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"

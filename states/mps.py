@@ -26,15 +26,15 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
-from gpustate.model import chain_remedies as remedies
-from gpustate.model.asks import ShippedFile
-from gpustate.model.file_asks import ODD, FileStat, refuse_odd
-from gpustate.model.gpu_facts import Gpu, GpuFacts, NvmlFacts
+from gpustate.core.file_queries import ODD, FileStat, refuse_odd
+from gpustate.core.queries import ShippedFile
+from gpustate.diagnosis import remedies as remedies
+from gpustate.formats import dpkg, keyed, mps, systemd
+from gpustate.formats.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
+from gpustate.formats.numbers import whole
+from gpustate.formats.rpm import is_rpm
 from gpustate.ops.daemon_seen import HALTED, halted
-from gpustate.text import dpkg, keyed, mps, systemd
-from gpustate.text.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
-from gpustate.text.numbers import whole
-from gpustate.text.rpm import is_rpm
+from gpustate.probes.gpu_facts import Gpu, GpuFacts, NvmlFacts
 
 UNIT = mps.UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"

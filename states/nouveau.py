@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.text import modprobe
+from gpustate.formats import modprobe
 
 MODULES = ("nouveau", "nova_core", "nova_drm", "nova")
 UNLOAD_ORDER = ("nova_drm", "nova", "nova_core", "nouveau")

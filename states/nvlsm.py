@@ -23,9 +23,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import fabric as asking
-from gpustate.text import dpkg, fabric
-from gpustate.text.fabric import NVLSM
+from gpustate.formats import dpkg, fabric
+from gpustate.formats.fabric import NVLSM
+from gpustate.probes import fabric as asking
 
 MODULES = ("mlx5_ib", "ib_umad")
 LOAD_PATH = "/etc/modules-load.d/gpustate-nvlsm.conf"

@@ -23,9 +23,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.rdma import AskRdma
-from gpustate.ops import brought
-from gpustate.text import dpkg
+from gpustate.formats import dpkg
+from gpustate.ops import owned_packages
+from gpustate.probes.rdma import AskRdma
 
 #: What DKMS calls OFED's sources in Debian's packages, and in those of rpm.
 _DKMS = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
@@ -72,7 +72,7 @@ class OfedRuns(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         found = node.ask(AskRdma())
-        record = node.read_text(brought.record_path(self.name))
+        record = node.read_text(owned_packages.record_path(self.name))
         names = (self.package,) if self.package else ()
         there = node.packages(*names).get(self.package) if names else None
         offered = node.candidates(*names).get(self.package, ()) if names else ()
@@ -131,11 +131,11 @@ class OfedRuns(State[Observed]):
         wanted = self.desired(seen)
         if self.absent:
             if plan.fields:
-                yield brought.take_back(self.name, (self.package,), manager=seen.manager)
+                yield owned_packages.take_back(self.name, (self.package,), manager=seen.manager)
             return
         if "version" in plan.fields and wanted.version is not None:
             named = ((self.package, wanted.version),)
-            yield brought.bring(
+            yield owned_packages.bring(
                 self.name, named, hold=True, dkms=_DKMS, together=True, manager=seen.manager
             )
         if "stale" in plan.fields:

@@ -11,7 +11,7 @@ driver's modules are built anew with DKMS where they differ; the driver that run
 that. Restarting OFED unloads the module; it is loaded again by the next apply, and at boot.
 
 Sources:
-    :mod:`gpustate.text.rdma`. NVIDIA/gpu-driver-container (load order; only with a card of vendor 15b3).
+    :mod:`gpustate.formats.rdma`. NVIDIA/gpu-driver-container (load order; only with a card of vendor 15b3).
     NVIDIA/gpu-operator release notes 26.3.0 (a module that is loaded already is a success).
 """
 
@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.kmod import AskKmod
-from gpustate.model.rdma import AskRdma
+from gpustate.formats import rdma
 from gpustate.ops import kmod
-from gpustate.text import rdma
+from gpustate.probes.kernel_modules import AskKmod
+from gpustate.probes.rdma import AskRdma
 
 MODULE = "nvidia_peermem"
 AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-peermem.conf"

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.text import systemd
+from gpustate.formats import systemd
+from gpustate.probes.gpu_facts import GpuFacts
 
 UNIT = "nvidia-persistenced.service"
 UNIT_PATH = f"/lib/systemd/system/{UNIT}"

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.queries import Answer, Ask
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, Ask
+from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import BLOBS, read_rows
-from gpustate.text.toml_scan import parse
 
 #: In podman's order; the one below /run is OpenShift's.
 HOOK_FOLDERS = (

@@ -27,10 +27,10 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, PciGpu, Plan, State, Step, diff, ops
-from gpustate.model.beforehand import APT_KEY, KEPT, NOW
+from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
+from gpustate.formats import apt_errors, gpu_models, rpm
+from gpustate.formats.numbers import whole
 from gpustate.ops.packages import OURS
-from gpustate.text import aptsays, gpu_models, rpm
-from gpustate.text.numbers import whole
 
 SUPPORTED = (
     *("debian12", "debian13", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
@@ -274,7 +274,7 @@ class NodeFit(State[Observed]):
         ):
             if seen.unmet and all(_NVIDIA.search(_wanted(row)) for row in seen.unmet):
                 return  # what the driver's state brings back
-            _, move = aptsays.trouble(seen.apt_error) or ("", "see apt-get check on the node")
+            _, move = apt_errors.trouble(seen.apt_error) or ("", "see apt-get check on the node")
             wants = f": {', '.join(seen.unmet[:3])}" if seen.unmet else ""
             yield f"apt cannot work here ({seen.apt_error}{wants}): {move}"
 
@@ -418,7 +418,7 @@ def _wanted(row: str) -> str:
 
 def _said_by_apt(lines: list[str]) -> str:
     """The one of several complaints that says most."""
-    found = aptsays.trouble("\n".join(lines))
+    found = apt_errors.trouble("\n".join(lines))
     return found[0] if found else "".join(lines[:1])
 
 

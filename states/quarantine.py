@@ -24,11 +24,11 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.quarantine import AskQuarantine
-from gpustate.text import quarantine
-from gpustate.text.numbers import whole
-from gpustate.text.quarantine import Entry, Quarantine
+from gpustate.formats import quarantine
+from gpustate.formats.numbers import whole
+from gpustate.formats.quarantine import Entry, Quarantine
+from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.gpu_facts import GpuFacts
 
 INVENTORY = "inventory"
 _GPU = r"^(GPU-[0-9a-f-]{36}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$"

@@ -24,9 +24,9 @@ from pydantic import BeforeValidator, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.errors import PolicyError
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.text import deviceplugin
-from gpustate.text.deviceplugin.model import MPS_MOST_OLD
+from gpustate.formats import deviceplugin
+from gpustate.formats.deviceplugin.model import MPS_MOST_OLD
+from gpustate.probes.gpu_facts import GpuFacts
 
 PATH = "/etc/nvidia-device-plugin/config.yaml"
 

@@ -23,11 +23,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import gpu_slurm
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.quarantine import AskQuarantine, left, unseen
+from gpustate.formats import slurm
 from gpustate.ops.library import original_path
-from gpustate.text import slurm
+from gpustate.probes import slurm_gpus
+from gpustate.probes.excluded_gpus import AskQuarantine, left, unseen
+from gpustate.probes.gpu_facts import GpuFacts
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
 _HERE = "command -v slurmd >/dev/null && echo slurmd; :"
@@ -105,7 +105,7 @@ class SlurmGres(State[Observed]):
         here = node.shell(_HERE)
         every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
         nvml = left(every, held)
-        places = node.ask(gpu_slurm.AskPlaces(for_slurmd=True))
+        places = node.ask(slurm_gpus.AskPlaces(for_slurmd=True))
         seen = Observed(
             gres_text=gres,
             node_text=node_text,
@@ -121,7 +121,7 @@ class SlurmGres(State[Observed]):
         if not nvml.works:
             broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
             return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
-        found, problem = gpu_slurm.gpus(nvml, places)
+        found, problem = slurm_gpus.gpus(nvml, places)
         words = (*slurm.features(nvml), *self.features)
         gres_value = slurm.gres_value(found, shards=self.shards)
         return replace(

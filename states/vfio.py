@@ -12,7 +12,7 @@ such device"): a node is for containers or for virtual machines, or its GPUs are
 address, not by their kind.
 
 Sources:
-    :mod:`gpustate.text.vfio`, :mod:`gpustate.text.grub`. NVIDIA/cloud-native-docs, gpu-operator-kubevirt.rst
+    :mod:`gpustate.formats.vfio`, :mod:`gpustate.formats.grub`. NVIDIA/cloud-native-docs, gpu-operator-kubevirt.rst
     (kernel arguments); Linux, Documentation/driver-api/vfio.rst (groups); kernel-parameters.txt.
 """
 
@@ -25,9 +25,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model.cmdline import AskCommandLine
+from gpustate.formats import grub, vfio
 from gpustate.ops import cmdline
-from gpustate.text import grub, vfio
+from gpustate.probes.kernel_cmdline import AskCommandLine
 
 UNIT = "gpustate-vfio.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"

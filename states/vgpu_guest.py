@@ -23,9 +23,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
+from gpustate.core.file_queries import FileStat
 from gpustate.files import TextFiles
-from gpustate.model.file_asks import FileStat
-from gpustate.text import gridd
+from gpustate.formats import gridd
 
 UNIT = "nvidia-gridd.service"
 CONF_PATH = "/etc/nvidia/gridd.conf"

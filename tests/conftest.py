@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpustate import registry
-from gpustate.text import masking
+from gpustate.formats import masking
 
 pytest_plugins = ["labnodes", "shares", "cycles", "shortpaths"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import UsageError
-from gpustate.text import schemas, strict_json
-from gpustate.text.masking import masked_data
+from gpustate.formats import schemas, strict_json
+from gpustate.formats.masking import masked_data
 
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"

@@ -18,8 +18,8 @@ from gpustate.bundle.fetch import SUMS
 from gpustate.bundle.manifest import KEY_NAME, NAME, File, Manifest, Repository, Target
 from gpustate.bundle.rpmrepository import PRIMARY, SIGNATURE
 from gpustate.errors import GpustateError, RefusedError, UsageError
+from gpustate.formats import openpgp
 from gpustate.solve import packages, repodata, rpmprimary
-from gpustate.text import openpgp
 
 _FIX = "give the folder or tar file that `gpustate bundle` made"
 _CHUNK = 1 << 18

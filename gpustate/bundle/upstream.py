@@ -26,9 +26,9 @@ from gpustate.bundle import fetch
 from gpustate.bundle.manifest import Source
 from gpustate.bundle.offers import Build, Offers
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
+from gpustate.formats import openpgp
 from gpustate.solve import packages
 from gpustate.solve.packages import Package
-from gpustate.text import openpgp
 
 _LIMIT = 1 << 30
 _FIELD = re.compile(r"^(?P<name>[A-Za-z0-9-]+):[ \t]*(?P<value>.*(?:\n[ \t].*)*)", re.MULTILINE)

@@ -17,14 +17,14 @@ from gpustate.errors import PolicyError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpustate.run.fleet import FleetResult
+    from gpustate.engine.fleet import FleetResult
 
 
 class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "level"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from gpustate.model.change import Disruption
+        from gpustate.core.change import Disruption
 
         if isinstance(value, Disruption):
             return value
@@ -155,9 +155,9 @@ def _confirm(
     verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
 ) -> None:
     """Ask, with the nodes, the worst it costs them and the batches in the question."""
+    from gpustate.engine import fleet
     from gpustate.plan import render
     from gpustate.plan.overview import overview
-    from gpustate.run import fleet
 
     if not overview(document).counts["change"]:
         return  # what the plan does not say is not done
@@ -193,7 +193,7 @@ def read_json(path: str) -> Any:
 
 def _policy_of(document: dict[str, Any], options: dict[str, Any], place: str) -> Any:
     from gpustate import registry
-    from gpustate.model.policy import Policy, build
+    from gpustate.core.policy import Policy, build
 
     made = _with_secrets(document["policy"], options, place)
     states = [
@@ -221,13 +221,13 @@ def _with_secrets(made: dict[str, Any], options: dict[str, Any], place: str) -> 
     Raises:
         PolicyError: one of them is not there.
     """
-    from gpustate.text.masking import missing_secrets
+    from gpustate.formats.masking import missing_secrets
 
     missing = missing_secrets(made)
     if not missing:
         return made
+    from gpustate.formats.masking import with_secrets
     from gpustate.plan.document import policy_parameters
-    from gpustate.text.masking import with_secrets
 
     source = str(made.get("source", ""))
     fix = "set it in the inventory instead, in the variable gpustate: it is read again with every apply"
@@ -261,9 +261,9 @@ def carry_out(
 ) -> None:
     """Run an apply and print what became of it."""
     from gpustate.cli.show import show
+    from gpustate.engine import fleet, records
     from gpustate.plan import document as documents
     from gpustate.plan import render
-    from gpustate.run import fleet, records
 
     if document is not None:
         policy = _policy_of(document, options, source)
@@ -342,7 +342,7 @@ def _context(
     result: FleetResult,
 ) -> dict[str, Any]:
     """Where a result comes from; nodes that were changed by a part of a saved plan need a new one."""
-    from gpustate.model.outcome import NodeStatus
+    from gpustate.core.outcome import NodeStatus
 
     made = context(verb, source, options)
     untouched = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
@@ -355,11 +355,11 @@ def _as_locked(inventory: Any, policy: Any, document: dict[str, Any], source: st
     """What was locked when the plan was made is locked for it still."""
     if "lock" not in document:
         return inventory
-    from gpustate.run import locking
+    from gpustate.resolver import lock_layers
     from gpustate.solve import lock
 
     made = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")
-    return locking.onto(inventory, policy, made, source, common.known_states())
+    return lock_layers.onto(inventory, policy, made, source, common.known_states())
 
 
 def _only_planned(inventory: Any, document: dict[str, Any], source: str) -> Any:

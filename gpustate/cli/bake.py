@@ -13,10 +13,10 @@ from gpustate.cli import common, rules
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpustate.model.inventory import InventoryNode
-    from gpustate.model.policy import Policy
-    from gpustate.run.bake import Image
-    from gpustate.run.fleet import FleetResult
+    from gpustate.bake.image import Image
+    from gpustate.core.inventory import InventoryNode
+    from gpustate.core.policy import Policy
+    from gpustate.engine.fleet import FleetResult
 
 #: Conditions whose answer needs GPUs, or NVSwitches, to look at.
 _ASKS_GPUS = re.compile(r"\b(gpu|mig_capable|architecture)\b(?!')")
@@ -52,8 +52,8 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     stays mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
     gpustate-firstboot.service when a machine first boots the image.
     """
+    from gpustate.bake.image import Image
     from gpustate.remote import chroot
-    from gpustate.run.bake import Image
 
     rules.read()
     made = common.load_policy(policy, options)
@@ -87,7 +87,7 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
     """Who the machines will be: a node of the inventory, or nobody."""
     from dataclasses import replace
 
-    from gpustate.model.inventory import Connection, InventoryNode
+    from gpustate.core.inventory import Connection, InventoryNode
 
     if not name:
         if options["inventory"] and "-i" in sys.argv:
@@ -111,17 +111,17 @@ def _locked(
     file = common.lock_file(source, options)
     if file is None:
         return node
-    from gpustate.model.inventory import Inventory
-    from gpustate.run import locking
+    from gpustate.core.inventory import Inventory
+    from gpustate.resolver import lock_layers
 
-    lock, known = locking.load(file), common.known_states()
+    lock, known = lock_layers.load(file), common.known_states()
     if named:
-        return locking.onto(Inventory("", (node,)), policy, lock, file, known).nodes[0]
-    return locking.onto_image(node, policy, lock, file, known)
+        return lock_layers.onto(Inventory("", (node,)), policy, lock, file, known).nodes[0]
+    return lock_layers.onto_image(node, policy, lock, file, known)
 
 
 def _checked_gpus(gpus: str | None) -> bool:
-    from gpustate.model.facts import meant_for
+    from gpustate.core.facts import meant_for
 
     try:
         return bool(meant_for(gpus or ""))
@@ -146,8 +146,8 @@ def _check_conditions(policy: Policy, known: bool) -> None:
 
 
 def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResult:
+    from gpustate.bake import image as engine
     from gpustate.cli.progress import Progress
-    from gpustate.run import bake as engine
 
     progress = Progress([image.node.name], quiet=quiet)
     stop = common.Interrupt(
@@ -164,9 +164,9 @@ def _run(image: Image, policy: Policy, *, apply: bool, quiet: bool) -> FleetResu
 
 
 def _tell(image: Image, policy: Policy, result: FleetResult, options: dict[str, Any]) -> None:
+    from gpustate.bake.image import first_boot_work, left_to_apply
     from gpustate.cli.show import show
     from gpustate.plan import document, render
-    from gpustate.run.bake import first_boot_work, left_to_apply
 
     work = first_boot_work(result.nodes[0])
     left = left_to_apply(policy, result.nodes[0])

@@ -12,12 +12,12 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_VALIDATION, UsageError
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
-    from gpustate.model.policy import Policy
-    from gpustate.run.bundled import AnyCase
+    from gpustate.core.policy import Policy
+    from gpustate.resolver.bundle_nodes import AnyCase
 
 #: Ends of names that promise another kind of file.
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
@@ -92,12 +92,12 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     """
     from gpustate.bundle import write
     from gpustate.bundle.signing import SigningKey
-    from gpustate.run import bundled
+    from gpustate.resolver import bundle_nodes
 
     _check_name(out)
     common.check_out(out)
     made = common.load_policy(policy, options)
-    bundled.check_policy(made)
+    bundle_nodes.check_policy(made)
     quiet = options["output"] == "json" or not sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -111,7 +111,7 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
-    bundle = write.make(bundled.chosen(cases, cache, say), key, cache, say)
+    bundle = write.make(bundle_nodes.chosen(cases, cache, say), key, cache, say)
     write.write(bundle, Path(out))
     _tell(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
@@ -133,9 +133,9 @@ def _cases(
 ) -> list[AnyCase]:
     from dataclasses import replace
 
-    from gpustate.run import bundled
+    from gpustate.resolver import bundle_nodes
 
-    kernels = bundled.checked_kernels(options["kernels"])
+    kernels = bundle_nodes.checked_kernels(options["kernels"])
     files, gpus = options["sources"], options["gpus"] or ""
     if kinds:
         if "-i" in sys.argv or "--inventory" in sys.argv:
@@ -146,16 +146,19 @@ def _cases(
                 fix="make a bundle for each",
             )
         cases = [
-            bundled.case_of_name(kind, policy, files, gpus, options["installed"]) for kind in kinds
+            bundle_nodes.case_of_name(kind, policy, files, gpus, options["installed"])
+            for kind in kinds
         ]
     else:
         for name, given in (("gpu", gpus), ("installed", options["installed"])):
             if given:
                 raise UsageError(f"--{name} goes with --for; nodes are asked for theirs")
         inventory, _ = common.locked(common.load_inventory(options), policy, source, options)
-        cases = bundled.cases_of_nodes(inventory, policy, common.known_states(), options["forks"])
+        cases = bundle_nodes.cases_of_nodes(
+            inventory, policy, common.known_states(), options["forks"]
+        )
         if files:
-            cases = [bundled.with_sources(case, files) for case in cases]
+            cases = [bundle_nodes.with_sources(case, files) for case in cases]
     packages = tuple(options["packages"])
     return [
         replace(case, kernels=tuple({*case.kernels, *kernels}), packages=packages) for case in cases
@@ -194,7 +197,7 @@ def check(file: str, output: str) -> None:
     """Check every file of the bundle FILE against its manifest, and the signatures of its repositories."""
     from gpustate.bundle import reading
     from gpustate.bundle.manifest import to_text
-    from gpustate.text.words import printable
+    from gpustate.formats.words import printable
 
     bundle = reading.load(file)
     wrong = reading.check(bundle)

@@ -18,12 +18,12 @@ from gpustate.errors import EXIT_ERROR, UsageError, worst_exit_code
 from gpustate.files import write_private
 
 if TYPE_CHECKING:
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.node import Node
+    from gpustate.core.policy import Policy
+    from gpustate.engine.fleet import FleetResult, Request
     from gpustate.inventory.vault import Vault
-    from gpustate.model.inventory import Inventory
-    from gpustate.model.node import Node
-    from gpustate.model.policy import Policy
     from gpustate.policies import Changes
-    from gpustate.run.fleet import FleetResult, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -151,11 +151,11 @@ def locked(
     file = lock_file(source, options)
     if file is None:
         return inventory, None
-    from gpustate.run import locking
+    from gpustate.resolver import lock_layers
     from gpustate.solve.lock import to_text
 
-    lock = locking.load(file)
-    return locking.onto(inventory, policy, lock, file, known_states()), to_text(lock)
+    lock = lock_layers.load(file)
+    return lock_layers.onto(inventory, policy, lock, file, known_states()), to_text(lock)
 
 
 def load_inventory(options: dict[str, Any], *, reach: bool = True) -> Inventory:
@@ -324,9 +324,9 @@ def load_policy(
     file = (options or {}).get("bundle")
     if file is None and not any(state.name == "bundle" for state in made.states):
         return made
-    from gpustate.run import bundled
+    from gpustate.resolver import bundle_nodes
 
-    return bundled.onto(made, file)
+    return bundle_nodes.onto(made, file)
 
 
 def known_states() -> Collection[str]:
@@ -372,7 +372,7 @@ class Interrupt:
 def run(request: Request, *, verb: str, quiet: bool = False) -> FleetResult:
     """Run with progress on standard error; Ctrl-C stops it in good order."""
     from gpustate.cli.progress import Progress
-    from gpustate.run import fleet
+    from gpustate.engine import fleet
 
     progress = Progress([node.name for node in request.inventory], quiet=quiet)
     resume = f"gpustate resume {request.run}" if request.apply and request.run else ""
@@ -399,7 +399,7 @@ def check_out(path: str) -> None:
 
 def write_out(text: str, path: str | None = None) -> None:
     """Print, or write a file for its owner alone, whole or not at all."""
-    from gpustate.text.masking import masked
+    from gpustate.formats.masking import masked
 
     text = masked(text)
     if path is None:
@@ -425,9 +425,9 @@ def serial(asked: str | None, pace: Sequence[str], count: int) -> tuple[str, ...
 
 def as_json(document: Any) -> str:
     """A document as it is printed and saved; what a terminal would act on is escaped in it."""
-    from gpustate.text.json_pages import indented
-    from gpustate.text.masking import masked_data
-    from gpustate.text.words import json_text
+    from gpustate.formats.json_pages import indented
+    from gpustate.formats.masking import masked_data
+    from gpustate.formats.words import json_text
 
     return json_text(indented(masked_data(document))) + "\n"
 
@@ -441,7 +441,7 @@ def ask_nodes(
         A row a node: its name and what was found, or an ``error``; and an exit code for each error,
         those that ``ask`` itself found included.
     """
-    from gpustate.run import fleet
+    from gpustate.engine import fleet
 
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
@@ -453,7 +453,7 @@ def ask_nodes(
         if "error" in data:
             codes.append(EXIT_ERROR)
         rows.append({"name": node.name, **data})
-    from gpustate.text.masking import masked_data
+    from gpustate.formats.masking import masked_data
 
     return masked_data(rows), codes
 

@@ -47,7 +47,7 @@ _DEFAULTS = {"max_disruption": "reboot", "tests_limit": 60.0, "pod_timeout": 60.
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """As it stands in a plan or a result."""
-    from gpustate.run.fleet import controller
+    from gpustate.engine.fleet import controller
 
     made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
     for key in ("limit", "exclude"):

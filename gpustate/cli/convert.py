@@ -48,9 +48,9 @@ def convert(
         raise UsageError(
             "convert wants a policy and its new shape", fix="gpustate convert policy.py --to yaml"
         )
+    from gpustate.formats.masking import masked
+    from gpustate.formats.words import printable
     from gpustate.policies.converting import convert as converted
-    from gpustate.text.masking import masked
-    from gpustate.text.words import printable
 
     if out is not None:
         common.check_out(out)

@@ -10,11 +10,11 @@ import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
-from gpustate.text.words import printable, shown
+from gpustate.formats.words import printable, shown
 
 if TYPE_CHECKING:
-    from gpustate.model.node import Node
-    from gpustate.text.dcgm import Checked, Counter
+    from gpustate.core.node import Node
+    from gpustate.formats.dcgm import Checked, Counter
 
 _FORMAT = "gpustate.dcgm-check/1"
 _OUT = click.option("--out", metavar="FILE", help="Write a file in place of standard output.")
@@ -29,7 +29,7 @@ def group() -> None:
 @_OUT
 def rules(out: str | None) -> None:
     """Give out alert rules for Prometheus; they need the counters of "gpustate dcgm counters"."""
-    from gpustate.text.dcgm import shipped
+    from gpustate.formats.dcgm import shipped
 
     common.write_out(shipped.rules(), out)
 
@@ -40,7 +40,7 @@ def dashboard(out: str | None) -> None:
     """Give out a dashboard for Grafana, as JSON."""
     import json
 
-    from gpustate.text.dcgm.dashboard import dashboard as made
+    from gpustate.formats.dcgm.dashboard import dashboard as made
 
     common.write_out(json.dumps(made(), indent=2) + "\n", out)
 
@@ -49,7 +49,7 @@ def dashboard(out: str | None) -> None:
 @_OUT
 def counters(out: str | None) -> None:
     """Give out a counters file for dcgm-exporter (-f, DCGM_EXPORTER_COLLECTORS)."""
-    from gpustate.text.dcgm import shipped
+    from gpustate.formats.dcgm import shipped
 
     common.write_out(shipped.counters_file(), out)
 
@@ -138,8 +138,8 @@ def _check_url(url: str) -> None:
 
 def _checked(file: str | None) -> Checked:
     from gpustate.files import TextFiles
-    from gpustate.text import dcgm
-    from gpustate.text.dcgm import shipped
+    from gpustate.formats import dcgm
+    from gpustate.formats.dcgm import shipped
 
     if file is None:
         return dcgm.Checked(shipped.counters())
@@ -150,8 +150,8 @@ def _checked(file: str | None) -> Checked:
 def _look(
     node: Node, wanted: tuple[Counter, ...], place: str, scrape: str | None
 ) -> dict[str, Any]:
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.text import dcgm
+    from gpustate.formats import dcgm
+    from gpustate.probes.gpu_facts import GpuFacts
 
     nvml = node.ask(GpuFacts())
     answer = node.shell(_scrape(scrape)) if scrape is not None else None

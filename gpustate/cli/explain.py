@@ -12,8 +12,8 @@ from gpustate.errors import EXIT_VALIDATION, GpustateError, InventoryError
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
+    from gpustate.core.inventory import Inventory
     from gpustate.explain.walk import Diagnosis
-    from gpustate.model.inventory import Inventory
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
 
@@ -32,7 +32,7 @@ def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
 
 def _row(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain data."""
-    from gpustate.model.encode import plain
+    from gpustate.core.encode import plain
 
     cause = found.cause
     return {
@@ -98,11 +98,11 @@ def explain(node: str, output: str, **options: Any) -> None:
     GPUs: what CUDA said last is taken from the proof that the validator keeps on the node.
     """
     from gpustate.cli.show import show
+    from gpustate.core.node import Node
+    from gpustate.engine import fleet
+    from gpustate.engine.ledger import AskLedger
     from gpustate.explain import walk
     from gpustate.explain.causes import View
-    from gpustate.model.node import Node
-    from gpustate.run import fleet
-    from gpustate.run.ledger import AskLedger
 
     def question(asked: Node) -> tuple[View, str, str]:
         try:

@@ -13,8 +13,8 @@ from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpustate.model.inventory import InventoryNode
-    from gpustate.model.node import Node
+    from gpustate.core.inventory import InventoryNode
+    from gpustate.core.node import Node
 
     Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -68,8 +68,8 @@ def _network(text: str | None, output: str) -> Network | None:
 
 
 def _look(node: Node) -> dict[str, Any]:
-    from gpustate.model import fabric as asking
-    from gpustate.text import fabric, imex
+    from gpustate.formats import fabric, imex
+    from gpustate.probes import fabric as asking
 
     sight = asking.look(node)
     facts = node.facts()

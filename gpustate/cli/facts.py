@@ -16,10 +16,10 @@ from gpustate.plan.render import Page
 def facts(output: str, **options: Any) -> None:
     """Show what nodes are: system, kernel, container runtimes, GPUs on PCI and as NVML sees them."""
     from gpustate.cli.show import show
-    from gpustate.model.encode import plain
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.model.node import Node
-    from gpustate.model.quarantine import AskQuarantine
+    from gpustate.core.encode import plain
+    from gpustate.core.node import Node
+    from gpustate.probes.excluded_gpus import AskQuarantine
+    from gpustate.probes.gpu_facts import GpuFacts
 
     inventory = common.load_inventory(options)
 

@@ -10,10 +10,10 @@ from gpustate.cli import common, notes
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.policy import Policy, Resolved
     from gpustate.graph.about import About
     from gpustate.graph.build import Graph
-    from gpustate.model.inventory import Inventory
-    from gpustate.model.policy import Policy, Resolved
 
 FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
 
@@ -53,9 +53,9 @@ def graph(policy: str | None, whole: bool, node: str | None, output: str, **opti
 
 def _of_all() -> tuple[Graph, dict[str, About]]:
     from gpustate import registry
+    from gpustate.core.policy import build as build_state
     from gpustate.graph.about import of_states
     from gpustate.graph.build import build
-    from gpustate.model.policy import build as build_state
 
     states = [build_state(cls, {}) for cls in registry.states().values()]
     return build(states, common.known_states()), of_states(states)
@@ -91,8 +91,8 @@ def _place(policy: Policy, state: str) -> str:
 
 
 def _resolved(policy: Policy, node: str, inventory: Inventory, options: dict[str, Any]) -> Resolved:
-    from gpustate.model.policy import resolve
-    from gpustate.text.words import shown
+    from gpustate.core.policy import resolve
+    from gpustate.formats.words import shown
 
     for one in inventory:
         if one.name == node:
@@ -112,7 +112,7 @@ class _Unprobed:
 
 def _left_out(resolved: Resolved) -> dict[str, str]:
     """States whose condition fails by the node's name, groups and variables alone."""
-    from gpustate.model.facts import NodeView
+    from gpustate.core.facts import NodeView
 
     node = resolved.node
     unprobed: Any = _Unprobed()

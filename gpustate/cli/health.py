@@ -12,9 +12,9 @@ from gpustate.cli import common
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
 
 if TYPE_CHECKING:
-    from gpustate.model.chain_data import Seen
-    from gpustate.model.node import Node
-    from gpustate.text.quarantine import Entry
+    from gpustate.core.node import Node
+    from gpustate.diagnosis.chain_data import Seen
+    from gpustate.formats.quarantine import Entry
 
 _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": "cyan"}
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -50,18 +50,18 @@ def health(output: str, **options: Any) -> None:
 
 
 def _seen(node: Node) -> Seen:
-    from gpustate.model import chain_seen
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.text import quarantine, xids
+    from gpustate.diagnosis import chain_probe
+    from gpustate.formats import quarantine, xids
+    from gpustate.probes.gpu_facts import GpuFacts
 
     nvml = node.ask(GpuFacts())
     text = node.shell(f"{quarantine.SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
-    return chain_seen.parse(text, nvml)
+    return chain_probe.parse(text, nvml)
 
 
 def _look(node: Node) -> dict[str, Any]:
-    from gpustate.model import health as judge
-    from gpustate.model.encode import plain
+    from gpustate.core.encode import plain
+    from gpustate.diagnosis import health as judge
 
     seen = _seen(node)
     nvml = seen.nvml
@@ -168,16 +168,16 @@ def _seconds(text: str) -> int:
 
 
 def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, end: bool) -> None:
-    from gpustate.run import fleet
-    from gpustate.run.fleet import controller
-    from gpustate.text.words import printable
+    from gpustate.engine import fleet
+    from gpustate.engine.fleet import controller
+    from gpustate.formats.words import printable
 
     inventory = common.load_inventory(options)
     codes: list[int] = []
     writes = gpu is not None or end
 
     def work(session: Any) -> list[str]:
-        from gpustate.run.looking import ask_node
+        from gpustate.engine.probing import ask_node
 
         seen, clock = ask_node(session.node, _asked, session.answer)
         if not writes:
@@ -217,7 +217,7 @@ def _changed(
     seen: Seen, clock: int, gpu: str | None, reason: str, length_s: int, end: bool, by: str
 ) -> tuple[Entry, ...]:
     """The entries as they are to be; those whose end has passed go with it."""
-    from gpustate.text.quarantine import Entry
+    from gpustate.formats.quarantine import Entry
 
     kept = seen.quarantine.active
     if gpu is None:
@@ -256,7 +256,7 @@ def _named(seen: Seen, gpu: str) -> tuple[str, str]:
 def _script(entries: tuple[Entry, ...]) -> str:
     import base64
 
-    from gpustate.text.quarantine import FILE, as_text
+    from gpustate.formats.quarantine import FILE, as_text
 
     if not entries:
         return f'rm -f "$G/{FILE}"'

@@ -10,8 +10,8 @@ from gpustate.cli import common
 from gpustate.errors import PolicyError
 
 if TYPE_CHECKING:
-    from gpustate.model.node import Node
-    from gpustate.text.deviceplugin import PluginConfig
+    from gpustate.core.node import Node
+    from gpustate.formats.deviceplugin import PluginConfig
 
 _ON_NODE = "/etc/nvidia-device-plugin/config.yaml"
 
@@ -56,7 +56,7 @@ def labels(
 def _given(config: str | None, name: str) -> PluginConfig | None:
     from gpustate.errors import UsageError
     from gpustate.files import TextFiles
-    from gpustate.text import deviceplugin
+    from gpustate.formats import deviceplugin
 
     if config is None:
         if name:
@@ -67,9 +67,9 @@ def _given(config: str | None, name: str) -> PluginConfig | None:
 
 
 def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) -> dict[str, Any]:
-    from gpustate.model.gpu_labels import look
-    from gpustate.text import deviceplugin
-    from gpustate.text import labels as gfd
+    from gpustate.formats import deviceplugin
+    from gpustate.formats import labels as gfd
+    from gpustate.probes.gpu_labels import look
 
     seen = look(node)
     text = node.read_text(_ON_NODE)
@@ -86,16 +86,16 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
 
 
 def _slurm(node: Node) -> dict[str, Any]:
-    from gpustate.model import gpu_slurm
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.model.quarantine import AskQuarantine, left
-    from gpustate.text import slurm
+    from gpustate.formats import slurm
+    from gpustate.probes import slurm_gpus
+    from gpustate.probes.excluded_gpus import AskQuarantine, left
+    from gpustate.probes.gpu_facts import GpuFacts
 
     nvml = left(node.ask(GpuFacts()), node.ask(AskQuarantine()))
-    places = node.ask(gpu_slurm.AskPlaces())
+    places = node.ask(slurm_gpus.AskPlaces())
     if not nvml.works:
         return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
-    found, problem = gpu_slurm.gpus(nvml, places)
+    found, problem = slurm_gpus.gpus(nvml, places)
     if problem is not None:
         return {"error": problem}
     line = slurm.node_line(places.host, slurm.gres_value(found), slurm.features(nvml))
@@ -122,7 +122,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
 
 
 def _slurm_page(rows: list[dict[str, Any]]) -> None:
-    from gpustate.text.words import printable
+    from gpustate.formats.words import printable
 
     lines = ["# gres.conf"]
     lines += [line for row in rows for line in row.get("gres", [])]

@@ -44,11 +44,11 @@ def lint(
     is reached. Without --strict the exit code is 0 whatever is found.
     """
     from gpustate import __version__
-    from gpustate.clusterpolicy.lint import document, sarif
-    from gpustate.clusterpolicy.lint import lint as linted
-    from gpustate.clusterpolicy.lint.finding import Report, strict_failure
     from gpustate.errors import PolicyError
     from gpustate.files import TextFiles
+    from gpustate.gpu_operator.lint import document, sarif
+    from gpustate.gpu_operator.lint import lint as linted
+    from gpustate.gpu_operator.lint.finding import Report, strict_failure
     from gpustate.policies.loading import own_policy
 
     reader = TextFiles("policy", PolicyError, limit_mib=5)

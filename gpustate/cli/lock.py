@@ -22,9 +22,9 @@ def _seconds(text: str) -> int:
 
 
 def _on_all(options: dict[str, Any], script: str) -> None:
-    from gpustate.run import fleet
-    from gpustate.run.ledger import read_lock
-    from gpustate.text.words import printable
+    from gpustate.engine import fleet
+    from gpustate.engine.ledger import read_lock
+    from gpustate.formats.words import printable
 
     inventory = common.load_inventory(options)
     codes: list[int] = []
@@ -61,8 +61,8 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 @click.option("--force", is_flag=True, help="Take it although somebody else holds it.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     """Keep gpustate off the nodes: apply and remove are refused there (exit 8) until then."""
-    from gpustate.run.fleet import controller, new_run_id
-    from gpustate.run.ledger import lock_script
+    from gpustate.engine.fleet import controller, new_run_id
+    from gpustate.engine.ledger import lock_script
 
     now = int(time.time())
     info = {
@@ -85,7 +85,7 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
 @click.option("--force", is_flag=True, help="Break a lock that somebody else holds.")
 def unlock(force: bool, **options: Any) -> None:
     """Let gpustate on locked nodes again."""
-    from gpustate.run.fleet import controller
-    from gpustate.run.ledger import unlock_script
+    from gpustate.engine.fleet import controller
+    from gpustate.engine.ledger import unlock_script
 
     _on_all(options, unlock_script(controller().name, force=force))

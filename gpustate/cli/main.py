@@ -99,7 +99,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "group",
         "Ask which versions, GPUs and kernels go together, and who says so.",
     ),
-    "lab": ("lab", "group", "Throw-away nodes with simulated GPUs."),
+    "lab": ("gpustate_lab.verb", "group", "Throw-away nodes with simulated GPUs."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
 }
 
@@ -112,7 +112,8 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module, attribute, _ = VERBS[cmd_name]
-        found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
+        home = module if "." in module else f"gpustate.cli.{module}"
+        found: Any = getattr(importlib.import_module(home), attribute)
         if not isinstance(found, click.Command):
             raise click.ClickException(f"{cmd_name} is no command")
         return found
@@ -210,7 +211,7 @@ def _with_place(error: click.UsageError) -> str:
 
 
 def _complain(text: str) -> None:
-    from gpustate.text.masking import masked
-    from gpustate.text.words import printable
+    from gpustate.formats.masking import masked
+    from gpustate.formats.words import printable
 
     print(f"gpustate: {printable(masked(' '.join(text.splitlines())))}", file=sys.stderr)

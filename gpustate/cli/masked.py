@@ -13,7 +13,7 @@ class _Masked:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        from gpustate.text.masking import masked
+        from gpustate.formats.masking import masked
 
         self._stream.write(masked(text))
         return len(text)

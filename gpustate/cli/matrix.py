@@ -149,7 +149,7 @@ def _allowed(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _pair(word: str, wanted: str) -> tuple[str, str]:
-    from gpustate.text.words import shown
+    from gpustate.formats.words import shown
 
     name, sign, value = word.partition("=")
     if not sign or not name.strip() or not value.strip():
@@ -161,7 +161,7 @@ def _of_theme(rules: RuleSet, theme: str) -> RuleSet:
     import difflib
     from dataclasses import replace
 
-    from gpustate.text.words import shown
+    from gpustate.formats.words import shown
 
     themes = sorted({rule.theme for rule in rules})
     if theme not in themes:

@@ -177,13 +177,13 @@ def _one_of(given: Mapping[str, Any], otherwise: str) -> None:
 
 def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateError]]:
     """How each node is divided and who uses it, or why nobody knows."""
+    from gpustate.core.node import Node
+    from gpustate.engine import fleet
     from gpustate.errors import RefusedError
     from gpustate.mig import live
     from gpustate.mig.live import uses_of
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.model.holders import AskHolders
-    from gpustate.model.node import Node
-    from gpustate.run import fleet
+    from gpustate.probes.gpu_clients import AskHolders
+    from gpustate.probes.gpu_facts import GpuFacts
 
     def question(node: Node) -> Layout:
         pci = node.facts().gpus
@@ -210,7 +210,7 @@ def _config_file(source: str) -> ConfigFile:
     path = "/dev/stdin" if source == "-" else source
     text = TextFiles("mig-parted file", PolicyError, 4).text(path)
     if "ConfigMap" in text:
-        from gpustate.clusterpolicy.companions import mig_text
+        from gpustate.gpu_operator.companions import mig_text
 
         text = mig_text(text, source) or text
     return config.read(text, source)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpustate.model.inventory import Inventory
-    from gpustate.model.policy import Policy
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.policy import Policy
 
 
 def tell(lines: Iterable[str]) -> None:
     """Print each as a note."""
-    from gpustate.text.words import printable
+    from gpustate.formats.words import printable
 
     for line in lines:
         click.echo(printable(f"gpustate: note: {line}"), err=True)
@@ -22,6 +22,6 @@ def tell(lines: Iterable[str]) -> None:
 
 def tell_strangers(inventory: Inventory, policy: Policy, source: str) -> None:
     """Note groups and nodes that the policy names and the inventory does not have."""
-    from gpustate.model.strangers import strangers
+    from gpustate.core.unknown_targets import strangers
 
     tell(strangers(policy, inventory, source))

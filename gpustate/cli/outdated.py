@@ -26,22 +26,22 @@ def outdated(
     """
     import os
 
-    from gpustate.run import locking, solving
-    from gpustate.run.fleet import Request
+    from gpustate.engine.fleet import Request
+    from gpustate.formats.words import printable_lines
+    from gpustate.resolver import driver_sets, lock_layers
     from gpustate.solve import document
-    from gpustate.text.words import printable_lines
 
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     notes.tell_strangers(inventory, made, policy)
-    path = path or locking.beside(policy)
+    path = path or lock_layers.beside(policy)
     if not os.path.lexists(path):
         raise UsageError("there is no such lock file", place=path, fix="make it: gpustate solve")
-    old = locking.load(path)
+    old = lock_layers.load(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
-    survey = solving.survey(request)
-    found, troubles = solving.outdated_all(survey, old, common.now()[:7])
+    survey = driver_sets.survey(request)
+    found, troubles = driver_sets.outdated_all(survey, old, common.now()[:7])
     if output == "json":
         common.write_out(common.as_json(document.outdated_data(found, troubles)))
     else:

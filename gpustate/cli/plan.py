@@ -84,8 +84,8 @@ def make_plan(
     verb: str = "plan",
 ) -> tuple[Any, dict[str, Any]]:
     """Plan and print; return the run's result and the document."""
+    from gpustate.engine.fleet import Request
     from gpustate.plan import document
-    from gpustate.run.fleet import Request
 
     rules.read()
     serial, written = options.get("serial"), options.get("reports", ())

@@ -7,8 +7,8 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from gpustate.run.events import Event
-from gpustate.text.words import printable
+from gpustate.engine.events import Event
+from gpustate.formats.words import printable
 
 _SHOWN = 20
 _PLAIN = ("started", "step", "result", "rebooting", "waiting", "note", "finished")

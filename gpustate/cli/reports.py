@@ -12,8 +12,8 @@ from gpustate.cli import common
 from gpustate.errors import GpustateError, UsageError
 
 if TYPE_CHECKING:
+    from gpustate.engine.fleet import FleetResult
     from gpustate.plan.estimate import Schedule
-    from gpustate.run.fleet import FleetResult
 
 FORMATS = click.Choice(["text", "json", "markdown", "html"])
 #: What a report is, by the end of its file's name.
@@ -57,15 +57,15 @@ def check(reports: Sequence[str], serial: str | None) -> None:
                 error.message, place=path, fix="name another file with --report"
             ) from error
     if serial:
-        from gpustate.run import fleet
+        from gpustate.engine import fleet
 
         fleet.batches((), serial.split(","))
 
 
 def schedule(result: FleetResult, forks: int, serial: str | None) -> Schedule:
     """How the plan would be carried out."""
+    from gpustate.engine import fleet
     from gpustate.plan.estimate import Schedule
-    from gpustate.run import fleet
 
     sizes = tuple(word.strip() for word in serial.split(",")) if serial else ()
     batches = fleet.batches([node.name for node in result.nodes], sizes) if sizes else []
@@ -137,10 +137,10 @@ def _html(made: Mapping[str, Any]) -> str:
 def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     """States in the order they are applied, each with what it waits for."""
     from gpustate import registry
+    from gpustate.core.policy import build as build_state
     from gpustate.graph.about import told
     from gpustate.graph.build import build, reverse
     from gpustate.graph.order import order
-    from gpustate.model.policy import build as build_state
 
     rows = made["policy"]["states"]
     states = [build_state(registry.get(row["state"]), row["parameters"]) for row in rows]

@@ -10,8 +10,8 @@ from gpustate.cli import common
 from gpustate.errors import PolicyError, UsageError
 
 if TYPE_CHECKING:
-    from gpustate.model.inventory import Inventory
-    from gpustate.model.resolution import Resolution, Value
+    from gpustate.core.inventory import Inventory
+    from gpustate.core.provenance import Resolution, Value
     from gpustate.plan.render import Page
 
 
@@ -36,12 +36,12 @@ def resolve(
     """
     from gpustate import compat
     from gpustate.cli.show import show
-    from gpustate.model import resolution
-    from gpustate.run import gate
+    from gpustate.core import provenance
+    from gpustate.engine import gate
 
     made = common.load_policy(policy, options, origins=True)
     inventory, _ = common.locked(_only(node, options), made, policy, options)
-    found = resolution.resolution(made, inventory.nodes[0], common.known_states())
+    found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())
     if why is not None:
@@ -49,7 +49,7 @@ def resolve(
     else:
         rows = [value for value in found.values if whole or value.said]
     if output == "json":
-        common.write_out(common.as_json(resolution.as_data(found, rows, policy)))
+        common.write_out(common.as_json(provenance.as_data(found, rows, policy)))
     elif why is not None:
         show(_why_page(rows))
     else:
@@ -68,9 +68,9 @@ def _asked(found: Resolution, why: str) -> list[Value]:
     """The values at or below a path; an error with the nearest one where there is none."""
     import difflib
 
-    from gpustate.model.layers import dotted
+    from gpustate.core.layers import dotted
+    from gpustate.formats.words import shown
     from gpustate.policies.strvals import keys
-    from gpustate.text.words import shown
 
     path = keys(why)
     path = path[1:] if path[:1] == ("states",) else path
@@ -93,9 +93,9 @@ def _asked(found: Resolution, why: str) -> list[Value]:
 
 
 def _page(found: Resolution, rows: list[Value]) -> Page:
-    from gpustate.model.layers import dotted
+    from gpustate.core.layers import dotted
+    from gpustate.formats.masking import masked
     from gpustate.plan.render import Page
-    from gpustate.text.masking import masked
 
     page = Page()
     page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
@@ -126,9 +126,9 @@ def _origin(value: Value) -> str:
 
 
 def _why_page(rows: list[Value]) -> Page:
-    from gpustate.model.layers import REMOVED, dotted
+    from gpustate.core.layers import REMOVED, dotted
+    from gpustate.formats.masking import masked
     from gpustate.plan.render import Page
-    from gpustate.text.masking import masked
 
     page = Page()
     for value in rows:
@@ -148,7 +148,7 @@ def _short(value: Any) -> str:
     """A value as YAML writes it, on one line."""
     import json
 
-    from gpustate.text.masking import masked_data
-    from gpustate.text.words import printable
+    from gpustate.formats.masking import masked_data
+    from gpustate.formats.words import printable
 
     return printable(json.dumps(masked_data(value), ensure_ascii=False))

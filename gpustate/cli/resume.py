@@ -29,7 +29,7 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
     at again, and what is left to do is done. Whose run it is decides who is asked: a run of another person is only
     gone on with by its name.
     """
-    from gpustate.run import fleet, records
+    from gpustate.engine import fleet, records
 
     waiting = records.unfinished(_at_work)
     if listed:
@@ -48,7 +48,7 @@ def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> N
 
 def _at_work(pid: int, since: str) -> bool:
     """The controller of a run is still there."""
-    from gpustate.run import fleet
+    from gpustate.engine import fleet
 
     return bool(since) and pid > 0 and pid != os.getpid() and fleet.born(pid) == since
 
@@ -97,7 +97,7 @@ def _ask(question: str, run: str, *, yes: bool) -> None:
 
 
 def _is_of(record: dict[str, Any], inventory: str) -> bool:
-    from gpustate.run import records
+    from gpustate.engine import records
 
     return bool(record["options"].get("inventory") == records.inventory_of(inventory))
 
@@ -118,7 +118,7 @@ def _owner(record: dict[str, Any]) -> str:
 
 def _show(found: list[dict[str, Any]]) -> None:
     """One line a run: name, person, what it does, with which inventory, since when, why."""
-    from gpustate.text.words import printable
+    from gpustate.formats.words import printable
 
     if not found:
         click.echo("no run is waiting to be resumed")
@@ -142,8 +142,8 @@ def _show(found: list[dict[str, Any]]) -> None:
 def _go_on(record: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, carry_plan_on
-    from gpustate.run import records
-    from gpustate.text.masking import missing_secrets
+    from gpustate.engine import records
+    from gpustate.formats.masking import missing_secrets
 
     options = dict(record["options"])
     hidden = missing_secrets(options)

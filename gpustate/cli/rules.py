@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpustate.model.policy import Policy
+    from gpustate.core.policy import Policy
 
 
 def read() -> None:
@@ -34,8 +34,8 @@ def check_allowed(policy: Policy, source: str) -> None:
     if not any(allow for _, allow in said):
         return
     from gpustate import compat
-    from gpustate.model.layers import Layer
-    from gpustate.run import gate
+    from gpustate.core.layers import Layer
+    from gpustate.engine import gate
 
     rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
     for path, allow in said:

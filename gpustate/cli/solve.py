@@ -11,7 +11,7 @@ from gpustate.cli import common, notes, rules
 from gpustate.errors import EXIT_PENDING, EXIT_REFUSED, EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
-    from gpustate.model.inventory import Inventory
+    from gpustate.core.inventory import Inventory
 
 
 @click.command()
@@ -37,28 +37,28 @@ def solve(
     and nodes for which the policy wants something else, are solved. Where nothing fits (exit 5), the
     smallest set of facts that conflict is told, and nothing is written.
     """
-    from gpustate.run import locking, solving
-    from gpustate.run.fleet import Request
+    from gpustate.engine.fleet import Request
+    from gpustate.formats.words import printable_lines
+    from gpustate.resolver import driver_sets, lock_layers
     from gpustate.solve import document
-    from gpustate.text.words import printable_lines
 
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
     notes.tell_strangers(inventory, made, policy)
-    path = path or locking.beside(policy)
+    path = path or lock_layers.beside(policy)
     common.check_out(path)
-    old = locking.load_if_there(path)
+    old = lock_layers.load_if_there(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
-    found = solving.survey(request)
+    found = driver_sets.survey(request)
     gone = _gone(old.by_node(), inventory, options)
-    solved = solving.settle_all(
+    solved = driver_sets.settle_all(
         found, old, update=found.cases if update else (), gone=gone if prune else ()
     )
     changed = solved.lock.sets != old.sets
     written = changed and not solved.refused
     if written and not check:
-        locking.save(solved.lock, path)
+        lock_layers.save(solved.lock, path)
     troubles = {
         "refused": solved.refused,
         "unreachable": found.unreachable,

@@ -14,17 +14,17 @@ import click
 from gpustate.cli import common
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_VALIDATION, UsageError, worst_exit_code
-from gpustate.text.words import printable_lines
+from gpustate.formats.words import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpustate.model.inventory import InventoryNode
-    from gpustate.model.state import AnyState
+    from gpustate.core.inventory import InventoryNode
+    from gpustate.core.state import AnyState
+    from gpustate.engine.fleet import FleetResult
     from gpustate.plan.render import Page
-    from gpustate.run import pods
-    from gpustate.run.fleet import FleetResult
-    from gpustate.run.sitetests import SiteTest
+    from gpustate.validation import pods
+    from gpustate.validation.site_tests import SiteTest
 
 
 @click.command()
@@ -81,11 +81,11 @@ def validate(
     """
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show
-    from gpustate.model.outcome import NodeStatus
-    from gpustate.model.policy import build, parameters
+    from gpustate.core.outcome import NodeStatus
+    from gpustate.core.policy import build, parameters
+    from gpustate.engine import fleet
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
-    from gpustate.run import fleet
 
     own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig}
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
@@ -120,15 +120,15 @@ def validate(
         _run_pods(result, replace(pod_request, forks=options["forks"]), quiet=output != "text")
     tests: list[SiteTest] = []
     if path is not None and not result.interrupted:
-        from gpustate.run import sitetests
+        from gpustate.validation import site_tests
 
         away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
         reached = tuple(node for node in inventory.nodes if node.name not in away)
         began = time.monotonic()
-        tests = sitetests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
+        tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
         result.duration_s += time.monotonic() - began
         for one in result.nodes:
-            sitetests.add(one, tests)
+            site_tests.add(one, tests)
     exit_code = worst_exit_code(
         [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
     )
@@ -191,14 +191,14 @@ def _pod_request(
     nodes: Sequence[InventoryNode], proofs: Sequence[AnyState], kubeconfig: str, timeout_s: float
 ) -> pods.Request | None:
     """What is to be tested with pods, its kubeconfigs read before any node is reached; ``None``: nothing."""
-    from gpustate.model.policy import parameters
+    from gpustate.core.policy import parameters
 
     values = [parameters(state) for state in proofs]
     if all(one.get("containers") == "none" for one in values):
         return None
     if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):
         return None
-    from gpustate.run import pods  # lightkube's import takes seconds
+    from gpustate.validation import pods  # lightkube's import takes seconds
 
     apis = pods.connect_all(nodes, kubeconfig)
     cuda = any(one.get("cuda", True) for one in values)
@@ -207,8 +207,8 @@ def _pod_request(
 
 def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> None:
     """Add the link ``pod`` to every node with a kubeconfig whose own validation succeeded."""
-    from gpustate.model.outcome import NodeStatus
-    from gpustate.run import pods
+    from gpustate.core.outcome import NodeStatus
+    from gpustate.validation import pods
 
     stop = common.Interrupt(
         lambda: click.echo("interrupted: the pods are deleted", err=True),
@@ -238,9 +238,9 @@ def _checked(folder: str | None) -> Path | None:
     """The folder of a site's tests, looked at before any node is reached."""
     if folder is None:
         return None
-    from gpustate.run import sitetests
+    from gpustate.validation import site_tests
 
-    return sitetests.check(folder)
+    return site_tests.check(folder)
 
 
 def _tests_page(page: Page, tests: list[SiteTest]) -> None:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from gpustate.cluster import pods
 from gpustate.cluster.pods import Json
+from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
-from gpustate.model.chain import Check
 from gpustate.nodeside.container_inside import MARK
 
 #: Seconds between two looks at a pod.

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpustate.model import chain_containers
-from gpustate.model.chain import FAILED, NOT_APPLICABLE, OK, Check
-from gpustate.model.chain_containers import Kind
+from gpustate.diagnosis import container_checks
+from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
+from gpustate.diagnosis.container_checks import Kind
+from gpustate.formats.numbers import whole
 from gpustate.nodeside import container_proof
-from gpustate.text.numbers import whole
 
 Json = dict[str, Any]
 
@@ -107,7 +107,7 @@ class Verdict(Exception):
 def failed(kind: str, words: str) -> Check:
     """The link is broken."""
     found = _BY_NAME[kind]
-    return Check(LINK, FAILED, f"{found.says}: {chain_containers.short(words)}", found.remedy)
+    return Check(LINK, FAILED, f"{found.says}: {container_checks.short(words)}", found.remedy)
 
 
 def gives_nothing(check: Check) -> bool:
@@ -374,7 +374,7 @@ class Progress:
 def _started_wrong(reason: str, message: str) -> Check:
     """Why a container did not start, recognised by the runtime's words where they are known."""
     words = f"{reason}: {message}" if message else reason
-    kind = chain_containers.classify(message)
+    kind = container_checks.classify(message)
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
     found = failed("create", words)
@@ -444,7 +444,7 @@ def judge_report(report: Json, way: str, *, cuda: bool, began: float, count: int
     files = tuple(path for path in result.files if _REQUEST not in path)
     result = replace(result, files=files)
     gpus = tuple(report["nvml"].get("mig") or ()) or result.gpus
-    named = f"injected: {chain_containers.named(result)}"
+    named = f"injected: {container_checks.named(result)}"
     if not result.devices and not result.files:
         return failed("nothing", f"{way}: {result.nvml_error or 'no device node and no library'}")
     if result.denied:
@@ -460,7 +460,7 @@ def judge_report(report: Json, way: str, *, cuda: bool, began: float, count: int
         number = "" if result.cuda_error is None else f" (CUDA {result.cuda_error})"
         return failed("cuda", f"{way}: {result.cuda_text or 'no kernel ran'}{number}; {named}")
     ran = f", kernel ran on {result.cuda_ok}" if cuda else ""
-    evidence = f"{way}: {', '.join(gpus)}, {chain_containers.injected(result)}{ran}"
+    evidence = f"{way}: {', '.join(gpus)}, {container_checks.injected(result)}{ran}"
     return Check(LINK, OK, evidence)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 
 from gpustate.compat.facts import FACTS, MODELS, Value, derived, value
+from gpustate.core.facts import NodeFacts
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.state import AnyState
 from gpustate.errors import UsageError
-from gpustate.model.facts import NodeFacts
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.state import AnyState
-from gpustate.text import driverset, gpu_models
-from gpustate.text.dpkg import upstream_version
+from gpustate.formats import driverset, gpu_models
+from gpustate.formats.dpkg import upstream_version
 
 _KNOWN = frozenset(model for models in MODELS.values() for model in models)
 #: GPUs whose fabric does not show on PCI.

@@ -21,7 +21,7 @@ from typing import Literal
 
 from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 Value = Version | frozenset[str] | bool | int | None
 Facts = Mapping[str, Value]

@@ -19,8 +19,8 @@ from gpustate.compat.facts import FACTS, Fact, Value, derived, value
 from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
 from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
-from gpustate.text import yaml_events
-from gpustate.text.words import at, kind_of, shown
+from gpustate.formats import yaml_events
+from gpustate.formats.words import at, kind_of, shown
 
 FORMAT = "gpustate.compat/1"
 _TOP = ("format", "theme", "sources", "rules")

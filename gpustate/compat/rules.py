@@ -10,7 +10,7 @@ from enum import Enum
 from gpustate.compat.conditions import Condition
 from gpustate.compat.facts import Value
 from gpustate.errors import UsageError
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 
 class Verdict(Enum):

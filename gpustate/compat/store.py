@@ -19,7 +19,7 @@ from gpustate.compat import reading
 from gpustate.compat.rules import Rule, RuleSet
 from gpustate.errors import RefusedError, UsageError
 from gpustate.files import TextFiles
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 #: Names a folder, or a folder and the sum of its SHA256SUMS: DIR#sha256=SUM.
 VARIABLE = "GPUSTATE_COMPAT"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gpustate.diagnosis import chain
 from gpustate.explain.clues import Clues
-from gpustate.model import chain
 
 
 @dataclass(frozen=True, slots=True)

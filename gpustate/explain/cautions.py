@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, kept_away, services
 from gpustate.explain.causes import View, some
-from gpustate.text import cdi
+from gpustate.formats import cdi
 
 _DEFAULT_MODE = 0o666
 _FOR_USERS = 0o006

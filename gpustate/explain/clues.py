@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpustate.formats import dkms, systemd
+from gpustate.formats.numbers import whole
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
-from gpustate.text import dkms, systemd
-from gpustate.text.numbers import whole
 
 _COMPILER = re.compile(r"\b(gcc-\d+)\b")
 

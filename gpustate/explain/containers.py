@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gpustate.diagnosis import chain
+from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, services
 from gpustate.explain.causes import Cause, View, some
-from gpustate.model import chain, file_owners
-from gpustate.model import chain_remedies as remedies
-from gpustate.text import cdi
-from gpustate.text.numbers import whole
+from gpustate.formats import cdi
+from gpustate.formats.numbers import whole
+from gpustate.probes import file_owners
 
 _DROP_INS = "/etc/containerd/conf.d/"
 _RUNTIMES = ("docker", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpustate.diagnosis import chain
+from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain.causes import Cause, View, some
-from gpustate.model import chain
-from gpustate.model import chain_remedies as remedies
-from gpustate.text import cdi, toolkit_config
+from gpustate.formats import cdi, toolkit_config
 
 _TOOLKIT_CONFIG = toolkit_config.CONFIG_PATH
 

@@ -10,14 +10,14 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.diagnosis import chain
+from gpustate.diagnosis import remedies as remedies
+from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
+from gpustate.formats import modprobe
+from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import saved
-from gpustate.model import chain
-from gpustate.model import chain_remedies as remedies
-from gpustate.model.chain_data import PASSTHROUGH
-from gpustate.text import modprobe
-from gpustate.text.nvml_report import Gpu
 
 _NO_FABRIC = ("", "not supported", "n/a")
 _FM = "nvidia-fabricmanager"

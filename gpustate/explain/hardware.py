@@ -9,12 +9,12 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.core.facts import PciGpu
+from gpustate.diagnosis import remedies as remedies
+from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain import kept_away
 from gpustate.explain.causes import Cause, View, some
-from gpustate.model import chain_remedies as remedies
-from gpustate.model import library_beside
-from gpustate.model.chain_data import PASSTHROUGH
-from gpustate.model.facts import PciGpu
+from gpustate.probes import shadowing_libraries
 
 
 def _held(view: View) -> str:
@@ -227,7 +227,7 @@ def _upgraded(view: View) -> str:
 
 
 def _beside(view: View) -> str:
-    found = library_beside.told(view.clues.all("beside")) if view.seen.loaded else ()
+    found = shadowing_libraries.told(view.clues.all("beside")) if view.seen.loaded else ()
     return f"{some(list(found))}; the loaded driver is {view.seen.loaded}" if found else ""
 
 
@@ -321,7 +321,7 @@ CAUSES = (
           ("NVIDIA/open-gpu-kernel-modules#820",)),
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
           "install a branch that drives this GPU: gpustate matrix check says which"),
-    Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), library_beside.REMEDY),
+    Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), shadowing_libraries.REMEDY),
     Cause("module-file-of-another-version", _DRIVER, _module_file,
           "build or install it in the libraries' version: gpustate apply with the state driver", state="driver"),
     Cause("library-version-mismatch", _DRIVER, lambda v: "" if _upgraded(v) else _mixed(v), remedies.ONE_SET,

@@ -9,7 +9,7 @@ does, fails at the next boot. gpustate takes no such line away, for none is its 
 Surprising: of two ``install`` lines the first one read decides, in the order of the files' names.
 
 Sources:
-    modprobe.d(5); modules-load.d(5), systemd-modules-load.service(8): it heeds blacklist; gpustate.text.modprobe.
+    modprobe.d(5); modules-load.d(5), systemd-modules-load.service(8): it heeds blacklist; gpustate.formats.modprobe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from gpustate.explain import gpus, services
 from gpustate.explain.causes import Cause, View
-from gpustate.text import modprobe
+from gpustate.formats import modprobe
 
 
 def _blocked(view: View, module: str) -> str:

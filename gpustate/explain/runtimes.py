@@ -18,7 +18,7 @@ from gpustate.errors import ProbeError
 from gpustate.explain import damaged
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.services import is_masked
-from gpustate.text import jsonedit
+from gpustate.formats import jsonedit
 
 _OTHERS = ("crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 _KEY = "runtimes."

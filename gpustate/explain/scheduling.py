@@ -15,13 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from gpustate.diagnosis import chain
 from gpustate.errors import GpustateError
 from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
-from gpustate.model import chain, listeners
-from gpustate.text import deviceplugin
-from gpustate.text.numbers import whole
+from gpustate.formats import deviceplugin
+from gpustate.formats.numbers import whole
+from gpustate.probes import listeners
 
 _GPU = "nvidia.com/gpu"
 _CONFIG = "/etc/nvidia-device-plugin/config.yaml"

@@ -17,11 +17,11 @@ Sources:
 
 from __future__ import annotations
 
-from gpustate.model import cdi_listed, file_owners, library_beside, listeners
-from gpustate.model.kernels import NAMES, WHOLE
+from gpustate.formats import dkms, modprobe
+from gpustate.formats.unit_log import SAYS, TELLING
 from gpustate.ops.reloads import GPU_SCOPES
-from gpustate.text import dkms, modprobe
-from gpustate.text.unit_says import SAYS, TELLING
+from gpustate.probes import cdi_driver_files, file_owners, listeners, shadowing_libraries
+from gpustate.probes.kernels import NAMES, WHOLE
 
 #: Services whose state tells something.
 UNITS = (
@@ -338,13 +338,13 @@ SCRIPT = (
         "@MODPROBE@", modprobe.lines(_MODPROBE)
     )
     + _WHOLE
-    + library_beside.SCRIPT
+    + shadowing_libraries.SCRIPT
     + _HARDWARE
     + _UNITS.replace("@UNITS@", " ".join(UNITS))
     .replace("@TELLING@", TELLING)
     .replace("@LISTENER@", listeners.script())
     .replace("@SILENT@", str(SILENT_S))
     + _CONTAINERS
-    + cdi_listed.SCRIPT
+    + cdi_driver_files.SCRIPT
     + _CLUSTER
 )

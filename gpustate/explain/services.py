@@ -20,8 +20,8 @@ from gpustate.explain import gpus
 from gpustate.explain.causes import Cause, View
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
+from gpustate.formats import modprobe
 from gpustate.ops.daemon_seen import halted
-from gpustate.text import modprobe
 
 #: Exporters of metrics and their engine: unit, name of the cause, state that has the unit started.
 EXPORTERS = (

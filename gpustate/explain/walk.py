@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpustate.core.node import Node
+from gpustate.diagnosis import chain, chain_queries
 from gpustate.explain import (
     cautions,
     clues,
@@ -26,8 +28,6 @@ from gpustate.explain import (
     services,
 )
 from gpustate.explain.causes import Cause, View
-from gpustate.model import chain, chain_ask
-from gpustate.model.node import Node
 
 CAUSES: tuple[Cause, ...] = (
     *kept_away.CAUSES,  # before what is told of a module that is merely not loaded
@@ -100,7 +100,7 @@ class Diagnosis:
 
 def ask(node: Node) -> View:
     """Everything an explanation rests on, in one exec."""
-    seen = chain_ask.ask_chain(node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S)
+    seen = chain_queries.ask_chain(node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S)
     text = f"limit={PROGRAM_S}\n{script.SCRIPT}"
     limited = f"timeout -k 1 {CLUES_S} sh -c {shlex.quote(text)}"
     found = clues.parse(node.shell(limited).stdout)

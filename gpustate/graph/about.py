@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.core.change import Disruption
+from gpustate.core.state import AnyState
 from gpustate.graph.build import Graph
-from gpustate.model.change import Disruption
-from gpustate.model.state import AnyState
 
 #: Why one state comes before another, the strongest reason first.
 WHYS = ("needs", "known after", "after", "before")

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpustate.core.state import AnyState
 from gpustate.errors import GraphError
-from gpustate.model.state import AnyState
 
 
 @dataclass(frozen=True, slots=True)

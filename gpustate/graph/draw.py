@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.formats.words import printable
 from gpustate.graph.about import WHYS, About, asked, reasons, told
 from gpustate.graph.build import Edge, Graph
 from gpustate.graph.order import order
-from gpustate.text.words import printable
 
 _NONE: Mapping[str, About] = {}
 #: By the reasons of one pair, the strongest first.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 
+from gpustate.formats.masking import remember
 from gpustate.inventory import executable
-from gpustate.text.masking import remember
 
 _ONE = threading.RLock()
 _PRINTED: dict[str, str] = {}

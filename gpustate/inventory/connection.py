@@ -15,16 +15,16 @@ import os
 import re
 from collections.abc import Callable
 
+from gpustate.core.inventory import Connection, Sealed, alive_interval
 from gpustate.errors import InventoryError
+from gpustate.formats.numbers import whole
+from gpustate.formats.words import shown
 from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
 from gpustate.inventory.secrets import quoted
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Connection, Sealed, alive_interval
-from gpustate.text.numbers import whole
-from gpustate.text.words import shown
 
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh"}
 _STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}

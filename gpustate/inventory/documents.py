@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
-from gpustate.text import strict_json, yaml_events
-from gpustate.text.words import at
+from gpustate.formats import strict_json, yaml_events
+from gpustate.formats.words import at
 
 
 class EncryptedText(str):

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import kind_of, shown
 from gpustate.inventory.documents import parse_json
 from gpustate.inventory.files import LIMIT_MIB
 from gpustate.inventory.ranges import check_name
 from gpustate.inventory.store import Store, Value, variable_name
-from gpustate.text.words import kind_of, shown
 
 TIMEOUT_S = 60.0
 

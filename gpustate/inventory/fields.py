@@ -10,13 +10,13 @@ import math
 import os
 import re
 
+from gpustate.core.inventory import Sealed
 from gpustate.errors import InventoryError
+from gpustate.formats.words import kind_of
 from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import quoted
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Sealed
-from gpustate.text.words import kind_of
 
 # OpenSSH's own rules (valid_hostname and valid_ruser in ssh.c): no word of a shell.
 HOST = re.compile(r"""[^\s'`"$\\;&<>|(){},]+""")

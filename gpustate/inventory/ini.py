@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import at, named, shown
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.secrets import line_shown, word_shown
 from gpustate.inventory.store import Store, Value
-from gpustate.text.words import at, named, shown
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _GROUP_NAME = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")

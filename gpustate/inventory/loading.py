@@ -14,7 +14,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpustate.core.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
 from gpustate.errors import InventoryError
+from gpustate.formats.masking import keep_readable, remember_parameters
+from gpustate.formats.words import shown
 from gpustate.inventory import (
     connection,
     executable,
@@ -33,9 +36,6 @@ from gpustate.inventory.store import Node, Store
 from gpustate.inventory.templates import Scope
 from gpustate.inventory.variables import Merger, VarsFiles
 from gpustate.inventory.vault import HEADER, Vault
-from gpustate.model.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
-from gpustate.text.masking import keep_readable, remember_parameters
-from gpustate.text.words import shown
 
 #: What Ansible leaves out of a directory, and what belongs to an inventory without being one.
 _IGNORED_NAMES = {"group_vars", "host_vars", "vars_plugins", "group_data", "__pycache__"}

@@ -22,12 +22,12 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 
+from gpustate.core.inventory import Inventory
 from gpustate.errors import InventoryError
+from gpustate.formats.words import named, shown
 from gpustate.inventory.files import read_text
 from gpustate.inventory.ranges import LIMIT_NODES, is_ipv6
-from gpustate.model.inventory import Inventory
 from gpustate.plan.ranges import expand
-from gpustate.text.words import named, shown
 
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?[0-9]{1,9})|([0-9]{1,9}):([0-9]{0,9}))\]")
 #: What ``:`` separates; a bracketed expression is kept whole.

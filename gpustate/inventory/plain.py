@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import shown
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.store import Store, Value
-from gpustate.text.words import shown
 
 
 def fill(store: Store, source: str) -> None:

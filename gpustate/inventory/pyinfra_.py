@@ -20,10 +20,10 @@ import os
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import at, shown
 from gpustate.inventory.files import names_in, read_text
 from gpustate.inventory.ranges import check_name
 from gpustate.inventory.store import Store, Value, variable_name
-from gpustate.text.words import at, shown
 
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpustate.core.inventory import Connection
 from gpustate.inventory.fields import Fields
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Connection
 
 _STRICT = {"yes": "yes", "ask": "yes", "true": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no", "false": "no"}

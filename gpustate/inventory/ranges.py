@@ -15,7 +15,7 @@ import string
 from collections.abc import Sequence
 
 from gpustate.errors import InventoryError
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 #: One pattern never makes more nodes than this; a slip of a digit is likelier than such a fleet.
 LIMIT_NODES = 100_000

@@ -15,9 +15,9 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
+from gpustate.formats.masking import is_secret_name, remember
 from gpustate.inventory.commands import printed
 from gpustate.inventory.needs import NotYet
-from gpustate.text.masking import is_secret_name, remember
 
 
 class _Environment(SandboxedEnvironment):

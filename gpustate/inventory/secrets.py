@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from gpustate.text.words import shown
+from gpustate.formats.words import shown
 
 _SECRET = re.compile(
     r"pass(?!ive|through|es\b|er|ing)|secret|token|vault|credential|private|api_?key|\bpw\b|_pw\b",

@@ -16,8 +16,8 @@ import shlex
 from typing import NamedTuple
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import shown
 from gpustate.inventory.secrets import word_shown
-from gpustate.text.words import shown
 
 #: Options of ssh_config that say something about a connection made here.
 USED = frozenset(

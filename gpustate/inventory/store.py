@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import named, shown
 from gpustate.inventory.documents import Document
-from gpustate.text.words import named, shown
 
 
 class Value(NamedTuple):

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.masking import remember
+from gpustate.formats.words import named, shown
 from gpustate.inventory.documents import EncryptedText, LiteralText
 from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import HIDDEN, gives_secrets, is_secret
 from gpustate.inventory.store import Value
 from gpustate.inventory.vault import NEED, Vault
-from gpustate.text.masking import remember
-from gpustate.text.words import named, shown
 
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'\w+' is undefined|the environment variable '\w+' is not set")

@@ -4,7 +4,7 @@ From the weakest: ``all`` in the inventory, its groups in the inventory, ``group
 ``group_vars/`` of its groups, the node in the inventory, ``host_vars/``. Among groups the deeper one
 wins over its parents, then the higher ``ansible_group_priority``, then the later name. A variable is
 replaced as a whole; mappings are not merged. The exception is ``gpustate``: what each scope says there
-is kept apart, and adds up (:mod:`gpustate.model.layers`).
+is kept apart, and adds up (:mod:`gpustate.core.layers`).
 
 ``group_vars/NAME`` is a directory, a file without extension, ``.yml``, ``.yaml`` or ``.json``; the
 first of these that is there is read, the others are not (a note says so). A file that is encrypted
@@ -20,12 +20,12 @@ import os
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.masking import is_secret_name, remember
+from gpustate.formats.words import kind_of
 from gpustate.inventory.documents import parse
 from gpustate.inventory.files import below, names_in, read_text
 from gpustate.inventory.store import Node, Store, Value, variable_name
 from gpustate.inventory.vault import HEADER, NEED, Vault
-from gpustate.text.masking import is_secret_name, remember
-from gpustate.text.words import kind_of
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpustate.errors import InventoryError
+from gpustate.formats.masking import remember
+from gpustate.formats.words import shown
 from gpustate.inventory import executable
 from gpustate.inventory.files import read_text
-from gpustate.text.masking import remember
-from gpustate.text.words import shown
 
 HEADER = "$ANSIBLE_VAULT;"
 NEED = (

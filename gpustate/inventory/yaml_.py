@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate.errors import InventoryError
+from gpustate.formats.words import kind_of, named, shown
 from gpustate.inventory.documents import Document
 from gpustate.inventory.ranges import expand
 from gpustate.inventory.store import Store, Value, variable_name
-from gpustate.text.words import kind_of, named, shown
 
 _SECTIONS = ("vars", "children", "hosts")
 

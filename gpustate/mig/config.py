@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
+from gpustate.formats import yaml_events
+from gpustate.formats.words import at, kind_of, shown
 from gpustate.mig.names import (
     DeviceFilter,
     parse_device_filter,
     parse_device_name,
 )
-from gpustate.text import yaml_events
-from gpustate.text.words import at, kind_of, shown
 
 VERSION = "v1"
 _TOP = ("version", "mig-configs")

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from gpustate.core.facts import PciGpu
+from gpustate.core.parameter_errors import told
 from gpustate.errors import UsageError
 from gpustate.mig import tables
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
 from gpustate.mig.names import NVIDIA, device_name, parse_device_name
-from gpustate.model.facts import PciGpu
-from gpustate.model.wanted import told
 
 FORMAT = "gpustate.mig-layout/1"
 Users = tuple[str, ...] | None

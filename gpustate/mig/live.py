@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpustate.core.facts import PciGpu
 from gpustate.errors import RefusedError
+from gpustate.formats.nvml_report import Gpu, MigInstance, MigProfile, NvmlFacts
 from gpustate.mig import tables
 from gpustate.mig.geometry import Media
 from gpustate.mig.layout import (
@@ -28,9 +30,7 @@ from gpustate.mig.layout import (
     Users,
     check,
 )
-from gpustate.model.facts import PciGpu
-from gpustate.model.holders import Holder
-from gpustate.text.nvml_report import Gpu, MigInstance, MigProfile, NvmlFacts
+from gpustate.probes.gpu_clients import Holder
 
 _A30 = "20b7"
 

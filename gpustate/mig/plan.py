@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.core.change import Disruption
 from gpustate.errors import RefusedError
 from gpustate.mig import change as changes
 from gpustate.mig import tables
@@ -27,7 +28,6 @@ from gpustate.mig.geometry import Geometry
 from gpustate.mig.layout import GpuInstance, GpuLayout, Layout, Users
 from gpustate.mig.names import device_name
 from gpustate.mig.refute import why_not
-from gpustate.model.change import Disruption
 
 FORMAT = "gpustate.mig-plan/1"
 

@@ -32,7 +32,7 @@ from typing import Any
 # On a node there is no installed gpustate: this file's own tree is it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gpustate.text import quarantine
+from gpustate.formats import quarantine
 
 SPEC = Path("/var/run/cdi/nvidia.yaml")
 

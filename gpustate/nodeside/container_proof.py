@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpustate.model import chain
-from gpustate.model.chain_data import ContainerResult, Seen, Wanted
+from gpustate.diagnosis import chain
+from gpustate.diagnosis.chain_data import ContainerResult, Seen, Wanted
 from gpustate.nodeside import container_image, cri, cri_rows
 
 #: Of the containerd namespace, the containers and the image; nothing else bears it.

@@ -32,9 +32,9 @@ from typing import Any
 # On a node there is no installed gpustate: this file's own tree is it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gpustate.model import chain, chain_seen
+from gpustate.diagnosis import chain, chain_probe
+from gpustate.formats import nvml_report
 from gpustate.nodeside import container_proof, cuda_proof, nvml_facts
-from gpustate.text import nvml_report
 
 FORMAT = "gpustate.proof/1"
 EXIT_BROKEN = 3
@@ -175,9 +175,9 @@ class Validator:
         nvml = self.nvml()
         results: list[dict[str, Any]] | None = None
         if self.wanted.cuda and nvml.error is None:
-            held = chain_seen.quarantine_of(self.sh(chain_seen.KEY_SCRIPT))
+            held = chain_probe.quarantine_of(self.sh(chain_probe.KEY_SCRIPT))
             results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml, quarantine=held)))
-        seen = chain_seen.parse(self.sh(chain_seen.KEY_SCRIPT + chain_seen.CHAIN_SCRIPT), nvml)
+        seen = chain_probe.parse(self.sh(chain_probe.KEY_SCRIPT + chain_probe.CHAIN_SCRIPT), nvml)
         if results is None:
             return replace(seen, containers=self.containers(seen))
         done = {result["uuid"] for result in results}
@@ -201,16 +201,16 @@ class Validator:
 
     def key_now(self) -> chain.Key:
         """What a proof would be made for now."""
-        text = self.sh(chain_seen.KEY_SCRIPT)
-        fields = chain_seen.key_fields(text)
-        loaded = chain_seen.loaded_version(fields["version"])
+        text = self.sh(chain_probe.KEY_SCRIPT)
+        fields = chain_probe.key_fields(text)
+        loaded = chain_probe.loaded_version(fields["version"])
         return chain.key(
             fields["boot_id"],
             loaded,
             self.nvml(),
             fields["runtime_digest"],
             self.wanted,
-            chain_seen.quarantine_of(text),
+            chain_probe.quarantine_of(text),
             fields["files_digest"],
             fields["manager"] == "1",
         )

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpustate.model.cmdline import PENDING
-from gpustate.model.step import Step
+from gpustate.core.step import Step
+from gpustate.formats import grub
 from gpustate.ops.steps import PutText, RemoveOwn, Run
-from gpustate.text import grub
+from gpustate.probes.kernel_cmdline import PENDING
 
 
 def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpustate.core.change import Change, Disruption, Plan
+from gpustate.core.file_queries import ODD, behind_link, refuse_odd
+from gpustate.core.shared_probes import ORIGINALS, shown
 from gpustate.errors import ProbeError
-from gpustate.model.beforehand import ORIGINALS, shown
-from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.file_asks import ODD, behind_link, refuse_odd
+from gpustate.formats.containerd import Edit
+from gpustate.formats.numbers import whole
 from gpustate.ops.library import original_path
-from gpustate.text.containerd import Edit
-from gpustate.text.numbers import whole
 
 _q = shlex.quote
 

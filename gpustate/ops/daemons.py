@@ -28,7 +28,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpustate.model.step import Step
+from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
     PutText,

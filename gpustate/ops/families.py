@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpustate.model.package_files import packages_of
+from gpustate.formats.rpm import is_rpm
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove
-from gpustate.text.rpm import is_rpm
+from gpustate.probes.package_files import packages_of
 
 
 def install(
@@ -51,7 +51,7 @@ def reinstall(
 
     Args:
         manager: the node's package manager.
-        damaged: rows of :class:`gpustate.model.package_files.PackageFiles`.
+        damaged: rows of :class:`gpustate.probes.package_files.PackageFiles`.
         there, wanted: name to version; another version brings its own files.
         hold: hold them afterwards.
     """

@@ -14,8 +14,8 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from gpustate.core.step import Step
 from gpustate.errors import PolicyError
-from gpustate.model.step import Step
 from gpustate.ops.steps import Run
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import shlex
 
+from gpustate.formats import dkms
 from gpustate.ops import modsign
 from gpustate.ops.steps import Run
-from gpustate.text import dkms
 
 _q = shlex.quote
 

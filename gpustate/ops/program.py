@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model.step import Step
+from gpustate.core.step import Step
+from gpustate.formats.masking import holds_secret, masked
 from gpustate.ops.steps import Reboot
-from gpustate.text.masking import holds_secret, masked
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpustate.model.step import Step
+from gpustate.core.step import Step
 
 _q, _words = shlex.quote, shlex.join
 

@@ -11,8 +11,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from gpustate.core.step import Step
 from gpustate.errors import PolicyError
-from gpustate.model.step import Step
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
 from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit

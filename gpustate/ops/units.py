@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpustate.model.step import Step
-from gpustate.text.unit_says import SAYS, TELLING
+from gpustate.core.step import Step
+from gpustate.formats.unit_log import SAYS, TELLING
 
 _q, _words = shlex.quote, shlex.join
 

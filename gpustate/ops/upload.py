@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpustate.model.step import Step
+from gpustate.core.step import Step
 
 #: Where the part of a bundle lies that a node needs. Not below /var/lib/gpustate, which root alone may
 #: enter: apt drops root's rights before it reads a repository, the user's own apt too.

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpustate.core.change import Change, Disruption
+from gpustate.core.encode import plain, plain_fingerprint
+from gpustate.core.outcome import NodeResult, StateResult
+from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
-from gpustate.model.change import Change, Disruption
-from gpustate.model.encode import plain, plain_fingerprint
-from gpustate.model.outcome import NodeResult, StateResult
-from gpustate.model.policy import Policy, parameters
+from gpustate.formats import schemas
+from gpustate.formats.masking import MASK, masked_data
 from gpustate.plan.estimate import Schedule, estimate
 from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
-from gpustate.text import schemas
-from gpustate.text.masking import MASK, masked_data
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from gpustate.model.change import Disruption
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.change import Disruption
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.plan.measured import OTHERS, OWN, Measured, Seconds, key_of, measured
 
 PROBE = "this plan's probe"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.model.change import Disruption
+from gpustate.core.change import Disruption
 from gpustate.plan.ranges import fold, natural
 
 #: Stands for a node's own name where a text is about many, and for a number that is each node's own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from gpustate.text.words import printable
+from gpustate.formats.words import printable
 
 #: More of one value than this, nobody reads; the documents have it all.
 LONGEST = 4000

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from gpustate.core.change import Disruption, Plan
+from gpustate.core.encode import fingerprint, plain
+from gpustate.core.facts import NodeView
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.path_conflicts import in_the_way
+from gpustate.core.required_programs import lacking, relied_on
+from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
-from gpustate.model.change import Disruption, Plan
-from gpustate.model.encode import fingerprint, plain
-from gpustate.model.facts import NodeView
-from gpustate.model.in_the_way import in_the_way
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.programs import lacking, relied_on
-from gpustate.model.state import AnyState
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _NO_GPU = "the policy expects no GPU on this node"

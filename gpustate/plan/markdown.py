@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpustate.formats.words import printable, printable_lines
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
@@ -31,7 +32,6 @@ from gpustate.plan.overview import (
     state_words,
     unmeasured,
 )
-from gpustate.text.words import printable, printable_lines
 
 #: What means something anywhere, at the beginning of a line, or before a word (``:name:``, ``http://``).
 _SPECIAL = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
 
-from gpustate.model.outcome import NodeResult
+from gpustate.core.outcome import NodeResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.model.change import Disruption
-from gpustate.model.file_asks import apart
+from gpustate.core.change import Disruption
+from gpustate.core.file_queries import apart
 from gpustate.plan.context import troubled
 from gpustate.plan.groups import Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural

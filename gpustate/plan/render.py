@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.formats.words import printable
 from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
@@ -25,7 +26,6 @@ from gpustate.plan.overview import (
     unmeasured,
 )
 from gpustate.plan.ranges import fold
-from gpustate.text.words import printable
 
 Piece = tuple[str, str]  # text, style: "", "bold", "dim", "green", "yellow", "red", "cyan"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.state import AnyState
-from gpustate.model.timing import PlannedStep
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.state import AnyState
+from gpustate.core.timing import PlannedStep
 from gpustate.plan.make import Look
 
 

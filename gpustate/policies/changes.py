@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import PolicyError
+from gpustate.formats.words import kind_of, named, shown
 from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
-from gpustate.text.words import kind_of, named, shown
 
 #: Says below what a path lies that begins with this key: ``driver`` below ``states``.
 Home = Callable[[str], Path]

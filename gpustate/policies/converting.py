@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate import registry
+from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
+from gpustate.core.policy import Policy, every_parameter, parameters
+from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.model.layers import REMOVED, Path, dotted, leaves, value_at
-from gpustate.model.policy import Policy, every_parameter, parameters
-from gpustate.model.state import AnyState
+from gpustate.formats.words import shown
 from gpustate.policies import document, python, writing
-from gpustate.text.words import shown
 
 Parameters = Callable[[AnyState], dict[str, Any]]
 
@@ -84,8 +84,8 @@ def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
     Returns:
         Its text, and what is lost.
     """
-    from gpustate.clusterpolicy import writing as operator
-    from gpustate.clusterpolicy import writing_kept
+    from gpustate.gpu_operator import writing as operator
+    from gpustate.gpu_operator import writing_kept
 
     original = policy.original
     if original is None:
@@ -116,7 +116,7 @@ def _written(policy: Policy, to: str) -> str:
         return writing.as_yaml(policy)
     if to == "python":
         return writing.as_python(policy)
-    from gpustate.clusterpolicy import writing as operator
+    from gpustate.gpu_operator import writing as operator
 
     return operator.write(_object_name(policy), _present(policy), policy.nodes, policy.pace)
 
@@ -143,7 +143,7 @@ def _read(text: str, to: str) -> Policy:
 
 
 def _commented(text: str, comments: list[str]) -> str:
-    from gpustate.text.words import printable
+    from gpustate.formats.words import printable
 
     return "".join(f"# {printable(line)}\n" for line in comments) + text
 
@@ -155,7 +155,7 @@ def _importable(cls: type) -> bool:
 
 def _meant(state: AnyState) -> dict[str, Any]:
     """The parameters as a file of the Operator can say them: it has names of its own for files."""
-    from gpustate.clusterpolicy import writing as operator
+    from gpustate.gpu_operator import writing as operator
 
     found = dict(every_parameter(state))
     if state.name == "mig":

@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate import registry
+from gpustate.core.layers import Path
+from gpustate.core.policy import Policy, build, parameters
+from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.model.layers import Path
-from gpustate.model.policy import Policy, build, parameters
-from gpustate.model.state import AnyState
+from gpustate.formats.words import kind_of, named, shown
 from gpustate.policies import trees
 from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
-from gpustate.text.words import kind_of, named, shown
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document, in the order in which they are written.

@@ -13,8 +13,8 @@ import re
 from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
+from gpustate.formats.words import kind_of, named, shown
 from gpustate.policies.trees import Path, Steps, Tree, plain
-from gpustate.text.words import kind_of, named, shown
 
 _OPERATIONS = {
     "add": ("value",),

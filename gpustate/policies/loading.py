@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path as FilePath
 
 from gpustate import registry
+from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError
-from gpustate.model.policy import Policy, build
 from gpustate.policies import document, files, python, trees
 from gpustate.policies.changes import Changes
 from gpustate.policies.trees import Tree

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpustate import clusterpolicy, registry
-from gpustate.clusterpolicy import Wanted, history, writing_kept
-from gpustate.clusterpolicy.check import everywhere, nowhere
-from gpustate.clusterpolicy.documents import OBJECTS, Item, filled_in, plain, without_heading
-from gpustate.clusterpolicy.parts import parts
-from gpustate.clusterpolicy.writing import dump
+from gpustate import gpu_operator, registry
+from gpustate.core.layers import REMOVED, Path, leaves, value_at
+from gpustate.core.policy import Original, Policy, build, every_parameter, parameters
+from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.model.layers import REMOVED, Path, leaves, value_at
-from gpustate.model.policy import Original, Policy, build, every_parameter, parameters
-from gpustate.model.state import AnyState
+from gpustate.gpu_operator import Wanted, history, writing_kept
+from gpustate.gpu_operator.check import everywhere, nowhere
+from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
+from gpustate.gpu_operator.parts import parts
+from gpustate.gpu_operator.writing import dump
 from gpustate.policies import trees
 from gpustate.policies.changes import Changes, at_top
 from gpustate.policies.rewriting import Rewritten
@@ -95,7 +95,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         strict = (
             rewritten.is_foreign
         )  # what somebody types now is not what the Operator once dropped
-    reading = clusterpolicy.read(text, path, strict=strict, release=how.release)
+    reading = gpu_operator.read(text, path, strict=strict, release=how.release)
     states = [_state(wanted, path) for wanted in reading.wanted]
     places: dict[Path, str] = {
         ("states", wanted.state, name): place

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gpustate.core.parameter_errors import told
+from gpustate.core.policy import Policy, explain
+from gpustate.core.state import AnyState, State
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.model.policy import Policy, explain
-from gpustate.model.state import AnyState, State
-from gpustate.model.wanted import told
 
 VARIABLE = "policy"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gpustate.model.layers import Path
-from gpustate.model.policy import Policy
-from gpustate.text.words import at
+from gpustate.core.layers import Path
+from gpustate.core.policy import Policy
+from gpustate.formats.words import at
 
 
 def places(text: str, file: str, policy: Policy) -> dict[Path, str]:

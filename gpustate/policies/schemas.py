@@ -15,8 +15,8 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from gpustate import registry
-from gpustate.model.state import AnyState
-from gpustate.model.where import Condition
+from gpustate.core.state import AnyState
+from gpustate.core.where import Condition
 from gpustate.policies.document import FORMAT
 
 FILE = Path(__file__).with_name("schema") / "policy.json"

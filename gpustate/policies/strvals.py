@@ -19,8 +19,8 @@ from enum import Enum
 from typing import Any
 
 from gpustate.errors import PolicyError
+from gpustate.formats.words import shown
 from gpustate.policies.trees import Steps, from_json
-from gpustate.text.words import shown
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)

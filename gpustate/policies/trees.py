@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.text import strict_json, yaml_events
-from gpustate.text.words import at
+from gpustate.formats import strict_json, yaml_events
+from gpustate.formats.words import at
 
 #: Keys of mappings, and indices of lists.
 Steps = tuple[str | int, ...]

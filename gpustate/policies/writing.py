@@ -12,13 +12,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from gpustate.core import where
+from gpustate.core.policy import Policy
+from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.model import where
-from gpustate.model.policy import Policy
-from gpustate.model.state import AnyState
+from gpustate.formats.words import printable
+from gpustate.formats.yaml_events import Written
 from gpustate.policies import document
-from gpustate.text.words import printable
-from gpustate.text.yaml_events import Written
 
 _WIDTH = 100
 #: What every state has comes after its own.

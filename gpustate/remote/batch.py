@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer, Ask, SharedAsk, Shell, ShippedFile
+from gpustate.core.shared_probes import VARIABLES, early, prelude, refers
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer, Ask, SharedAsk, Shell, ShippedFile
-from gpustate.model.beforehand import VARIABLES, early, prelude, refers
-from gpustate.model.inventory import InventoryNode
 from gpustate.ops.upload import ONLY_BUNDLE
 
 #: Fragments, below which starting lanes costs more than it saves.

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpustate.core.inventory import InventoryNode
 from gpustate.errors import LockHeld, UsageError
-from gpustate.model.inventory import InventoryNode
 from gpustate.ops import Program
 from gpustate.remote.channel import Channel, LocalChannel
 from gpustate.remote.session import Session

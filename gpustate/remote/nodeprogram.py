@@ -13,11 +13,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from gpustate.model.encode import fingerprint
-from gpustate.model.inventory import DEFAULT_STATE_FOLDER, InventoryNode
+from gpustate.core.encode import fingerprint
+from gpustate.core.inventory import DEFAULT_STATE_FOLDER, InventoryNode
+from gpustate.formats.masking import masked
 from gpustate.ops import LIBRARY
 from gpustate.remote import batch as batches
-from gpustate.text.masking import masked
 
 if TYPE_CHECKING:
     from gpustate.ops import Program

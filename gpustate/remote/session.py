@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer, Ask
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.inventory import InventoryNode
+from gpustate.formats.numbers import whole
 from gpustate.remote import batch as batches
 from gpustate.remote import nodeprogram
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
 from gpustate.remote.ssh import close_client, lost, open_client
-from gpustate.text.numbers import whole
 
 if TYPE_CHECKING:
     from pyinfra.api.host import Host as PyinfraHost

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 import paramiko
 from paramiko import config as paramiko_config
 
+from gpustate.core.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, alive_interval
 from gpustate.errors import ConnectionFailed, UsageError
 from gpustate.files import TextFiles
-from gpustate.model.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, alive_interval
+from gpustate.formats.numbers import whole
 from gpustate.remote import alive
 from gpustate.remote.known_hosts import KnownHosts
-from gpustate.text.numbers import whole
 
 _CONFIGURATIONS = TextFiles("ssh configuration", UsageError, limit_mib=16)
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"

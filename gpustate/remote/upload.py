@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from gpustate.bundle.reading import load
 from gpustate.errors import ConnectionFailed, StepFailed
+from gpustate.formats.numbers import whole
 from gpustate.ops.upload import Upload
 from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel
 from gpustate.remote.session import Session
-from gpustate.text.numbers import whole
 
 #: A node that takes nothing for so long is gone.
 _QUIET_S = 120.0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.text import driverset
+from gpustate.formats import driverset
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpustate.errors import RefusedError
+from gpustate.formats.dpkg import upstream_version
 from gpustate.solve import core, relations
 from gpustate.solve.packages import Package, Universe
 from gpustate.solve.relations import Clause, Relation
-from gpustate.text.dpkg import upstream_version
 
 #: More choices than any real set of packages takes, by a factor of a hundred.
 _LIMIT = 200_000

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpustate.errors import RefusedError
+from gpustate.formats import driverset
+from gpustate.formats.dpkg import version_key
 from gpustate.solve import branches, lock
 from gpustate.solve.lock import LockedSet, Situation
 from gpustate.solve.packages import Universe
 from gpustate.solve.problem import Candidate, Problem
 from gpustate.solve.solver import Reason, Reasons, Unsolved, solve
-from gpustate.text import driverset
-from gpustate.text.dpkg import version_key
 
 
 @dataclass(frozen=True, slots=True)

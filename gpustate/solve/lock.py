@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpustate.errors import PolicyError
+from gpustate.formats import driverset, schemas, strict_json
+from gpustate.formats.masking import masked_data
+from gpustate.formats.words import named
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.problem import Wanted
 from gpustate.solve.solver import Solution
-from gpustate.text import driverset, schemas, strict_json
-from gpustate.text.masking import masked_data
-from gpustate.text.words import named
 
 FORMAT = "gpustate.lock/1"
 NAME = "gpustate.lock"

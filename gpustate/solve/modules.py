@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpustate.errors import ProbeError
+from gpustate.formats import yaml_events
 from gpustate.solve.packages import Package
 from gpustate.solve.repodata import nevra
-from gpustate.text import yaml_events
 
 _RULES = yaml_events.Rules(ProbeError, depth=30, values=2_000_000, many=True)
 #: ``name-epoch:version-release.arch``.

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.formats import driverset, rpmversion
+from gpustate.formats.dpkg import upstream_version, version_key
 from gpustate.solve import relations
 from gpustate.solve.relations import Clause, Relation
-from gpustate.text import driverset, rpmversion
-from gpustate.text.dpkg import upstream_version, version_key
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")

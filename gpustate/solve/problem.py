@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from gpustate.formats import driverset
+from gpustate.formats.dpkg import version_key
+from gpustate.formats.driverset import OPEN, PROPRIETARY, Scheme
 from gpustate.solve import branches, schemes
 from gpustate.solve.packages import Universe
-from gpustate.text import driverset
-from gpustate.text.dpkg import version_key
-from gpustate.text.driverset import OPEN, PROPRIETARY, Scheme
 
 #: Kernel modules for a branch, as (which, "") or (None, why there are none).
 Modules = Callable[[int, str], tuple[str | None, str]]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpustate.text.dpkg import compare_versions
+from gpustate.formats.dpkg import compare_versions
 
 _RELATION = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9+.-]*)(?::(?P<arch>[a-z0-9-]+))?"

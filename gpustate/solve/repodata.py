@@ -19,10 +19,10 @@ from typing import Any, Generic, TypeVar
 from xml.parsers import expat
 
 from gpustate.errors import ProbeError
+from gpustate.formats import rpmversion
 from gpustate.solve import rpmrelations
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.relations import Clause, Relation
-from gpustate.text import rpmversion
 
 #: Far above any real repository: Fedora's has 70,000 packages, the largest with 20,000 capabilities.
 _MAX_DEPTH = 16

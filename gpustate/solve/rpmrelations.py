@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpustate.formats import rpmversion
 from gpustate.solve.relations import Clause, Relation
-from gpustate.text import rpmversion
 
 #: Flags of repodata, as relations are written.
 SIGNS = {"EQ": "=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}

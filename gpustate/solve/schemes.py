@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpustate.text import driverschemes
-from gpustate.text.driverschemes import Scheme
+from gpustate.formats import driverschemes
+from gpustate.formats.driverschemes import Scheme
 
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf.
 RPM_SYSTEMS = driverschemes.RHEL

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from gpustate.formats import driverset
 from gpustate.solve import core
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import PIN, Package
 from gpustate.solve.problem import Candidate, Problem
-from gpustate.text import driverset
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import re
 import subprocess
 from typing import Any
 
+from gpustate.core.policy import build, parameters
+from gpustate.core.queries import Ask
+from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.model.asks import Ask
-from gpustate.model.policy import build, parameters
-from gpustate.model.state import AnyState
 from gpustate.testing.fake import FakeNode
 
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpustate import ops
-from gpustate.model import asks, file_asks
-from gpustate.model.change import Plan
-from gpustate.model.facts import AskFacts, NodeFacts
-from gpustate.model.node import Node
-from gpustate.model.package_files import PackageFiles
-from gpustate.model.programs import AskReferring
-from gpustate.model.quarantine import AskQuarantine
-from gpustate.model.state import AnyState
-from gpustate.model.step import Step
-from gpustate.text import dpkg, systemd
+from gpustate.core import file_queries, queries
+from gpustate.core.change import Plan
+from gpustate.core.facts import AskFacts, NodeFacts
+from gpustate.core.node import Node
+from gpustate.core.required_programs import AskReferring
+from gpustate.core.state import AnyState
+from gpustate.core.step import Step
+from gpustate.formats import dpkg, systemd
+from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.package_files import PackageFiles
 
 T = TypeVar("T")
 ShellAnswer = tuple[int, str]
@@ -77,17 +77,17 @@ class FakeNode(Node):
         self.shells = dict(shell or {})
         self.runs = dict(runs or {})
         self.answers = dict(answers or {})
-        self.asked: list[asks.Ask[Any]] = []
+        self.asked: list[queries.Ask[Any]] = []
         self.done: list[Step] = []
         self.reboots = 0
 
-    def ask(self, ask: asks.Ask[T]) -> T:
+    def ask(self, ask: queries.Ask[T]) -> T:
         """Answer from the world; an unknown kind of ask is answered from ``answers`` or is an error."""
         self.asked.append(ask)
         answer: T = self._answer(ask)
         return answer
 
-    def _answer(self, ask: asks.Ask[Any]) -> Any:
+    def _answer(self, ask: queries.Ask[Any]) -> Any:
         for key in (ask, type(ask).__name__):
             if key in self.answers:
                 value = self.answers[key]
@@ -95,43 +95,43 @@ class FakeNode(Node):
         match ask:
             case AskFacts():
                 return self.node_facts
-            case file_asks.FileText(path=path):
+            case file_queries.FileText(path=path):
                 return self.files.get(path)
-            case file_asks.FileTexts(pattern=pattern):
+            case file_queries.FileTexts(pattern=pattern):
                 wanted = pattern.split()
                 return {
                     path: text
                     for path, text in sorted(self.files.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in wanted)
                 }
-            case file_asks.FileStats(patterns=patterns):
+            case file_queries.FileStats(patterns=patterns):
                 return {
-                    path: file_asks.FileStat(
+                    path: file_queries.FileStat(
                         "file", self.modes.get(path, 0o644), 0, 0, len(text.encode())
                     )
                     for path, text in sorted(self.files.items())
                     if any(fnmatch.fnmatchcase(path, one) for one in patterns)
                 }
-            case asks.Packages(patterns=patterns):
+            case queries.Packages(patterns=patterns):
                 return {
                     name: dpkg.Package(name, version, "amd64", "hi" if name in self.held else "ii")
                     for name, version in sorted(self.installed.items())
                     if any(fnmatch.fnmatchcase(name, one) for one in patterns)
                 }
-            case asks.Candidates(names=names):
+            case queries.Candidates(names=names):
                 return {name: self.offered[name] for name in names if name in self.offered}
-            case asks.Units(names=names):
+            case queries.Units(names=names):
                 return {name: self._unit(name) for name in names}
             case AskQuarantine() | AskReferring() | PackageFiles():
                 # No GPU is out of use, no file damaged or naming a program of another state.
                 return ask.stand_in()
-            case asks.LoadedModules():
+            case queries.LoadedModules():
                 return frozenset(self.loaded)
-            case asks.Shell(text=text):
+            case queries.Shell(text=text):
                 for part, answer in self.shells.items():
                     if part in text:
                         status, out = answer(self) if callable(answer) else answer
-                        return asks.CommandResult(status, out)
+                        return queries.CommandResult(status, out)
                 raise AssertionError(f"FakeNode has no answer to the fragment: {text}")
             case _:
                 raise AssertionError(f"FakeNode has no answer to {ask!r}: give it in answers=")

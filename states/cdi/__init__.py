@@ -28,9 +28,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import file_owners
-from gpustate.model.file_asks import refuse_odd
-from gpustate.model.quarantine import AskQuarantine
+from gpustate.core.file_queries import refuse_odd
+from gpustate.formats import cdi
+from gpustate.probes import file_owners
+from gpustate.probes.excluded_gpus import AskQuarantine
 from gpustate.states.cdi import leave_out, observed
 from gpustate.states.cdi.observed import (
     ENV_PATH,
@@ -40,7 +41,6 @@ from gpustate.states.cdi.observed import (
     TOOLKIT_UNITS,
     Observed,
 )
-from gpustate.text import cdi
 
 OUR_UNIT_TEXT = f"""# Written by gpustate (state cdi); changes are undone by the next apply.
 [Unit]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpustate import Step, ops
-from gpustate.model.asks import ShippedFile
+from gpustate.core.queries import ShippedFile
 from gpustate.states.cdi.observed import Observed
 
 NONE, OURS, OTHER = "none", "ours", "other"
 
 #: The program that leaves GPUs out, while one is in quarantine.
 FOLDER = "/var/lib/gpustate/cdi"
-MODULES = (("gpustate.nodeside", "cdi_without.py"), ("gpustate.text", "quarantine.py"))
+MODULES = (("gpustate.nodeside", "cdi_without.py"), ("gpustate.formats", "quarantine.py"))
 
 
 def program() -> dict[str, str]:

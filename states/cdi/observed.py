@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, field
 
 from gpustate import ProbeError
-from gpustate.model import cdi_listed, file_owners
-from gpustate.model.file_asks import ODD
-from gpustate.text import cdi, driverset
-from gpustate.text.drivernames import TOOLKIT_NAMES
-from gpustate.text.numbers import hexadecimal, whole
-from gpustate.text.quarantine import Quarantine
+from gpustate.core.file_queries import ODD
+from gpustate.formats import cdi, driverset
+from gpustate.formats.drivernames import TOOLKIT_NAMES
+from gpustate.formats.numbers import hexadecimal, whole
+from gpustate.formats.quarantine import Quarantine
+from gpustate.probes import cdi_driver_files, file_owners
 
 SPEC_PATH = cdi.SPEC_PATH
 ENV_PATH = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -56,7 +56,7 @@ set --; for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cd
 l=$(grep -lE 'nvidia\.com/gpu' "$@"); [ -n "$l" ] || exit 0
 m=$(grep -hoE '"?(hostPath|path)"?: *"?/[^",]+' $l | while IFS= read -r p; do p=${{p#*/}}; p=/${{p%% }}; [ -e "$p" ] || echo "$p"; done)
 [ -z "$m" ] || {{ printf '%s\n' "$m" | sed 's/^/missing=/'; owners $m | sed 's/^/owned=/'; }}
-{cdi_listed.SCRIPT}for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
+{cdi_driver_files.SCRIPT}for f in $l; do printf 'spec=%s %s\n' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done
 """
 
 

@@ -1,6 +1,6 @@
 """containerd offers the NVIDIA runtime handler, and everything else in its configuration stays.
 
-What to write is worked out in :mod:`gpustate.text.containerd`: a drop-in that is wholly ours where
+What to write is worked out in :mod:`gpustate.formats.containerd`: a drop-in that is wholly ours where
 containerd merges key by key, marked lines in the file that has the last word where it does not. Here
 it is brought to a node: the containerd binary itself is asked what it makes of the new files before
 anything restarts, the service restarts once and only when that differs from what it runs with, and
@@ -29,8 +29,21 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
-from gpustate.model.programs import HandlerName
+from gpustate.formats import toml_scan
+from gpustate.formats.containerd import (
+    Edit,
+    Files,
+    Handler,
+    deciding_runtime,
+    effective,
+    handler_problems,
+    is_imported,
+    marks,
+    plan_edit,
+    plan_removal,
+)
 from gpustate.ops.daemon_seen import (
     RUNNING,
     and_kept,
@@ -53,19 +66,6 @@ from gpustate.states.containerd.reading import (
     masked,
     named,
     unreadable,
-)
-from gpustate.text import toml_scan
-from gpustate.text.containerd import (
-    Edit,
-    Files,
-    Handler,
-    deciding_runtime,
-    effective,
-    handler_problems,
-    is_imported,
-    marks,
-    plan_edit,
-    plan_removal,
 )
 
 UNIT = "containerd.service"

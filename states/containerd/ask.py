@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model import cri_asks, cri_status
-from gpustate.model.asks import Answer, Ask, ShippedFile
-from gpustate.model.beforehand import KEPT
+from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.shared_probes import KEPT
+from gpustate.formats.containerd import ROOT_PATH, dump_arguments
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
-from gpustate.text.containerd import ROOT_PATH, dump_arguments
+from gpustate.probes import cri_queries, cri_status
 
 
 def dump_function(program: str = '"$p"', root: str = '"$r"') -> str:
@@ -105,14 +105,14 @@ class AskContainerd(Ask[Found]):
     @property
     def ships(self) -> tuple[ShippedFile, ...]:
         """What asks the running process."""
-        return cri_asks.SHIPS
+        return cri_queries.SHIPS
 
     def script(self) -> str:
         more = shlex.quote(self.drop_in) if self.drop_in else ""
         drop = more or f'"$d/{DROP_IN}"'
         place = shlex.quote(posixpath.dirname(self.drop_in)) if self.drop_in else '"$d/conf.d"'
         return (
-            cri_asks.CRI_SAYS
+            cri_queries.CRI_SAYS
             + unit_command(self.unit)
             + BLOBS
             + KEPT

@@ -1,6 +1,6 @@
 """CRI-O serves the NVIDIA runtime handler, from a drop-in that is wholly ours.
 
-What to write is worked out in :mod:`gpustate.text.crio`. Here it is brought to a node: ``crio config`` is
+What to write is worked out in :mod:`gpustate.formats.crio`. Here it is brought to a node: ``crio config`` is
 asked what it makes of the new file before anything restarts, the service restarts once and only when that
 differs from what it runs with, and the old bytes come back when it does not come up.
 
@@ -30,8 +30,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
-from gpustate.model.programs import HandlerName
+from gpustate.formats import crio
+from gpustate.formats.containerd import Edit, Handler
+from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import (
     RUNNING,
     and_kept,
@@ -44,9 +47,6 @@ from gpustate.ops.daemon_seen import (
 )
 from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
 from gpustate.states.crio.ask import AskCrio, Found, low_level_function
-from gpustate.text import crio
-from gpustate.text.containerd import Edit, Handler
-from gpustate.text.toml_scan import parse
 
 UNIT = "crio.service"
 _NO_LOW_LEVEL = (

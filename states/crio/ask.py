@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model import cri_asks, cri_status
-from gpustate.model.asks import Answer, Ask, ShippedFile
+from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.formats.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
-from gpustate.text.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
+from gpustate.probes import cri_queries, cri_status
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
@@ -81,7 +81,7 @@ class AskCrio(Ask[Found]):
     @property
     def ships(self) -> tuple[ShippedFile, ...]:
         """What asks the running process."""
-        return cri_asks.SHIPS
+        return cri_queries.SHIPS
 
     def script(self) -> str:
         script = _SCRIPT.replace("@OWED@", owed("crio")).replace("@SERVED@", served("crio"))
@@ -94,7 +94,9 @@ class AskCrio(Ask[Found]):
             ("@SOCKET@", shlex.quote(self.socket)),
         ):
             script = script.replace(word, text)
-        return cri_asks.CRI_SAYS + unit_command(self.unit) + BLOBS + low_level_function() + script
+        return (
+            cri_queries.CRI_SAYS + unit_command(self.unit) + BLOBS + low_level_function() + script
+        )
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "CRI-O's files", ("file", "dump", "error"))

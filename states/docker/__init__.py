@@ -1,7 +1,7 @@
 """docker offers the NVIDIA runtime, and everything else in its ``daemon.json`` stays.
 
 docker reads one JSON file and merges nothing, so there is no drop-in: keys are set in that file where they
-belong, and every other byte stays (:mod:`gpustate.text.docker`). Other ``features``, which NVIDIA's own
+belong, and every other byte stays (:mod:`gpustate.formats.docker`). Other ``features``, which NVIDIA's own
 tool loses, are among them.
 
 docker rereads its runtimes on a signal. So a change costs a reload, and no container notices. Only CDI is
@@ -31,8 +31,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
-from gpustate.model.programs import HandlerName
+from gpustate.formats import docker, jsonedit
+from gpustate.formats.containerd import Edit, Handler
 from gpustate.ops.daemon_seen import (
     RUNNING,
     and_kept,
@@ -44,8 +46,6 @@ from gpustate.ops.daemon_seen import (
 )
 from gpustate.ops.daemons import RUNTIME, Daemon, left_kept, require, runtime_from, start, writes
 from gpustate.states.docker.ask import OURS, AskDocker, Found
-from gpustate.text import docker, jsonedit
-from gpustate.text.containerd import Edit, Handler
 
 UNIT = "docker.service"
 _SECRET = re.compile(r'(?i)("[^"]*(?:password|secret|token|proxy)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"')

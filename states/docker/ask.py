@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats.docker import CONFIG_PATH, File
+from gpustate.formats.numbers import whole
+from gpustate.formats.words import shown
 from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, unit_command
-from gpustate.text.docker import CONFIG_PATH, File
-from gpustate.text.numbers import whole
-from gpustate.text.words import shown
 
 #: Keys of ``daemon.json`` that gpustate has set, a line each; below ``$G``.
 OURS = "docker.ours"
@@ -37,7 +37,7 @@ class Found:
         arguments: of its command line, with the program.
         config_path: the file it reads.
         text: that file; ``None`` where there is none.
-        ours, original: see :class:`gpustate.text.docker.File`.
+        ours, original: see :class:`gpustate.formats.docker.File`.
         kept: what the file was before gpustate is kept, be it that there was none.
         links: the file, where it is a symbolic link, to what it leads to.
         owed: it has yet to read a change of ours.

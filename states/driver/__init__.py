@@ -24,19 +24,19 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, diff, ops
-from gpustate.model.facts import NodeFacts
-from gpustate.model.holders import AskHolders, Holder
-from gpustate.model.package_files import sources_of
+from gpustate.core.facts import NodeFacts
+from gpustate.formats import driverset
+from gpustate.formats.driverschemes import of as schemes_of
+from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
+from gpustate.probes.gpu_clients import AskHolders, Holder
+from gpustate.probes.package_files import sources_of
 from gpustate.states.driver import building, files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AskApt, AskAptAfter, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
-from gpustate.text import driverset
-from gpustate.text.driverschemes import of as schemes_of
-from gpustate.text.rpm import MANAGERS, is_rpm
 
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 

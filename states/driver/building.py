@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpustate.formats import driverset, kernelnames
+from gpustate.formats.driverschemes import BUILT_MODULES, streams
+from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver.observed import Observed
-from gpustate.text import driverset, kernelnames
-from gpustate.text.driverschemes import BUILT_MODULES, streams
-from gpustate.text.rpm import is_rpm
 
 
 def headers_of(seen: Observed, kernel: str) -> tuple[str, str] | None:

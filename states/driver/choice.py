@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gpustate.formats import driverschemes, driverset
+from gpustate.formats.dpkg import version_key
+from gpustate.formats.driverset import Target
 from gpustate.solve import branches
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
-from gpustate.text import driverschemes, driverset
-from gpustate.text.dpkg import version_key
-from gpustate.text.driverset import Target
 
 
 @dataclass(frozen=True, slots=True)

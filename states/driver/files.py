@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
+from gpustate.formats import aptsources, drivernames
 from gpustate.ops.library import original_path
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
 from gpustate.states.driver.scripts import LOAD_ORDER
-from gpustate.text import aptsources, drivernames
 
 #: Field of the observation to path. The pin's name sorts before that of the repository's pins, for
 #: the first one that fits a version decides.

@@ -10,7 +10,7 @@ Sources:
 from __future__ import annotations
 
 from gpustate import PciGpu
-from gpustate.text.driverset import OPEN, PROPRIETARY
+from gpustate.formats.driverset import OPEN, PROPRIETARY
 
 LAST_BEFORE_TURING = 580
 LAST_KEPLER = 470

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpustate import Step, ops
-from gpustate.model.package_files import sources_of
+from gpustate.formats.rpm import is_rpm
+from gpustate.probes.package_files import sources_of
 from gpustate.states.driver import files, repairs, rpmscripts, scripts
 from gpustate.states.driver.observed import Observed
-from gpustate.text.rpm import is_rpm
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate import PciGpu
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.shared_probes import APT_KEY, KEPT
 from gpustate.errors import ProbeError
-from gpustate.model import device_nodes, library_beside
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.beforehand import APT_KEY, KEPT
-from gpustate.model.holders import Holder
+from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, modprobe, rpm
 from gpustate.ops.packages import UNMET
+from gpustate.probes import device_nodes, shadowing_libraries
+from gpustate.probes.gpu_clients import Holder
 from gpustate.states.driver import rpmask
-from gpustate.text import aptsources, dkms, dpkg, drivernames, driverset, modprobe, rpm
 
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
@@ -266,7 +266,7 @@ done
     .replace("@UNINSTALLER@", UNINSTALLER)
     .replace("@MODPROBE@", modprobe.lines("(install|alias|options|blacklist)[[:space:]]+nvidia"))
     .replace("@NODES@\n", device_nodes.NODES)
-    .replace("@BESIDE@\n", library_beside.SCRIPT)
+    .replace("@BESIDE@\n", shadowing_libraries.SCRIPT)
 )
 
 
@@ -312,7 +312,7 @@ class AskLive(Ask[Live]):
             installer="installer" in keys,
             operator="operator" in keys,
             modprobe=tuple(keys.get("modprobe", ())),
-            beside=library_beside.told(keys.get("beside", ())),
+            beside=shadowing_libraries.told(keys.get("beside", ())),
             in_use=_first(keys, "in_use") or None,
             drm_in_use="drm" in keys,
             stopped=tuple(keys.get("stopped", [])),

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import State
+from gpustate.formats import drivernames, driverschemes, driverset, rpm
 from gpustate.solve import branches
 from gpustate.states.driver.observed import Observed
-from gpustate.text import drivernames, driverschemes, driverset, rpm
 
 _PARAMETER = re.compile(r"(NVreg_[A-Za-z0-9_]+|nvidia[a-z_-]*\.[A-Za-z0-9_]+)$")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpustate import Node
-from gpustate.model.kernels import Kernel, Kernels, default_kernel
+from gpustate.formats import driverset, modprobe
+from gpustate.probes.kernels import Kernel, Kernels, default_kernel
 from gpustate.states.driver import files, repairs, scripts
 from gpustate.states.driver.observed import (
     AskApt,
@@ -14,7 +15,6 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
-from gpustate.text import driverset, modprobe
 
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 

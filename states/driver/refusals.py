@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpustate.model import library_beside
+from gpustate.formats import driverset, nvreg
+from gpustate.probes import shadowing_libraries
 from gpustate.states.driver import building
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
-from gpustate.text import driverset, nvreg
 
 WHY_PREBUILT = (
     "Secure Boot is on, and no key that modules built here are signed with is enrolled: modules that "
@@ -86,7 +86,7 @@ def barred(seen: Observed) -> str:
 
 def beside(seen: Observed) -> str:
     """A library of nobody's package wins over the driver's own, also over one that is installed again."""
-    return f"{seen.beside[0]}; {library_beside.REMEDY}"
+    return f"{seen.beside[0]}; {shadowing_libraries.REMEDY}"
 
 
 def overruled(seen: Observed, wanted: Mapping[str, int | str]) -> str | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 
 from gpustate import ops
-from gpustate.model import device_nodes
-from gpustate.model.driver_files import FILES
-from gpustate.model.package_files import absent_of, packages_of
+from gpustate.probes import device_nodes
+from gpustate.probes.driver_files import FILES
+from gpustate.probes.package_files import absent_of, packages_of
 
 
 def explain(library: str | None, damaged: tuple[str, ...]) -> bool:

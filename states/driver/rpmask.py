@@ -19,9 +19,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.model.beforehand import KEPT, RPM_KEY
-from gpustate.text import driverset, kernelnames, rpm
-from gpustate.text.dpkg import Candidate, Package
+from gpustate.core.shared_probes import KEPT, RPM_KEY
+from gpustate.formats import driverset, kernelnames, rpm
+from gpustate.formats.dpkg import Candidate, Package
 
 STREAM_PATH = "/etc/dnf/modules.d/nvidia-driver.module"
 MODULE = "nvidia-driver"

@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Mapping
 
 from gpustate import Step, ops
+from gpustate.formats import driverset
 from gpustate.ops.rpm import word
 from gpustate.states.driver import scripts
-from gpustate.text import driverset
 
 _FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}|\n"
 #: Names of the driver's among the locked ones: a part that is missing may be locked at its version still.

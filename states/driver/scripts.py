@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Mapping
 
 from gpustate import Step, ops
-from gpustate.model.kernels import DKMS_HALF, DKMS_WHOLE
+from gpustate.formats import dpkg, driverset, gpu_services, mps
 from gpustate.ops import kmod
+from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.states.driver.observed import IN_USE_PATH, STOPPED_PATH, UNINSTALLER
-from gpustate.text import dpkg, driverset, gpu_services, mps
 
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.

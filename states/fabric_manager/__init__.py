@@ -3,7 +3,7 @@
 Without it CUDA answers 802 (system not yet initialized) on HGX and DGX boards, although every other
 look at the GPUs is fine. In another version than the driver's it refuses to start. On machines without
 NVSwitches of their own it must not run: it has nothing to do, exits, and leaves a failed unit behind;
-NVIDIA's RPM packages enable it all the same. What a machine is, :mod:`gpustate.text.fabric` decides; an
+NVIDIA's RPM packages enable it all the same. What a machine is, :mod:`gpustate.formats.fabric` decides; an
 image cannot know it: it gets the package, and its first boot enables the service where there are
 NVSwitches. A service that runs proves little: the fabric has to be complete, with success, on every GPU.
 
@@ -28,14 +28,14 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.model import fabric as asking
-from gpustate.model.package_files import PackageFiles, unit_paths
+from gpustate.formats import fabric, fabric_config, systemd
+from gpustate.formats.fabric import COMPLETE, Topology, loaded_version
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
+from gpustate.probes import fabric as asking
+from gpustate.probes.package_files import PackageFiles, unit_paths
 from gpustate.states.fabric_manager import scripts
 from gpustate.states.fabric_manager.scripts import UNIT
-from gpustate.text import fabric, fabric_config, systemd
-from gpustate.text.fabric import COMPLETE, Topology, loaded_version
 
 CONFIG_PATH = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _KEPT = f"{original_path(CONFIG_PATH)}.path"

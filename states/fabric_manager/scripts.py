@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustate.model.fabric import COUNT_BRIDGES
+from gpustate.probes.fabric import COUNT_BRIDGES
 
 UNIT = "nvidia-fabricmanager.service"
 

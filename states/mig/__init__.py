@@ -30,15 +30,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate.core.queries import ShippedFile
 from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved
 from gpustate.mig import config as configs
 from gpustate.mig.config import Config, ConfigFile
 from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
-from gpustate.model.asks import ShippedFile
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.holders import AskHolders
+from gpustate.probes.gpu_clients import AskHolders
+from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.states.mig import planning, scripts
 from gpustate.states.mig.observed import (
     UNIT,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustate.model.holders import Holder
-from gpustate.text import gpu_services
-from gpustate.text.nvml_report import Gpu
+from gpustate.formats import gpu_services
+from gpustate.formats.nvml_report import Gpu
+from gpustate.probes.gpu_clients import Holder
 
 UNIT = "gpustate-mig.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpustate.errors import RefusedError
+from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import live, saved
 from gpustate.mig import plan as planner
 from gpustate.mig.config import Config
 from gpustate.mig.layout import GpuLayout
 from gpustate.mig.plan import GpuPlan, NodePlan
-from gpustate.model.holders import Holder
+from gpustate.probes.gpu_clients import Holder
 from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Observed
 from gpustate.states.mig.scripts import pieces_text
-from gpustate.text.nvml_report import Gpu
 
 Wanted = Config | None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpustate import Node, NodeFacts
+from gpustate.core.file_queries import noted
+from gpustate.formats.numbers import whole
+from gpustate.formats.nvml_report import NvmlFacts, sysfs_address
 from gpustate.mig import live
-from gpustate.model import device_nodes
-from gpustate.model.file_asks import noted
+from gpustate.probes import device_nodes
 from gpustate.states.mig.observed import (
     MANAGER,
     NO_RESET_PATH,
@@ -17,8 +19,6 @@ from gpustate.states.mig.observed import (
     Observed,
 )
 from gpustate.states.mig.planning import shown
-from gpustate.text.numbers import whole
-from gpustate.text.nvml_report import NvmlFacts, sysfs_address
 
 FILES = "$G/mig/*"
 _PROBE = f"""

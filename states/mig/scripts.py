@@ -13,7 +13,7 @@ from gpustate import Step, ops
 from gpustate.mig.names import device_name
 from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
-from gpustate.model import device_nodes
+from gpustate.probes import device_nodes
 from gpustate.states.mig.observed import CLIENTS, NO_RESET_PATH, RESET_CLIENTS, UNIT
 
 #: Everything that starts with GPUs at boot, and finds them divided then. Services only: a path or a socket

@@ -27,11 +27,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from gpustate import NodeFacts
+from gpustate.formats import drivernames
 from gpustate.states.repository import rpm
 from gpustate.states.repository.base import RepositoryState
 from gpustate.states.repository.parameters import Observed
 from gpustate.states.repository.where import Repository, cuda_repository, toolkit_repository
-from gpustate.text import drivernames
 
 
 class DriverRepository(RepositoryState):

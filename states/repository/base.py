@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
-from gpustate.model.file_asks import FileStat, apart, noted
+from gpustate.core.file_queries import FileStat, apart, noted
+from gpustate.formats import aptsources
+from gpustate.formats.numbers import whole
+from gpustate.formats.rpm import is_rpm
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
 from gpustate.states.repository import logins, rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
@@ -27,9 +30,6 @@ from gpustate.states.repository.where import (
     sources_text,
     unread,
 )
-from gpustate.text import aptsources
-from gpustate.text.numbers import whole
-from gpustate.text.rpm import is_rpm
 
 SOURCE_PATTERNS = (
     "/etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources"

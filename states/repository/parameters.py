@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import State
+from gpustate.formats import aptsources, openpgp
+from gpustate.formats.masking import remember, unquoted
 from gpustate.states.repository import logins
 from gpustate.states.repository.where import Repository
-from gpustate.text import aptsources, openpgp
-from gpustate.text.masking import remember, unquoted
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpustate import NodeFacts, Step, ops
+from gpustate.formats import rpmrepos
+from gpustate.formats.rpmrepos import RpmSource
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.states.repository import logins
 from gpustate.states.repository.where import FOREIGN, Repository
-from gpustate.text import rpmrepos
-from gpustate.text.rpmrepos import RpmSource
 
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 SOURCE_PATTERN = "/etc/yum.repos.d/*.repo /etc/zypp/repos.d/*.repo"

@@ -12,7 +12,7 @@ import shlex
 from dataclasses import dataclass
 
 from gpustate import NodeFacts, Step, ops
-from gpustate.text import aptsources, openpgp
+from gpustate.formats import aptsources, openpgp
 
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 FOREIGN = re.compile(

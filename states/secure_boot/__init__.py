@@ -29,9 +29,9 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from gpustate import Node, Plan, State, Step, diff, ops
-from gpustate.model.kernels import Kernel, Kernels
-from gpustate.ops import brought, modsign
+from gpustate.ops import modsign, owned_packages
 from gpustate.ops.modsign import CERTIFICATE_PATH
+from gpustate.probes.kernels import Kernel, Kernels
 from gpustate.states.secure_boot import scripts
 from gpustate.states.secure_boot.observed import (
     CONF_PATH,
@@ -174,7 +174,7 @@ class SecureBootKey(State[Observed]):
             return
         if "tools" in plan.fields:
             named = tuple((name, "") for name in seen.lacks)
-            yield brought.bring(self.name, named, manager=seen.manager)
+            yield owned_packages.bring(self.name, named, manager=seen.manager)
         certificate = seen.certificate.path if seen.certificate is not None else CERTIFICATE_PATH
         if wanted.own:
             certificate = CERTIFICATE_PATH
@@ -198,7 +198,7 @@ class SecureBootKey(State[Observed]):
         if "own" in plan.fields:
             yield scripts.destroy()
         if "brought" in plan.fields:
-            yield brought.take_back(self.name, (), manager=seen.manager)
+            yield owned_packages.take_back(self.name, (), manager=seen.manager)
 
 
 def _conf(text: str | None) -> Iterator[Step]:

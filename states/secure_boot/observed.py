@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats import certificates
+from gpustate.formats.certificates import Certificate, Listed
 from gpustate.ops.modsign import CERTIFICATE_PATH, DEFAULTS, FOLDER
-from gpustate.text import certificates
-from gpustate.text.certificates import Certificate, Listed
 
 CONF_PATH = "/etc/dkms/framework.conf.d/gpustate.conf"
 #: A password that was made and is not handed over yet; on no disk.

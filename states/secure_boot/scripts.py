@@ -9,7 +9,7 @@ from gpustate.ops.modsign import CERTIFICATE_PATH, FOLDER, KEY_PATH
 from gpustate.ops.steps import Run
 from gpustate.states.secure_boot.observed import PASSWORD_PATH
 
-#: Read by the controller, and gone then; see :mod:`gpustate.run.ledger`.
+#: Read by the controller, and gone then; see :mod:`gpustate.engine.ledger`.
 ONCE = "/run/gpustate/once"
 #: On every keyboard where the firmware looks for them, whatever is printed on it.
 LETTERS = "bcdefghijklnoprstuvx"

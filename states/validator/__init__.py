@@ -35,12 +35,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
-from gpustate.model import chain, chain_seen
-from gpustate.model.asks import ShippedFile
-from gpustate.model.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
-from gpustate.model.inventory import PLAIN_PATH
-from gpustate.model.proof import Proof, read_proof
-from gpustate.text.quarantine import Quarantine
+from gpustate.core.inventory import PLAIN_PATH
+from gpustate.core.queries import ShippedFile
+from gpustate.diagnosis import chain, chain_probe
+from gpustate.diagnosis.validation_record import Proof, read_proof
+from gpustate.formats.quarantine import Quarantine
+from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
 
 UNIT = "gpustate-validate.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -62,16 +62,17 @@ PROGRAM = (
     ("gpustate.nodeside", "nvml_facts.py"),
     ("gpustate.nodeside", "nvml_health.py"),
     ("gpustate.nodeside", "pod_image.py"),
-    ("gpustate.model", "chain.py"),
-    ("gpustate.model", "chain_containers.py"),
-    ("gpustate.model", "chain_data.py"),
-    ("gpustate.model", "chain_remedies.py"),
-    ("gpustate.model", "chain_seen.py"),
-    ("gpustate.model", "cri_status.py"),
-    ("gpustate.model", "health.py"),
-    ("gpustate.text", "nvml_report.py"),
-    ("gpustate.text", "quarantine.py"),
-    ("gpustate.text", "xids.py"),
+    ("gpustate.diagnosis", "chain.py"),
+    ("gpustate.diagnosis", "container_checks.py"),
+    ("gpustate.diagnosis", "chain_data.py"),
+    ("gpustate.diagnosis", "remedies.py"),
+    ("gpustate.diagnosis", "chain_probe.py"),
+    ("gpustate.probes", "cri_status.py"),
+    ("gpustate.probes", "mig_capabilities.py"),
+    ("gpustate.diagnosis", "health.py"),
+    ("gpustate.formats", "nvml_report.py"),
+    ("gpustate.formats", "quarantine.py"),
+    ("gpustate.formats", "xids.py"),
 )
 
 _WRAPPER = """#!/bin/sh
@@ -230,13 +231,13 @@ class Validated(State[Observed]):
         facts = node.facts()
         nvml = node.ask(GpuFacts())
         script = _PROBE.replace("@LINK@", UNIT_LINK).replace("@STATUS@", STATUS_FOLDER)
-        answer = node.shell(chain_seen.KEY_SCRIPT + script)
+        answer = node.shell(chain_probe.KEY_SCRIPT + script)
         unit = node.own_text(UNIT_PATH)
-        pairs = chain_seen.pairs(answer.stdout)
+        pairs = chain_probe.pairs(answer.stdout)
         one = dict(reversed(pairs))
-        fields = chain_seen.key_fields(answer.stdout)
-        loaded = chain_seen.loaded_version(fields["version"])
-        held = chain_seen.quarantine_of(answer.stdout)
+        fields = chain_probe.key_fields(answer.stdout)
+        loaded = chain_probe.loaded_version(fields["version"])
+        held = chain_probe.quarantine_of(answer.stdout)
         key = chain.key(
             fields["boot_id"],
             loaded,

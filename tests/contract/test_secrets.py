@@ -18,17 +18,17 @@ import shares
 from gpustate import GpustateError, registry
 from gpustate.cli import reports, resolve
 from gpustate.cli.common import as_json
-from gpustate.model import resolution
-from gpustate.model.change import Change, Disruption, Plan
-from gpustate.model.inventory import InventoryNode, VarsLayer
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.model.policy import Policy, build, parameters
-from gpustate.model.state import AnyState, everything
+from gpustate.core import provenance
+from gpustate.core.change import Change, Disruption, Plan
+from gpustate.core.inventory import InventoryNode, VarsLayer
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.policy import Policy, build, parameters
+from gpustate.core.state import AnyState, everything
+from gpustate.formats import masking
 from gpustate.ops import Block, compile_program
 from gpustate.plan import document
 from gpustate.remote import nodeprogram
 from gpustate.testing.contract import Recorder
-from gpustate.text import masking
 
 KEY = (Path(__file__).parents[1] / "data/openpgp/one.asc").read_text(encoding="utf-8")
 MIRROR = {"origin": "mirror", "url": "https://mirror.example/x", "key": KEY}
@@ -127,7 +127,7 @@ def outputs(state: AnyState, node: NodeResult) -> dict[str, str]:
     where = InventoryNode(
         "gpu1", layers=(VarsLayer("node", "gpu1", {state.name: parameters(state)}, "hosts:1"),)
     )
-    found = resolution.resolution(policy, where)
+    found = provenance.resolution(policy, where)
     texts = {
         kind: reports.text(plan, kind, diff=True, whole=True)
         for kind in ("text", "json", "html", "markdown")
@@ -136,7 +136,7 @@ def outputs(state: AnyState, node: NodeResult) -> dict[str, str]:
         **texts,
         "saved": json.dumps(plan),
         "result": json.dumps(result),
-        "resolve json": as_json(resolution.as_data(found, found.values, "policy.yml")),
+        "resolve json": as_json(provenance.as_data(found, found.values, "policy.yml")),
         "resolve": resolve._page(found, list(found.values)).plain(),
         "resolve why": resolve._why_page(list(found.values)).plain(),
     }

@@ -13,11 +13,11 @@ import shares
 from pydantic import ValidationError
 
 from gpustate import registry
+from gpustate.core.policy import Policy, parameters
+from gpustate.core.policy import build as build_state
+from gpustate.core.state import AnyState
 from gpustate.graph.build import build
 from gpustate.graph.order import order
-from gpustate.model.policy import Policy, parameters
-from gpustate.model.policy import build as build_state
-from gpustate.model.state import AnyState
 from gpustate.testing import check_contract
 
 TOP = Path(__file__).parents[2]

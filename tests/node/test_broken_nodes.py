@@ -15,8 +15,8 @@ import shares
 from commands import gpustate
 from labbreaks import BREAKS, Break
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 POINTS = shares.share("broken lab nodes", BREAKS, most=3)

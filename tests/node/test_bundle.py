@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 from commands import gpustate
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {"bundle": ("real node", "debian12")}

@@ -27,9 +27,9 @@ from rpmnodes import Repository, become, versions
 from rpmworld import Rpm
 from shares import share
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

@@ -26,9 +26,9 @@ from gpupods import (
 from labkubernetes import create, get, kubectl, wait_for, wait_phase, wait_ready
 
 from gpustate.cluster import pods
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 #: The lab's unit of the device plugin reads its environment there.

@@ -16,9 +16,9 @@ import shares
 from commands import gpustate
 from containerbreaks import BREAKS, Break
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.model import chain_containers
+from gpustate.diagnosis import container_checks
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 POINTS = shares.share("nodes on which containers get no GPUs", BREAKS, most=4)
@@ -92,7 +92,7 @@ def test_what_a_killed_validation_left_is_removed_by_the_next(proven: Node) -> N
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_a_container_without_gpus_is_explained(lab: Lab, proven: Node, point: Break) -> None:
-    kind = next(one for one in chain_containers.KINDS if one.name == point.kind)
+    kind = next(one for one in container_checks.KINDS if one.name == point.kind)
     proven.run(["sh", "-c", point.damage], check=False)
     try:
         proven.run(VALIDATE, check=False, timeout_s=LIMIT_S)

@@ -14,7 +14,7 @@ import pytest
 from containerds import read, snapshot, write
 
 from gpustate.errors import RefusedError
-from gpustate.text.containerd import (
+from gpustate.formats.containerd import (
     Files,
     Handler,
     effective,
@@ -23,7 +23,7 @@ from gpustate.text.containerd import (
     plan_edit,
     plan_removal,
 )
-from gpustate.text.toml_scan import parse
+from gpustate.formats.toml_scan import parse
 
 pytestmark = pytest.mark.node
 

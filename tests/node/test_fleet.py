@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import gpustate
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 COUNT = 20
 DEAD, HANGING, WRONG_KEY, FULL = "n03", "n07", "n11", "n15"

@@ -16,10 +16,10 @@ from commands import gpustate
 from labnodes import LabFactory
 
 from gpustate import ops
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
-from gpustate.ops import brought
+from gpustate.ops import owned_packages
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
@@ -234,7 +234,7 @@ def test_an_ofed_is_brought_mended_and_taken_away(site: Site) -> None:
 
 def test_a_package_that_would_move_the_driver_is_stopped_before_it_starts(site: Site) -> None:
     before = site.packages()
-    script = brought.bring("trial", (("cuda-12-9", ""),)).script()
+    script = owned_packages.bring("trial", (("cuda-12-9", ""),)).script()
     prelude = "G=/var/lib/gpustate R=$(mktemp -d) LOCK=x PROC=/proc SYS=/sys\n"
     done = site.node.run(f"{prelude}{ops.LIBRARY}\nset -e\n{script}", check=False, timeout_s=300)
     assert done.returncode != 0

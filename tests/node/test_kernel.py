@@ -14,9 +14,9 @@ import pytest
 from commands import Ran, gpustate
 from labnodes import LabFactory
 
-from gpustate.lab.api import Lab
-from gpustate.lab.spec import LabSpec
-from gpustate.text import grub
+from gpustate.formats import grub
+from gpustate_lab.api import Lab
+from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {

@@ -15,10 +15,10 @@ import pytest
 from labtraces import traces
 
 from gpustate.errors import LabError
-from gpustate.lab import api
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import api
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 
 def ssh(node: Node, command: str, user: str = "root") -> str:
@@ -131,7 +131,7 @@ def test_list_names_the_inventory_that_ansible_and_gpustate_read(lab: Lab) -> No
         check=True,
     )
     document = json.loads(listed.stdout)
-    assert document["format"] == "gpustate.lab/1"
+    assert document["format"] == "gpustate_lab/1"
     assert document["inventory"] == document["labs"][0]["inventory"] == str(lab.inventory)
 
     from gpustate import inventory
@@ -157,7 +157,7 @@ def test_down_leaves_nothing(lab_factory: Callable[[LabSpec], Lab], lab: Lab) ->
 def test_down_leaves_nothing_of_an_up_that_was_killed(lab: Lab, delay_s: float) -> None:
     name = f"pytest-killed-{os.getpid()}"
     program = (
-        "from gpustate.lab import api; from gpustate.lab.spec import LabSpec;"
+        "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
         f"api.up(LabSpec(name={name!r}, nodes=2, gpus=('none',)))"
     )
     process = subprocess.Popen([sys.executable, "-c", program])

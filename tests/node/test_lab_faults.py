@@ -13,8 +13,8 @@ import pytest
 from commands import gpustate
 
 from gpustate.errors import LabError
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 #: Every file of containerd's configuration with its bytes; nothing where there is no folder.

@@ -16,12 +16,12 @@ import yaml
 from labkubernetes import audit, create, get, kubectl, logs, pod, wait_for, wait_phase, wait_ready
 from labtraces import traces
 
-from gpustate.lab import api, process
-from gpustate.lab.api import Lab
-from gpustate.lab.kubernetes.cluster import Kubernetes
-from gpustate.lab.kubernetes.controlplane import NAMES
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import api, process
+from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes.cluster import Kubernetes
+from gpustate_lab.kubernetes.controlplane import NAMES
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
 
@@ -239,7 +239,7 @@ def test_down_leaves_nothing_of_a_cluster(cluster: Lab) -> None:
 def test_down_leaves_nothing_of_an_up_that_was_killed(lab_programs: None, delay_s: float) -> None:
     name = f"pytest-killed-{os.getpid()}"
     program = (
-        "from gpustate.lab import api; from gpustate.lab.spec import LabSpec;"
+        "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
         f"api.up(LabSpec(name={name!r}, nodes=1, gpus=('none',), kubernetes='1.36', virtual=2))"
     )
     began = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)

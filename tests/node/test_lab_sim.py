@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.sim.node_packages import OLDER_KERNEL
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.sim.node_packages import OLDER_KERNEL
 
 VERSION = "580.65.06"
 NEWER = "580.178.04"

@@ -22,9 +22,9 @@ from labtraces import traces
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
 from gpustate.errors import LabError
-from gpustate.lab import api
-from gpustate.lab.api import Lab
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import api
+from gpustate_lab.api import Lab
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 
@@ -168,7 +168,7 @@ def test_a_node_that_was_reset_is_still_a_member_and_has_no_gpus(cluster: Cluste
 def test_down_leaves_nothing_of_an_up_that_was_killed(cluster: Cluster, started: str) -> None:
     name = f"pytest-slurm-{os.getpid()}"
     program = (
-        "from gpustate.lab import api; from gpustate.lab.spec import LabSpec;"
+        "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
         f"api.up(LabSpec(name={name!r}, nodes=1, gpus=('none',), slurm=True))"
     )
     process = subprocess.Popen([sys.executable, "-c", program])

@@ -14,8 +14,8 @@ import pytest
 import realgfd
 from commands import gpustate
 
-from gpustate.lab.api import Lab
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab.node import Node
-from gpustate.model.inventory import Connection, InventoryNode
+from gpustate.core.inventory import Connection, InventoryNode
 from gpustate.remote.session import Session
+from gpustate_lab.node import Node
 
 pytest.importorskip("pyinfra")
 from pyinfra.facts.files import File

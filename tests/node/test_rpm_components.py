@@ -20,10 +20,10 @@ from rpmnodes import Repository, become, gpustate, versions
 from shares import share
 
 from gpustate import ops
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
-from gpustate.ops import brought
+from gpustate.ops import owned_packages
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 
@@ -360,7 +360,7 @@ def test_services_of_the_drivers_own_packages_run_and_bring_none(trial: Trial) -
 def test_a_package_that_would_move_the_driver_is_stopped_before_it_starts(trial: Trial) -> None:
     trial.run("apply")
     manager = "dnf" if trial.dnf else "zypper"
-    script = brought.bring("trial", (("cuda-13-0", ""),), manager=manager).script()
+    script = owned_packages.bring("trial", (("cuda-13-0", ""),), manager=manager).script()
     prelude = "G=/var/lib/gpustate R=$(mktemp -d) LOCK=x PROC=/proc SYS=/sys\n"
     done = trial.node.run(f"{prelude}{ops.LIBRARY}\nset -e\n{script}", check=False)
     assert done.returncode != 0

@@ -20,9 +20,9 @@ from rpmnodes import Repository, become, gpustate
 from rpmworld import Rpm, documents, patches
 from shares import share
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

@@ -16,10 +16,10 @@ from rpmnodes import Repository, become, copy, gpustate, versions
 from rpmworld import Rpm
 from shares import share
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
 from gpustate.ops import LIBRARY
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

@@ -17,10 +17,10 @@ import standins
 from commands import gpustate
 from labnodes import LabFactory
 
-from gpustate.lab import programs
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import programs
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {

@@ -17,14 +17,14 @@ import pytest
 from commands import gpustate
 from solveworld import H100, V100, outside_names, problem
 
-from gpustate.lab import host, setup
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.model.asks import Answer, Ask
-from gpustate.run.indexes import AskDriver, AskOthers, with_pins
+from gpustate.core.queries import Answer, Ask
+from gpustate.resolver.deb_indexes import AskDriver, AskOthers, with_pins
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import Wanted
 from gpustate.solve.solver import Solution, Unsolved, explain, solve
+from gpustate_lab import host, setup
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: Driver of Debian's releases, by branch.

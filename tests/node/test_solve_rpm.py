@@ -17,10 +17,10 @@ import pytest
 from commands import GPUSTATE
 from rpmworld import Rpm, build, documents, index, needs
 
+from gpustate.core.queries import Answer, Ask
 from gpustate.errors import RefusedError
-from gpustate.model.asks import Answer, Ask
-from gpustate.run.rpmindexes import AskRpmDriver, AskRpmOthers, with_others
-from gpustate.run.rpmrepositories import AskRepositories, Repositories
+from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
+from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
 from gpustate.solve.packages import Package, Universe, outside_names
 from gpustate.solve.problem import Problem, Wanted
 from gpustate.solve.repodata import nevra

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 from commands import GPUSTATE, gpustate
 
-from gpustate.lab import host, setup
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab import host, setup
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 pytestmark = pytest.mark.node
 

@@ -25,9 +25,9 @@ from labnodes import LabFactory
 from shares import everything, share
 
 from gpustate import nodeside
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

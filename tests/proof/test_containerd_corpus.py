@@ -24,7 +24,7 @@ from containerds import dump, read, snapshot, write
 from shares import share
 
 from gpustate.errors import RefusedError
-from gpustate.text.containerd import (
+from gpustate.formats.containerd import (
     Handler,
     deciding_runtime,
     disabled_cri,
@@ -34,7 +34,7 @@ from gpustate.text.containerd import (
     plan_edit,
     plan_removal,
 )
-from gpustate.text.toml_scan import parse
+from gpustate.formats.toml_scan import parse
 
 pytestmark = pytest.mark.node
 

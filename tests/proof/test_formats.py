@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpustate.errors import PolicyError
-from gpustate.lab import programs
-from gpustate.text import deviceplugin
+from gpustate.formats import deviceplugin
+from gpustate_lab import programs
 
 pytestmark = pytest.mark.proof
 DATA = Path(__file__).parents[1] / "data"

@@ -35,9 +35,9 @@ from killcampaign import Campaign, told
 from killpoints import CONTROLLER, NODE, PROGRAM, WHENS, Point
 
 from gpustate import presets, registry
-from gpustate.lab.api import Lab
-from gpustate.lab.sim.node_packages import OLDER_KERNEL
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.sim.node_packages import OLDER_KERNEL
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

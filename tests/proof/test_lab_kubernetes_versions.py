@@ -10,11 +10,11 @@ import pytest
 from labkubernetes import create, get, logs, pod, wait_phase
 from labtraces import traces
 
-from gpustate.lab import api, process
-from gpustate.lab.api import Lab
-from gpustate.lab.kubernetes import virtual
-from gpustate.lab.kubernetes.cluster import Kubernetes
-from gpustate.lab.spec import KUBERNETES_VERSIONS, LabSpec
+from gpustate_lab import api, process
+from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes import virtual
+from gpustate_lab.kubernetes.cluster import Kubernetes
+from gpustate_lab.spec import KUBERNETES_VERSIONS, LabSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.node]
 

@@ -19,7 +19,7 @@ from faultbed import SSHD, Bed, BootedBed, Point, Verdict, record, trial
 from faultproxy import KINDS, Fault
 from shares import TAKEN, everything, share
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 pytestmark = pytest.mark.node
 

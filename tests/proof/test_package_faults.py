@@ -24,7 +24,7 @@ from packagefaults import DRIVER, FAULTS, REPAIRED, TOOLKIT, Fault, Target
 from packageserver import PackageServer
 from shares import everything, share
 
-from gpustate.lab.api import Lab
+from gpustate_lab.api import Lab
 
 pytestmark = pytest.mark.node
 

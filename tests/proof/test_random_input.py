@@ -42,21 +42,21 @@ from gpustate.cli.apply import _policy_of, read_json
 from gpustate.cli.common import as_json
 from gpustate.cli.explain import checks_page
 from gpustate.cli.facts import _node as facts_page
+from gpustate.core.encode import plain
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult
+from gpustate.core.policy import Policy, resolve
+from gpustate.core.queries import Answer
+from gpustate.engine import fleet, journal
+from gpustate.engine.probing import ask_node, look_at
 from gpustate.errors import ConnectionFailed
 from gpustate.explain import walk as explaining
 from gpustate.inventory import load, select
-from gpustate.model.asks import Answer
-from gpustate.model.encode import plain
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import NodeResult
-from gpustate.model.policy import Policy, resolve
-from gpustate.model.quarantine import AskQuarantine
 from gpustate.plan import document, make, render
+from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.batch import AnswerReader, make_batch
 from gpustate.remote.session import read_entry
-from gpustate.run import fleet, journal
-from gpustate.run.looking import ask_node, look_at
 
 ROOT = Path(__file__).parents[2]
 

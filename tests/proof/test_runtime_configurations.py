@@ -25,9 +25,9 @@ from runtimeinputs import BINARY, CRIO, DOCKER
 from shares import share
 from standins import install_crio
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.node
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from commands import Ran, gpustate
 
-from gpustate.lab import paths
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.sim.repository import KEY_PATH
+from gpustate_lab import paths
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.sim.repository import KEY_PATH
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
 

@@ -13,8 +13,8 @@ import pytest
 from commands import gpustate
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
-from gpustate.lab.api import Lab
-from gpustate.lab.spec import LabSpec
+from gpustate_lab.api import Lab
+from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
 

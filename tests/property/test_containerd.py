@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpustate.errors import GpustateError, RefusedError
-from gpustate.text.containerd import (
+from gpustate.formats.containerd import (
     DROP_IN_PATH,
     ROOT_PATH,
     Edit,

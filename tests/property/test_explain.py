@@ -7,10 +7,10 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustate.diagnosis import chain_probe
 from gpustate.explain import clues, script, walk
 from gpustate.explain.causes import View
-from gpustate.model import chain_seen
-from gpustate.text.nvml_report import Gpu, NvmlFacts
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
 
 #: Keys that the fragment prints, taken from its own text.
 KEYS = sorted(
@@ -107,7 +107,7 @@ def test_any_answer_is_explained(
 ) -> None:
     found = clues.parse("".join(f"{key}={value}\n" for key, value in lines))
     text = "".join(f"{key}={value}\n" for key, value in seen)
-    diagnosis = walk.diagnose(View(chain_seen.parse(text, nvml), found))
+    diagnosis = walk.diagnose(View(chain_probe.parse(text, nvml), found))
     assert all(check.evidence for check in diagnosis.checks)
     assert (diagnosis.broken is None) == (diagnosis.name == "")
     if diagnosis.broken is not None:

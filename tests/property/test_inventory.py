@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import InventoryError
 from gpustate.inventory import load, select
 from gpustate.inventory.connection import build
@@ -21,7 +22,6 @@ from gpustate.inventory.ranges import expand
 from gpustate.inventory.sshargs import parse as parse_ssh
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
-from gpustate.model.inventory import Inventory, InventoryNode
 
 T = TypeVar("T")
 

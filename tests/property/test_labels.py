@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.errors import PolicyError
-from gpustate.text import deviceplugin, labels, slurm
-from gpustate.text.labels import Options, Seen
-from gpustate.text.nvml_report import Gpu, MigDevice, NvmlFacts
+from gpustate.formats import deviceplugin, labels, slurm
+from gpustate.formats.labels import Options, Seen
+from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 
 NAMES = st.sampled_from(["NVIDIA A100-SXM4-40GB", "Tesla T4", "X (R) y", ""]) | st.text(max_size=20)
 PROFILES = st.sampled_from(["1g.5gb", "1g.5gb+me", "3g.20gb", "1c.3g.20gb"])

@@ -23,6 +23,7 @@ from migoracle import (
 )
 from shares import everything, seed
 
+from gpustate.core.change import Disruption
 from gpustate.mig import builtin, change, refute
 from gpustate.mig.config import Config, Entry
 from gpustate.mig.document import as_data
@@ -30,7 +31,6 @@ from gpustate.mig.layout import GpuInstance, GpuLayout, Layout
 from gpustate.mig.names import profile_slices
 from gpustate.mig.plan import NodePlan, plan
 from gpustate.mig.tables import MODELS, Model
-from gpustate.model.change import Disruption
 
 EACH = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 

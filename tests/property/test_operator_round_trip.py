@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpustate import Policy
-from gpustate.clusterpolicy import history
-from gpustate.clusterpolicy.lint import lint
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 from gpustate.policies.converting import convert
 

@@ -24,11 +24,11 @@ from hypothesis import settings as tries
 from hypothesis import strategies as st
 
 from gpustate import ops, registry
-from gpustate.model.change import Plan
-from gpustate.model.encode import fingerprint, plain
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.policy import build
-from gpustate.model.state import AnyState
+from gpustate.core.change import Plan
+from gpustate.core.encode import fingerprint, plain
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.policy import build
+from gpustate.core.state import AnyState
 from gpustate.ops.daemon_seen import digest as files_digest
 from gpustate.plan.document import state_data
 

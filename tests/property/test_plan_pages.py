@@ -15,11 +15,11 @@ from markdown_it import MarkdownIt
 from pages import plan
 
 from gpustate.cli import reports
+from gpustate.formats.words import printable
 from gpustate.graph import draw
 from gpustate.graph.about import About
 from gpustate.graph.build import Edge, Graph
 from gpustate.plan import html, markdown
-from gpustate.text.words import printable
 
 _SPECIAL = st.sampled_from(list("ab1 .)-#+*_`|\\<>[]()!&@:~=\t\n\x1b/;{}$^'\"\u202e\u2028"))
 TEXTS = st.text(_SPECIAL | st.characters(), max_size=14)

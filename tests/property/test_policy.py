@@ -10,10 +10,10 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpustate import clusterpolicy
-from gpustate.clusterpolicy.blocks import Fate
-from gpustate.clusterpolicy.leaves import CLUSTER_POLICY
+from gpustate import gpu_operator
 from gpustate.errors import PolicyError
+from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.leaves import CLUSTER_POLICY
 from gpustate.policies import python
 
 SAMPLE = (Path(__file__).parents[2] / "docs" / "examples" / "clusterpolicy.yaml").read_text()
@@ -41,10 +41,10 @@ ANYTHING = st.recursive(
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def outcome(text: str) -> clusterpolicy.Reading | None:
+def outcome(text: str) -> gpu_operator.Reading | None:
     """Read; a refusal is one line that begins with a place."""
     try:
-        return clusterpolicy.read(text, "cp.yaml")
+        return gpu_operator.read(text, "cp.yaml")
     except PolicyError as error:
         said = str(error)
         assert said.startswith("cp.yaml"), said

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpustate import Policy, policies, where
+from gpustate.core.policy import build
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.model.policy import build
 from gpustate.policies import Changes, document, jsonpatch, python, strvals, trees
 from gpustate.policies.converting import convert, differences
 from gpustate.states.cdi import CdiSpecification

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shares import everything
 
+from gpustate.formats.dpkg import compare_versions
+from gpustate.formats.driverset import OPEN, PROPRIETARY
 from gpustate.solve import core
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import Problem, Wanted
 from gpustate.solve.relations import Relation
 from gpustate.solve.solver import Reasons, Solution, Unsolved, solve
-from gpustate.text.dpkg import compare_versions
-from gpustate.text.driverset import OPEN, PROPRIETARY
 
 MANY = 1500 if everything() else 80
 

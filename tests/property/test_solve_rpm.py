@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rpmworld import Rpm, compared, installable, needs, needs_libsolv, primary
 from shares import everything
 
+from gpustate.formats import rpmversion
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.repodata import parse_primary
-from gpustate.text import rpmversion
 
 MANY = 60 if everything() else 6
 

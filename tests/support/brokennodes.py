@@ -14,9 +14,9 @@ from containerresults import GPUS as CONTAINER_GPUS
 from containerresults import RESULTS
 from nodetrees import ADDRESSES, KERNEL, LIBRARIES, UUIDS, V, World
 
-from gpustate.model import chain, chain_containers
-from gpustate.text import quarantine
-from gpustate.text.nvml_report import MigDevice, NvmlFacts
+from gpustate.diagnosis import chain, container_checks
+from gpustate.formats import quarantine
+from gpustate.formats.nvml_report import MigDevice, NvmlFacts
 
 Change = Callable[[World], object]
 MINE = "etc/modprobe.d/zz-mine.conf"
@@ -930,7 +930,7 @@ def showed(kind: str) -> Change:
 
 STARTED = tuple(
     Scenario(f"container-{kind.name}", (35,), showed(kind.name), (kind.says,))
-    for kind in chain_containers.KINDS
+    for kind in container_checks.KINDS
 )
 
 SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *STARTED, *CLUSTER)

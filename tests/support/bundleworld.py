@@ -19,7 +19,7 @@ from gpustate.bundle.rpmclosure import Installed
 from gpustate.bundle.rpmupstream import RpmPlace
 from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Index, Place
-from gpustate.run.rpmbundled import parse_installed
+from gpustate.resolver.rpm_bundle_nodes import parse_installed
 
 DATE = 1_700_000_000
 #: Name to what it needs; every one has version 1.0.

@@ -13,8 +13,8 @@ from typing import NoReturn
 from gpustate import inventory, policies, registry
 from gpustate.cli import apply, plan
 from gpustate.cli.main import entry
+from gpustate.engine import fleet
 from gpustate.policies import operator
-from gpustate.run import fleet
 
 #: What every fork would import again, the states among it.
 IMPORTED = (apply, fleet, inventory, operator, plan, policies)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import shares
 
-from gpustate.lab import images, programs
-from gpustate.text.containerd import Edit, Files, dump_arguments, is_imported
-from gpustate.text.toml_scan import parse
+from gpustate.formats.containerd import Edit, Files, dump_arguments, is_imported
+from gpustate.formats.toml_scan import parse
+from gpustate_lab import images, programs
 
 #: The image that has a release as Debian ships it.
 DEBIANS = {"1.6": "debian12", "1.7": "debian13", "2.1": "debian13-containerd2"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustate.model import chain
+from gpustate.diagnosis import chain
 
 WAY = "containerd 1.7.24, handler nvidia"
 GPUS = ("GPU-aaaaaaaa", "GPU-bbbbbbbb")

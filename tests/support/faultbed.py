@@ -25,7 +25,7 @@ from commands import GPUSTATE
 from faultproxy import C2S, CIPHER, MAC, S2C, Fault, Proxy
 from faultstates import LARGE
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 SUPPORT = Path(__file__).parent
 ALIVE_S, ALIVE_COUNT, CONNECT_S = 3, 2, 8
@@ -418,7 +418,7 @@ def record(bed: Bed, faults: Sequence[Fault] = ()) -> list[list[tuple[str, int, 
         faults: what goes wrong in that run; the packets behind it belong to what comes of it.
     """
     from gpustate import inventory, policies
-    from gpustate.run import fleet
+    from gpustate.engine import fleet
 
     name = bed.names[0]
     bed.reset([name])

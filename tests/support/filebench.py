@@ -9,10 +9,10 @@ from typing import Any
 from filestates import file_state, here, request
 from hypothesis import strategies as st
 
-from gpustate.model.outcome import NodeResult, Outcome
-from gpustate.model.state import AnyState
-from gpustate.run import fleet
-from gpustate.run.events import Event
+from gpustate.core.outcome import NodeResult, Outcome
+from gpustate.core.state import AnyState
+from gpustate.engine import fleet
+from gpustate.engine.events import Event
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, Policy, State, Step, diff, ops
-from gpustate.model.inventory import Connection, Inventory, InventoryNode
-from gpustate.run import fleet
+from gpustate.core.inventory import Connection, Inventory, InventoryNode
+from gpustate.engine import fleet
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from unittest.mock import patch
 import yaml
 
 from gpustate import presets
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.facts import AskFacts, NodeFacts, NodeView, PciGpu
-from gpustate.model.inventory import Inventory, InventoryNode
-from gpustate.model.node import Node
-from gpustate.model.policy import Policy
-from gpustate.model.state import AnyState
+from gpustate.core.facts import AskFacts, NodeFacts, NodeView, PciGpu
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.node import Node
+from gpustate.core.policy import Policy
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.state import AnyState
+from gpustate.engine import fleet, walk
 from gpustate.plan.make import Look, applicable
-from gpustate.run import fleet, walk
 
 T = TypeVar("T")
 

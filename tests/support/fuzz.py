@@ -23,27 +23,27 @@ from typing import Any
 atheris: Any = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["gpustate"]):
+    from gpustate.core import file_queries, queries
+    from gpustate.core.facts import AskFacts
+    from gpustate.core.inventory import InventoryNode
+    from gpustate.engine.ledger import AskLedger
     from gpustate.errors import GpustateError
     from gpustate.inventory import load, select
-    from gpustate.model import asks, file_asks
-    from gpustate.model.facts import AskFacts
-    from gpustate.model.gpu_facts import GpuFacts
-    from gpustate.model.inventory import InventoryNode
+    from gpustate.probes.gpu_facts import GpuFacts
     from gpustate.remote.batch import AnswerReader, make_batch, split_answers
-    from gpustate.run.ledger import AskLedger
 
 NONCE = "gpustate-1"
-ASKS: list[asks.Ask[Any]] = [
+ASKS: list[queries.Ask[Any]] = [
     AskFacts(),
     GpuFacts(),
     AskLedger(),
-    file_asks.FileText("/etc/x"),
-    file_asks.FileTexts("/etc/x/*"),
-    file_asks.FileStats(("/etc/x/*",)),
-    asks.Packages(("nvidia-*",)),
-    asks.Candidates(("nvidia-driver",)),
-    asks.Units(("containerd.service",)),
-    asks.LoadedModules(),
+    file_queries.FileText("/etc/x"),
+    file_queries.FileTexts("/etc/x/*"),
+    file_queries.FileStats(("/etc/x/*",)),
+    queries.Packages(("nvidia-*",)),
+    queries.Candidates(("nvidia-driver",)),
+    queries.Units(("containerd.service",)),
+    queries.LoadedModules(),
 ]
 BATCH = make_batch(InventoryNode("n"), ASKS, NONCE)
 #: libFuzzer ends the program without a word, so what is written stays: where crashes are written too.
@@ -79,7 +79,7 @@ def answer(data: bytes) -> None:
         guarded(lambda: split_answers(rest, NONCE, 2))
     elif kind:
         ask = ASKS[kind[0] % len(ASKS)]
-        guarded(lambda: ask.parse(asks.Answer(0, rest)))
+        guarded(lambda: ask.parse(queries.Answer(0, rest)))
 
 
 _NAMES = {b"i": "h.ini", b"y": "h.yml", b"j": "h.json", b"n": "h"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from labkubernetes import get, kubectl, logs, pod, wait_phase
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 IMAGE = "docker.io/library/gpustate-lab-cuda:1"
 #: What the validator has brought to a node.

@@ -36,7 +36,7 @@ from killpoints import Stop
 from killprocess import Hold, Run, Trouble
 from killsite import CONTAINERD, FOREIGN, INITRAMFS, LONG_AGO, WRAPPER
 
-from gpustate.lab import api, process
+from gpustate_lab import api, process
 
 _UNTIL = "policy = Policy(*(state for state in policy.states if state.name in {now!r}))\n"
 

@@ -18,7 +18,7 @@ from killjournal import LOOKS, UNTIL_BOOT, ended_well
 from killpoints import CONTROLLER, NODE, SHELL, Point
 from killprocess import Hold, Run, Trouble
 
-from gpustate.lab import process
+from gpustate_lab import process
 
 _AUTOMATIC = "var/lib/apt/extended_states"
 #: A re-run builds kernel modules at most twice.

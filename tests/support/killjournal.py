@@ -11,9 +11,9 @@ from pathlib import Path
 import killpoints
 import ledger
 
-from gpustate.model.asks import Answer
-from gpustate.run import gate
-from gpustate.run.ledger import AskLedger
+from gpustate.core.queries import Answer
+from gpustate.engine import gate
+from gpustate.engine.ledger import AskLedger
 
 #: Steps that look, or that fetch or write down what is: harmless when done again. Nothing on the node
 #: is another afterwards, and what was fetched is not fetched twice (apt's own cache).

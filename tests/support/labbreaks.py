@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 
 def sh(script: str) -> Callable[[Node], object]:

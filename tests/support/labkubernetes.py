@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpustate.lab.api import Lab
-from gpustate.lab.kubernetes import containers
-from gpustate.lab.kubernetes.cluster import Kubernetes
+from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes import containers
+from gpustate_lab.kubernetes.cluster import Kubernetes
 
 #: A machine under load takes several times as long.
 WAIT_S = 90.0

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab import api, checks, programs
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import api, checks, programs
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+from gpustate_lab.spec import LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
 

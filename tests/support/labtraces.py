@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpustate.lab.api import Lab
-from gpustate.lab.process import cgroup_hierarchies
+from gpustate_lab.api import Lab
+from gpustate_lab.process import cgroup_hierarchies
 
 
 def traces(lab: Lab) -> list[str]:

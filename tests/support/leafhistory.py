@@ -1,6 +1,6 @@
 """Counts keys over the releases of the GPU Operator, from a clone of it.
 
-    python tests/support/leafhistory.py CLONE > gpustate/clusterpolicy/data/history.json
+    python tests/support/leafhistory.py CLONE > gpustate/gpu_operator/data/history.json
 
 A key of a kind is there when the schema has it; one of the chart when values.yaml or a template has. Keys
 of node feature discovery are those of the chart of it that the release brings along.
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpustate.clusterpolicy.nfd import NFD
+from gpustate.gpu_operator.nfd import NFD
 
 FIRST = (1, 3, 0)
 KINDS = {

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from gpustate.clusterpolicy import history
-from gpustate.clusterpolicy.blocks import Fate
-from gpustate.clusterpolicy.helm import NIL_IS_ON
-from gpustate.clusterpolicy.records import TITLES, Record, records
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.helm import NIL_IS_ON
+from gpustate.gpu_operator.records import TITLES, Record, records
 
 FATES = {
     Fate.HONOURED: "honoured",

@@ -19,14 +19,14 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpustate.lab.sim import hardware, models
-from gpustate.lab.sim.models import GpuModel
-from gpustate.lab.sim.native import Builder, Libraries
+from gpustate.formats import nvml_report
 from gpustate.mig import live
 from gpustate.mig.layout import Layout
 from gpustate.mig.tables import Model
 from gpustate.nodeside import nvml_facts
-from gpustate.text import nvml_report
+from gpustate_lab.sim import hardware, models
+from gpustate_lab.sim.models import GpuModel
+from gpustate_lab.sim.native import Builder, Libraries
 
 VERSION = "580.65.06"
 RUN = "run/gpustate-lab"

@@ -7,7 +7,7 @@ firmware keeps is in a folder here. Its hashes of passwords are read as by src/p
 
 from __future__ import annotations
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 FOLDER = "/var/lib/standin-mok"
 EFIVAR = (

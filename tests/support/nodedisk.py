@@ -13,8 +13,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpustate.lab import host
-from gpustate.lab.node import Node
+from gpustate_lab import host
+from gpustate_lab.node import Node
 
 _PLENTY_KIB = 12 * 1024 * 1024
 _Signature = tuple[int, int, int, int]

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from gpustate.core.node import Node
+from gpustate.core.queries import Answer, Ask
+from gpustate.diagnosis import chain, chain_probe
 from gpustate.explain import causes, walk
-from gpustate.model import chain, chain_seen, cri_asks
-from gpustate.model.asks import Answer, Ask
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.node import Node
-from gpustate.text import nvml_report
-from gpustate.text.nvml_report import Gpu, NvmlFacts
+from gpustate.formats import nvml_report
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.probes import cri_queries
+from gpustate.probes.gpu_facts import GpuFacts
 
 T = TypeVar("T")
 V = "580.65.06"
@@ -566,7 +567,7 @@ class Tree(Node):
         """Sockets of runtimes; a python3 that prints what the program for asking them would."""
         if not self.world.says:
             return
-        for file in cri_asks.SHIPS:
+        for file in cri_queries.SHIPS:
             self.put(f"shipped/{file.digest}/{file.name}", "")
         cases = ""
         for path, rows in self.world.says.items():
@@ -617,7 +618,7 @@ class Tree(Node):
         return [asdict(one)]
 
     def _proof(self, results: tuple[chain.CudaResult, ...]) -> None:
-        fields = chain_seen.key_fields(self.run(chain_seen.KEY_SCRIPT).text)
+        fields = chain_probe.key_fields(self.run(chain_probe.KEY_SCRIPT).text)
         wanted = self.world.wanted or chain.Wanted()
         key = chain.key(
             fields["boot_id"],

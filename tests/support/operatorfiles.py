@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpustate import clusterpolicy, policies
-from gpustate.clusterpolicy import Reading
-from gpustate.model.policy import Policy
+from gpustate import gpu_operator, policies
+from gpustate.core.policy import Policy
+from gpustate.gpu_operator import Reading
 
 HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 
 
 def read(spec: str, more: str = "") -> Reading:
     """A ClusterPolicy with this spec, and what stands in the file behind it."""
-    return clusterpolicy.read(f"{HEAD}{spec}{more}", "cp.yaml")
+    return gpu_operator.read(f"{HEAD}{spec}{more}", "cp.yaml")
 
 
 def states(reading: Reading) -> dict[str, dict[str, Any]]:

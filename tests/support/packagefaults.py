@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from packageserver import PackageServer, package, packed, unpacked, write_script
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 #: What must come of an apply with the fault on.
 REPAIRED = "repaired"  # exit 0, and all is as the policy wants it

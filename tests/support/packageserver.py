@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpustate.lab import paths
-from gpustate.lab.sim.repository import TOOLKIT_PATH
-from gpustate.lab.sim.signing import SigningKey
+from gpustate_lab import paths
+from gpustate_lab.sim.repository import TOOLKIT_PATH
+from gpustate_lab.sim.signing import SigningKey
 
 TOOLKIT_ORIGIN = "nvidia.github.io/libnvidia-container"
 

@@ -16,9 +16,9 @@ import shortpaths
 from filestates import file_state
 
 from gpustate import Disruption, Plan, Policy
-from gpustate.model.change import Change
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.model.timing import PlannedStep, Timing
+from gpustate.core.change import Change
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan.document import plan_document
 from gpustate.plan.estimate import Schedule
 

@@ -21,17 +21,17 @@ from hypothesis import strategies as st
 
 from gpustate import ops, presets, registry
 from gpustate.cli.common import as_json
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, Outcome
+from gpustate.core.policy import Policy, resolve
+from gpustate.core.state import AnyState
+from gpustate.core.step import Step
+from gpustate.engine import fleet, verdicts
+from gpustate.engine.ledger import AskLedger
+from gpustate.engine.probing import look_at
 from gpustate.errors import GpustateError
-from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import NodeResult, Outcome
-from gpustate.model.policy import Policy, resolve
-from gpustate.model.state import AnyState
-from gpustate.model.step import Step
 from gpustate.plan import document, make, render
 from gpustate.remote.batch import make_batch
-from gpustate.run import fleet, settle
-from gpustate.run.ledger import AskLedger
-from gpustate.run.looking import look_at
 
 T = TypeVar("T")
 #: Inputs tried by kind; the end of the run tells them.
@@ -157,7 +157,7 @@ def walk(states: Any, node: InventoryNode, answerer: ri.BentNode) -> dict[str, s
         assert "this is a mistake in the state" not in result.reason, (name, result.reason)
         if result.reason:
             check_line(result.reason)
-    settle.reboot_blocker(ordered, look)
+    verdicts.reboot_blocker(ordered, look)
     show(Policy(*ordered), look, results)
     scripts = {"probe": make_batch(node, tuple(answers), "n").script}
     for state in ordered:

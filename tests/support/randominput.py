@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from gpustate.model.asks import Answer, Ask
+from gpustate.core.queries import Answer, Ask
 
 ROOT = Path(__file__).parents[2]
 SEEDS = ROOT / "tests/data/fuzz/answers.json"

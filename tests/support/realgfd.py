@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from gpustate.lab import programs
-from gpustate.lab.node import Node
+from gpustate_lab import programs
+from gpustate_lab.node import Node
 
 
 def labels(node: Node, *options: str) -> dict[str, str]:

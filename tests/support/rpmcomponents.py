@@ -10,8 +10,8 @@ import rpmnodes
 from rpmnodes import Repository
 from rpmworld import Rpm, build, needs
 
-from gpustate.lab.sim import component_rpms
-from gpustate.lab.sim.component_rpms import RpmPackage
+from gpustate_lab.sim import component_rpms
+from gpustate_lab.sim.component_rpms import RpmPackage
 
 DRIVER = "580.65.06"
 

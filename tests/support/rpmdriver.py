@@ -17,10 +17,10 @@ from typing import Any
 
 from rpmworld import Rpm
 
-from gpustate.lab.sim import cuda_packages, driver_packages, node_packages
-from gpustate.lab.sim.deb import Entry, Link, Package, Program
-from gpustate.lab.sim.native import Builder, run
-from gpustate.text import kernelnames
+from gpustate.formats import kernelnames
+from gpustate_lab.sim import cuda_packages, driver_packages, node_packages
+from gpustate_lab.sim.deb import Entry, Link, Package, Program
+from gpustate_lab.sim.native import Builder, run
 
 CUDA = {"570.211.01": 12080, "580.65.06": 13000, "580.178.04": 13000, "595.91.07": 13020}
 #: A kernel as RHEL and as SUSE name theirs, and version and release of its packages.

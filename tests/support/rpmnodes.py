@@ -21,8 +21,8 @@ import yaml
 from rpmworld import Rpm, build, index, needs
 from shortpaths import short_folder
 
-from gpustate.lab.api import Lab
-from gpustate.lab.node import Node
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 
 #: /etc/os-release of the distributions.
 RELEASES = {

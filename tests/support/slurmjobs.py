@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpustate.lab.api import Lab
-from gpustate.lab.slurm import NodeState, Slurm
+from gpustate_lab.api import Lab
+from gpustate_lab.slurm import NodeState, Slurm
 
 #: What turns a bare node into one that Slurm accepts.
 APPLIED = """

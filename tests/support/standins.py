@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpustate.lab.node import Node
+from gpustate_lab.node import Node
 
 HERE = Path(__file__).parent
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import vmpackages
 
-from gpustate.lab import images, paths, simulation
-from gpustate.lab.command import run
-from gpustate.lab.sim.signing import SigningKey
+from gpustate_lab import images, paths, simulation
+from gpustate_lab.command import run
+from gpustate_lab.sim.signing import SigningKey
 
 GUEST = Path(__file__).with_name("vagrantguest")
 #: As ``vagrant/Vagrantfile`` asks for it.

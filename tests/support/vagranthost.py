@@ -20,9 +20,9 @@ from pathlib import Path
 
 from vagrantbox import GUEST, NAME, PORT, Box
 
-from gpustate.lab import images
-from gpustate.lab.command import search_path
-from gpustate.lab.requirements import PROOF_PACKAGES
+from gpustate_lab import images
+from gpustate_lab.command import search_path
+from gpustate_lab.requirements import PROOF_PACKAGES
 
 #: Emulation, and what makes it faster: a processor with few features, and writes that are not forced to disk.
 EMULATED = """\

@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpustate.lab.command import search_path
-from gpustate.lab.requirements import PROGRAMS, TEST_PROGRAMS
+from gpustate_lab.command import search_path
+from gpustate_lab.requirements import PROGRAMS, TEST_PROGRAMS
 
 MEMORY_MIB = 1024
 #: Few features: it boots in two thirds of the time that it takes with all that qemu can emulate.

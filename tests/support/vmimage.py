@@ -19,8 +19,8 @@ from pathlib import Path
 import vmpackages
 from vm import FRESH, MACHINE, Vm
 
-from gpustate.lab import images, paths
-from gpustate.lab.command import run
+from gpustate_lab import images, paths
+from gpustate_lab.command import run
 
 GUEST = vmpackages.GUEST
 #: Where the machine sees the packages: no network is needed then.

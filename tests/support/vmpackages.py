@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-from gpustate.lab.sim import deb
-from gpustate.lab.sim.deb import Entry, Package, Program
-from gpustate.lab.sim.driver_packages import DRIVERS, VENDOR, DriverSet
-from gpustate.lab.sim.native import Builder
-from gpustate.lab.sim.signing import SigningKey
+from gpustate_lab.sim import deb
+from gpustate_lab.sim.deb import Entry, Package, Program
+from gpustate_lab.sim.driver_packages import DRIVERS, VENDOR, DriverSet
+from gpustate_lab.sim.native import Builder
+from gpustate_lab.sim.signing import SigningKey
 
 GUEST = Path(__file__).with_name("vmguest")
 VERSION = "580.65.06"

@@ -46,10 +46,10 @@ def test_a_broken_rule_of_imports_would_be_seen(tmp_path: Path) -> None:
         if not (package / row).exists():
             (package / f"{row}.py").write_text("")
     (package / "states" / "one.py").write_text(
-        "import httpx2, lightkube, paramiko, pyinfra\nfrom gpustate import run\n"
+        "import httpx2, lightkube, paramiko, pyinfra\nfrom gpustate import engine\n"
     )
     (package / "states" / "two.py").write_text("from gpustate.states import one\n")
-    (package / "text.py").write_text("import gevent, socket\n")
+    (package / "formats.py").write_text("import gevent, socket\n")
     (package / "unplaced.py").write_text("")
     done = subprocess.run(
         [BIN / "lint-imports", "--no-cache", "--config", TOP / "pyproject.toml"],

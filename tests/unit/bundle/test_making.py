@@ -18,9 +18,9 @@ from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.offers import Build
 from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
+from gpustate.formats import openpgp
 from gpustate.solve import packages
 from gpustate.solve.packages import Repository, Universe
-from gpustate.text import openpgp
 
 SCHEMA = Path(manifest.__file__).parent / "schema" / "bundle.json"
 

@@ -18,7 +18,7 @@ from gpustate.bundle.rpmupstream import RpmPlace
 from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Place
 from gpustate.errors import RefusedError
-from gpustate.run.rpmbundled import QUERY, parse_installed
+from gpustate.resolver.rpm_bundle_nodes import QUERY, parse_installed
 
 FOLDER = "rocky9-x86_64/base"
 
@@ -124,8 +124,8 @@ def place_of(real: Path) -> Place:
 def test_dnf_itself_installs_from_a_bundle_and_from_nothing_else(
     real: Path, tmp_path: Path
 ) -> None:
+    from gpustate.formats.rpmrepos import render_repo
     from gpustate.ops.upload import BUNDLE_FOLDER, ONLY_BUNDLE
-    from gpustate.text.rpmrepos import render_repo
 
     path = real_bundle(real, tmp_path)
     home = tmp_path / "node"

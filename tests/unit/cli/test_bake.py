@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpustate import Policy, registry
+from gpustate.bake.image import left_to_apply
 from gpustate.cli.main import cli
+from gpustate.core.outcome import NodeResult, Outcome, StateResult
+from gpustate.core.policy import build
 from gpustate.errors import UsageError
-from gpustate.model.outcome import NodeResult, Outcome, StateResult
-from gpustate.model.policy import build
-from gpustate.run.bake import left_to_apply
 
 
 def said(*words: str) -> str:

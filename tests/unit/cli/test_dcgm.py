@@ -15,9 +15,9 @@ import yaml
 from commandline import Cli
 
 from gpustate.cli import dcgm
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.formats.dcgm import shipped
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.testing import FakeNode
-from gpustate.text.dcgm import shipped
 
 ANSWER = (Path(__file__).parents[2] / "data/dcgm/exporter-h100-mig.prom").read_text("utf-8")
 GPU = Gpu(

@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from gpustate import NodeFacts, PciGpu
 from gpustate.cli import common
 from gpustate.cli.main import cli
+from gpustate.core.inventory import Connection, InventoryNode
+from gpustate.engine import fleet
 from gpustate.errors import ConnectionFailed
-from gpustate.model.inventory import Connection, InventoryNode
-from gpustate.run import fleet
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.testing import FakeNode
-from gpustate.text.nvml_report import Gpu, NvmlFacts
 
 CLUSTER = "5e1b0a8e-0000-4000-8000-00000000cafe"
 

@@ -10,13 +10,13 @@ import pytest
 from commandline import Cli
 
 from gpustate.cli import health
+from gpustate.diagnosis.chain_data import ModuleGpu, Seen
 from gpustate.errors import UsageError
-from gpustate.model.chain_data import ModuleGpu, Seen
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.formats import quarantine
+from gpustate.formats.nvml_report import GpuHealth
+from gpustate.formats.quarantine import Entry, Quarantine
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.testing import FakeNode
-from gpustate.text import quarantine
-from gpustate.text.nvml_report import GpuHealth
-from gpustate.text.quarantine import Entry, Quarantine
 
 GPUS = tuple(
     Gpu(n, f"GPU-{n}", f"0000:0{n}:00.0", name="H100", health=GpuHealth(recovery_action=0))

@@ -211,7 +211,7 @@ def test_notes_of_the_inventory_are_printed(
 ) -> None:
     from gpustate import inventory
     from gpustate.cli import common
-    from gpustate.model.inventory import Inventory, InventoryNode
+    from gpustate.core.inventory import Inventory, InventoryNode
 
     made = Inventory("hosts.ini", (InventoryNode("gpu1"),), notes=("hosts.ini:3: in vain",))
     monkeypatch.setattr(inventory, "load", lambda source, **_: made)
@@ -226,7 +226,7 @@ def test_connection_options_stand_in_where_the_inventory_says_nothing(
 ) -> None:
     from gpustate import inventory
     from gpustate.cli import common
-    from gpustate.model.inventory import Connection, Inventory, InventoryNode
+    from gpustate.core.inventory import Connection, Inventory, InventoryNode
 
     own = Connection(user="ops", key_file="/own", strict_host_key="no")
     nodes = (InventoryNode("a"), InventoryNode("b", connection=own))

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from gpustate.cli import apply, resume
 from gpustate.cli.main import cli
+from gpustate.core.change import Disruption
+from gpustate.engine import fleet, ledger, records
 from gpustate.errors import GpustateError
-from gpustate.model.change import Disruption
-from gpustate.run import fleet, ledger, records
-from gpustate.text import masking
+from gpustate.formats import masking
 
 DONE: list[tuple[str, dict[str, Any]]] = []
 
@@ -138,7 +138,7 @@ def test_behind_sudo_the_person_is_whoever_called_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_lock_says_who_and_why() -> None:
-    from gpustate.run import gate
+    from gpustate.engine import gate
 
     taken = gate.taken("r", gate.Holder("alice@ctl", 1, lambda *_: True), "", "CHG-42")
     lock = ledger.read_lock(json.dumps(taken))

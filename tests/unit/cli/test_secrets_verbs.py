@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from gpustate.cli.apply import _policy_of, read_json
 from gpustate.cli.main import cli
 from gpustate.errors import PolicyError
+from gpustate.formats import masking
 from gpustate.plan.document import read_plan
-from gpustate.text import masking
 
 DATA = Path(__file__).parents[2] / "data"
 URL_PASSWORD, VAULTED, NAMED = "S3cr3t-in-url", "S3cr3t-vault-value", "S3cr3t-by-name"

@@ -8,8 +8,8 @@ import pytest
 from fakecluster import GPU, NOTHING, FakeApi, holder, node, report
 
 from gpustate.cluster import podproof, pods
+from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
-from gpustate.model.chain import Check
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ import pytest
 from gpustate import Policy
 from gpustate.compat.collect import collect
 from gpustate.compat.facts import Value, told
+from gpustate.core.change import Change, Plan
+from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.policy import resolve
+from gpustate.engine import gate
 from gpustate.errors import PolicyError, RefusedError
-from gpustate.model.change import Change, Plan
-from gpustate.model.facts import NodeFacts, PciGpu
-from gpustate.model.inventory import InventoryNode
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.policy import resolve
 from gpustate.plan.document import policy_data
-from gpustate.run import gate
 from gpustate.states.container_toolkit import ContainerToolkit
 from gpustate.states.containerd import ContainerdHandler
 from gpustate.states.driver import DriverInstalled

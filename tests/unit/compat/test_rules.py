@@ -16,7 +16,7 @@ from gpustate import compat
 from gpustate.compat.facts import FACTS, MODELS
 from gpustate.compat.rules import ReviewVerdict, Rule, Verdict
 from gpustate.compat.versions import parse
-from gpustate.text import gpu_models
+from gpustate.formats import gpu_models
 
 TOP = Path(compat.__file__).parent
 RULES = compat.load()

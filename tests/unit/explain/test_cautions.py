@@ -11,10 +11,10 @@ from brokennodes import WHOLE, at_boot, divided, drop_in, file, mig
 from nodetrees import LIBRARIES, Tree, World
 
 from gpustate.cli.explain import diagnosis_page, verdict
+from gpustate.core.encode import plain
+from gpustate.diagnosis import chain
 from gpustate.explain import walk
 from gpustate.explain.causes import Cause
-from gpustate.model import chain
-from gpustate.model.encode import plain
 from gpustate.plan.render import Page
 
 Change = Callable[[World], object]

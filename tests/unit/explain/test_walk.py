@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from nodetrees import Tree, World
 
+from gpustate.diagnosis import health
 from gpustate.errors import ProbeError
 from gpustate.explain import walk
-from gpustate.model import health
 
 
 def test_a_program_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:

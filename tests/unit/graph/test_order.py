@@ -12,10 +12,10 @@ from filestates import file_state
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpustate.core.state import AnyState
 from gpustate.errors import GraphError
 from gpustate.graph.build import Edge, Graph, build, reverse
 from gpustate.graph.order import order
-from gpustate.model.state import AnyState
 
 NAMES = [f"s{number}" for number in range(8)]
 WHYS = st.sampled_from(("needs", "after", "before", "known after"))

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from gpustate.core.inventory import Connection, Inventory
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
-from gpustate.model.inventory import Connection, Inventory
 
 from .conftest import Write
 

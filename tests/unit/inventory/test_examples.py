@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.core.inventory import InventoryNode
 from gpustate.inventory import load
-from gpustate.model.inventory import InventoryNode
 
 EXAMPLES = Path(__file__).parents[3] / "inventories"
 

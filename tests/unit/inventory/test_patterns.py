@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import InventoryError
 from gpustate.inventory import load, select
-from gpustate.model.inventory import Inventory, InventoryNode
 from gpustate.plan.ranges import fold
 
 from .conftest import Write

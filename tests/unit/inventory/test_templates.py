@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpustate.core.inventory import InventoryNode
 from gpustate.errors import InventoryError
 from gpustate.inventory import load
 from gpustate.inventory.documents import EncryptedText
-from gpustate.model.inventory import InventoryNode
 
 from .conftest import Write
 

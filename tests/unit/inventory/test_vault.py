@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.core.inventory import Inventory
 from gpustate.errors import InventoryError
+from gpustate.formats.masking import masked
 from gpustate.inventory import commands, load
 from gpustate.inventory.vault import Source, Vault, sources
-from gpustate.model.inventory import Inventory
-from gpustate.text.masking import masked
 
 from .conftest import Write
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from gpustate.lab import access
+from gpustate_lab import access
 
 TEXT = access.inventory(
     lab="try",

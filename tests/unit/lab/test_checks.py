@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import api, checks, command, daemon, paths, requirements
-from gpustate.lab.spec import LabSpec
+from gpustate_lab import api, checks, command, daemon, paths, requirements
+from gpustate_lab.spec import LabSpec
 
 ROOT = Path(__file__).parents[3]
 

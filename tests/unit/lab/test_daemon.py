@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab import daemon, process
+from gpustate_lab import daemon, process
 
 
 def container(directory: Path, script: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab import host
+from gpustate_lab import host
 
 MOUNTINFO = """\
 24 1 0:22 / /proc rw - proc proc rw

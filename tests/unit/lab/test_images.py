@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import images, paths
-from gpustate.lab.command import run
+from gpustate_lab import images, paths
+from gpustate_lab.command import run
 
 
 @pytest.fixture

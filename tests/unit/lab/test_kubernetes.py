@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from gpustate.errors import LabError
-from gpustate.lab import network
-from gpustate.lab.kubernetes import containers, controlplane, machine, objects, virtual
-from gpustate.lab.kubernetes.certificates import Authority
-from gpustate.lab.kubernetes.client import Client
-from gpustate.lab.kubernetes.layout import USERS, Layout
-from gpustate.lab.network import Network
+from gpustate_lab import network
+from gpustate_lab.kubernetes import containers, controlplane, machine, objects, virtual
+from gpustate_lab.kubernetes.certificates import Authority
+from gpustate_lab.kubernetes.client import Client
+from gpustate_lab.kubernetes.layout import USERS, Layout
+from gpustate_lab.network import Network
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.errors import LabError
-from gpustate.lab.network import POOLS, Network, choose_subnet, parse_routes, tag_of
+from gpustate_lab.network import POOLS, Network, choose_subnet, parse_routes, tag_of
 
 networks = st.builds(
     lambda address, length: IPv4Network((address, length), strict=False),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import programs
+from gpustate_lab import programs
 
 NAMES = sorted(path.parent.name for path in programs.MODULES.glob("*/go.mod"))
 

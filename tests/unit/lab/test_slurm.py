@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import images, paths, slurm_files
-from gpustate.lab.network import Network
-from gpustate.lab.node import Node
-from gpustate.lab.record import Lab, load, write_record
-from gpustate.lab.slurm import parse_states
-from gpustate.lab.spec import LabSpec, NodeSpec
+from gpustate_lab import images, paths, slurm_files
+from gpustate_lab.network import Network
+from gpustate_lab.node import Node
+from gpustate_lab.record import Lab, load, write_record
+from gpustate_lab.slurm import parse_states
+from gpustate_lab.spec import LabSpec, NodeSpec
 
 NETWORK = Network(tag="00000000", subnet=IPv4Network("10.217.0.0/24"))
 #: As scontrol 22.05 and 24.11 print them, shortened.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.errors import LabError
-from gpustate.lab.spec import Fault, LabSpec
+from gpustate_lab.spec import Fault, LabSpec
 
 
 def test_images_and_gpus_are_dealt_out_in_turn() -> None:

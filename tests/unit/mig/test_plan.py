@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from gpustate.core.change import Disruption
 from gpustate.errors import RefusedError, UsageError
 from gpustate.mig import document, layout, refute, tables
 from gpustate.mig.config import Config, Entry
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile
 from gpustate.mig.layout import ComputeInstance, GpuInstance, GpuLayout, Layout, Users
 from gpustate.mig.plan import NodePlan, plan
-from gpustate.model.change import Disruption
 
 A100, H100, RTX, T4 = "20b2", "2330", "2bb5", "1eb8"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from migsim import Simulated, built, driver
 
-from gpustate.lab.sim import models
-from gpustate.lab.sim.native import Libraries
+from gpustate.core.queries import ShippedFile
+from gpustate.formats import nvsmi
 from gpustate.mig import builtin, layout, live, plan, saved
-from gpustate.model.asks import ShippedFile
-from gpustate.text import nvsmi
+from gpustate_lab.sim import models
+from gpustate_lab.sim.native import Libraries
 
 PROGRAM = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh")
 Restore = Callable[[str], tuple[int, str]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gpustate.core.facts import PciGpu
 from gpustate.errors import UsageError
 from gpustate.mig import show, tables
 from gpustate.mig.names import parse_device_name
 from gpustate.mig.tables import MODELS, UNKNOWN
-from gpustate.model.facts import PciGpu
 
 
 def test_no_device_id_and_no_name_belongs_to_two_gpus() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpustate.lab.sim import hardware, models, native
+from gpustate_lab.sim import hardware, models, native
 
 VERSION = "580.65.06"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.nodeside import cdi_without
-from gpustate.text.quarantine import Entry, Quarantine
 
 
 def device(name: str, *nodes: str, hooks: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpustate.model import cri_status
 from gpustate.nodeside import cri, cri_rows
+from gpustate.probes import cri_status
 
 RUNC = {"runtimeType": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
 NVIDIA = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab.sim.native import PAYLOAD
 from gpustate.nodeside import mps_proof
+from gpustate_lab.sim.native import PAYLOAD
 
 from .conftest import StubNode
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from gpustate.model.asks import ShippedFile
-from gpustate.model.gpu_facts import NVML_FACTS
+from gpustate.core.queries import ShippedFile
+from gpustate.probes.gpu_facts import NVML_FACTS
 from gpustate.states.cdi import leave_out
 from gpustate.states.validator import PROGRAM
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpustate.model.asks import Answer
-from gpustate.model.gpu_facts import NVML_FACTS, PYNVML, GpuFacts
-from gpustate.text import nvml_report
+from gpustate.core.queries import Answer
+from gpustate.formats import nvml_report
+from gpustate.probes.gpu_facts import NVML_FACTS, PYNVML, GpuFacts
 
 from .conftest import VERSION, StubNode
 

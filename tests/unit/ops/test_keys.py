@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import PolicyError
+from gpustate.formats.fabric_config import read
 from gpustate.ops.keys import set_keys
-from gpustate.text.fabric_config import read
 
 #: What the library of a node program gives the step, as far as it is used here.
 LIBRARY = (

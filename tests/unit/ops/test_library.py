@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpustate import ops
-from gpustate.text import masking
+from gpustate.formats import masking
 
 
 class Place:

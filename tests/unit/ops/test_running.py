@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.model.outcome import Outcome, StateResult
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.engine.verdicts import still_stopped
 from gpustate.ops import LIBRARY
-from gpustate.run.settle import still_stopped
 
 #: Units as systemctl knows them: name and file.
 UNITS = {

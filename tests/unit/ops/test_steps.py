@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from gpustate import ops
-from gpustate.text.unit_says import SAYS, TELLING
+from gpustate.formats.unit_log import SAYS, TELLING
 
 
 def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:

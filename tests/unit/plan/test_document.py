@@ -11,9 +11,9 @@ from filestates import file_state
 from jsonschema import Draft202012Validator, ValidationError
 
 from gpustate import Disruption, Plan, Policy, PolicyError, where
-from gpustate.model.change import Change
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.model.timing import PlannedStep, Timing
+from gpustate.core.change import Change
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan import document
 from gpustate.plan.estimate import Schedule
 

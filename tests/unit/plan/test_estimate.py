@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, Plan
-from gpustate.model.change import Change
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.model.timing import PlannedStep, Timing
+from gpustate.core.change import Change
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan.estimate import PROBE, Schedule, estimate
 from gpustate.plan.measured import OTHERS, OWN
 from gpustate.plan.overview import duration

@@ -9,10 +9,10 @@ import pytest
 from filestates import FileState, Seen, file_state
 
 from gpustate import Disruption, Node, Plan, Step, ops, where
-from gpustate.model.change import Change
-from gpustate.model.facts import NodeFacts, NodeView, PciGpu
-from gpustate.model.outcome import Outcome, StateResult
-from gpustate.model.state import AnyState
+from gpustate.core.change import Change
+from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.state import AnyState
 from gpustate.plan import make
 from gpustate.plan.make import Look
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, Plan
+from gpustate.core.change import Change
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
-from gpustate.model.change import Change
-from gpustate.model.inventory import Inventory, InventoryNode
-from gpustate.model.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.plan import document, render
 
 

@@ -20,8 +20,8 @@ from fleets import Fleet
 
 from gpustate import inventory
 from gpustate.cli import common, reports
+from gpustate.engine import fleet
 from gpustate.plan import document
-from gpustate.run import fleet
 
 LIMIT_S = 3.0
 UNIT_S = 0.005

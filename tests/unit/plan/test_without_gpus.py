@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpustate import registry
-from gpustate.model.facts import NodeFacts, NodeView
-from gpustate.model.outcome import Outcome
-from gpustate.model.policy import build
-from gpustate.model.state import AnyState
+from gpustate.core.facts import NodeFacts, NodeView
+from gpustate.core.outcome import Outcome
+from gpustate.core.policy import build
+from gpustate.core.state import AnyState
 from gpustate.plan.make import Look, make
 
 GPU = ("cdi", "dcgm", "dcgm-exporter", "mig", "mps", "peermem", "validator")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpustate import policies, registry
+from gpustate.core.policy import parameters
 from gpustate.errors import PolicyError
-from gpustate.model.policy import parameters
 from gpustate.policies import Changes, jsonpatch, trees
 from gpustate.policies.strvals import Kind, assignments
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpustate import policies
 from gpustate.cli.main import cli
-from gpustate.model.policy import Policy
+from gpustate.core.policy import Policy
 from gpustate.policies.converting import convert
 from gpustate.states.container_toolkit import ContainerToolkit
 from gpustate.states.dcgm import DcgmRunning

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gpustate import inventory, policies, registry
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.layers import REMOVED
+from gpustate.core.policy import Policy, layers_of, parameters, resolve
+from gpustate.core.provenance import resolution
 from gpustate.errors import PolicyError
-from gpustate.model.inventory import InventoryNode
-from gpustate.model.layers import REMOVED
-from gpustate.model.policy import Policy, layers_of, parameters, resolve
-from gpustate.model.resolution import resolution
 from gpustate.policies import Changes
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted

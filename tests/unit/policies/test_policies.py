@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpustate import policies, registry
+from gpustate.core.policy import parameters
 from gpustate.errors import GpustateError, PolicyError
-from gpustate.model.policy import parameters
 from gpustate.policies import Kind
 
 GOOD = """\

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpustate import policies, presets, registry
+from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
-from gpustate.model.policy import Policy, parameters
 from gpustate.testing import FakeNode, check_contract, converge
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

@@ -11,8 +11,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from gpustate import policies, registry
+from gpustate.core.policy import parameters
 from gpustate.errors import PolicyError
-from gpustate.model.policy import parameters
 from gpustate.policies import Kind, document, schemas
 
 GOOD = """\

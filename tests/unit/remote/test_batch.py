@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustate.core import shared_probes
+from gpustate.core.file_queries import FileStats, FileText, FileTexts
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer, Shell
 from gpustate.errors import ProbeError, RefusedError
-from gpustate.model import beforehand
-from gpustate.model.asks import Answer, Shell
-from gpustate.model.file_asks import FileStats, FileText, FileTexts
-from gpustate.model.gpu_facts import GpuFacts
-from gpustate.model.inventory import InventoryNode
+from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote import batch
 
 NODE = InventoryNode("n")
@@ -238,7 +238,7 @@ def test_fragments_that_hang_on_nothing_run_side_by_side_and_leave_nothing(tmp_p
 def test_what_several_want_to_know_is_there_before_those_that_want_it(
     tmp_path: Path, image: bool
 ) -> None:
-    wants = f'echo "{beforehand.APT_KEY}" >@; [ "$APT_KEY" ] && [ "$KERNEL_RELEASE" ] && echo "${{KERNEL_RELEASE-$(uname -r)}}"'
+    wants = f'echo "{shared_probes.APT_KEY}" >@; [ "$APT_KEY" ] && [ "$KERNEL_RELEASE" ] && echo "${{KERNEL_RELEASE-$(uname -r)}}"'
     first, last = (Shell(wants.replace("@", str(tmp_path / name))) for name in "ab")
     others = [Shell(f'echo {n} "${{KERNEL_RELEASE-$(uname -r)}}"') for n in range(10)]
     found = [one.text for one in on_a_node(tmp_path / "run", first, *others, last, image=image)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpustate.model.asks import Answer, Candidates, Packages, Shell, Units
-from gpustate.model.file_asks import FileText
-from gpustate.model.inventory import InventoryNode
+from gpustate.core.file_queries import FileText
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.queries import Answer, Candidates, Packages, Shell, Units
 from gpustate.remote.batch import Batch, make_batch
 
 NODE = InventoryNode(name="gpu1")

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from gpustate.core.inventory import Connection
 from gpustate.errors import ConnectionFailed
-from gpustate.model.inventory import Connection
 from gpustate.remote import ssh
 
 

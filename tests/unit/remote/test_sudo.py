@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from filestates import First, here, request
 
+from gpustate.engine import fleet
 from gpustate.errors import ProbeError
 from gpustate.remote import session
-from gpustate.run import fleet
 
 #: Wants a password, as sudo does with and without ``-n``, and takes none.
 SUDO = """#!/bin/sh

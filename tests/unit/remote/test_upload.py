@@ -9,8 +9,8 @@ import pytest
 from bundleworld import Site
 
 from gpustate.bundle import reading
+from gpustate.core.inventory import Connection, InventoryNode
 from gpustate.errors import StepFailed
-from gpustate.model.inventory import Connection, InventoryNode
 from gpustate.ops.upload import Upload
 from gpustate.remote import upload
 from gpustate.remote.session import Session

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpustate import PciGpu, PolicyError
-from gpustate.model.policy import build
+from gpustate.core.policy import build
 from gpustate.states.driver import DriverInstalled, Observed
 from gpustate.states.driver.observed import SecureBoot
 

@@ -12,11 +12,11 @@ import jsonschema
 import pytest
 from solveworld import H100, VENDOR, problem, universe, vendor
 
+from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
+from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError, RefusedError
-from gpustate.model.inventory import Inventory, InventoryNode, VarsLayer
-from gpustate.model.policy import Policy, resolve
-from gpustate.run import locking
-from gpustate.run.solving import Survey, settle_all
+from gpustate.resolver import lock_layers
+from gpustate.resolver.driver_sets import Survey, settle_all
 from gpustate.solve import document, keeping, lock
 from gpustate.solve.lock import Lock, LockedSet, Situation, from_text, gathered, to_text
 from gpustate.solve.problem import Wanted
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path, content: byte
     path = tmp_path / lock.NAME
     path.write_bytes(content)
     with pytest.raises(PolicyError, match=str(path)):
-        locking.load(str(path))
+        lock_layers.load(str(path))
 
 
 # --- staying put -----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_what_was_solved_is_of_its_schema() -> None:
 
 
 def locked_driver(policy: Policy, node: InventoryNode, made: Lock) -> Any:
-    inventory = locking.onto(Inventory("x", (node,)), policy, made, "gpustate.lock")
+    inventory = lock_layers.onto(Inventory("x", (node,)), policy, made, "gpustate.lock")
     (state,) = resolve(policy, inventory.nodes[0]).states
     return state
 
@@ -273,7 +273,7 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
     made = from_text(to_text(gathered(many)), "x")
     inventory = Inventory("x", tuple(InventoryNode(name) for name in many))
     policy = Policy(DriverInstalled(branch=580))
-    for node in locking.onto(inventory, policy, made, "x").nodes:
+    for node in lock_layers.onto(inventory, policy, made, "x").nodes:
         resolve(policy, node)
     assert len(made.sets) == 20
     assert time.process_time() - before < 1.0
@@ -284,7 +284,7 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
 
 def image_driver(made: Lock, **parameters: Any) -> Any:
     policy = Policy(DriverInstalled(**parameters))
-    node = locking.onto_image(InventoryNode("/mnt"), policy, made, "gpustate.lock")
+    node = lock_layers.onto_image(InventoryNode("/mnt"), policy, made, "gpustate.lock")
     (state,) = resolve(policy, node).states
     return state
 

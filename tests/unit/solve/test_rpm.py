@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from rpmworld import Rpm, documents, primary
 
+from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError, RefusedError
-from gpustate.model.asks import Answer
-from gpustate.run.rpmindexes import AskRpmDriver, AskRpmOthers, with_others
-from gpustate.run.rpmrepositories import AskRepositories, Repositories
+from gpustate.formats import rpmversion
+from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
+from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
 from gpustate.solve import modules, repodata, rpmrelations, schemes
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import Problem, Wanted
 from gpustate.solve.relations import text
 from gpustate.solve.repodata import Location, nevra
 from gpustate.solve.solver import Solution, Unsolved, explain, solve
-from gpustate.text import rpmversion
 
 CUDA = Repository("cuda", "/", "", "https://vendor.test")
 

@@ -13,10 +13,10 @@ from bundleworld import Site
 from gpustate import NodeFacts, PolicyError, ops
 from gpustate.bundle import reading
 from gpustate.bundle.reading import Bundle
-from gpustate.model.policy import Policy, build
+from gpustate.core.policy import Policy, build
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, ONLY_BUNDLE
 from gpustate.plan.make import Look
-from gpustate.run import bundled
+from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import CONF_TEXT, BundleInPlace
 from gpustate.states.preflight import NodeFit
 from gpustate.states.repository import DriverRepository
@@ -133,25 +133,25 @@ def test_nothing_calls_dnf_or_zypper_past_the_bundle() -> None:
 
 def test_a_bundle_is_the_last_word_about_where_packages_come_from(bundle: Bundle) -> None:
     policy = Policy(NodeFit(), DriverRepository(), BundleInPlace(file=bundle.path))
-    made = bundled.onto(policy, None)
+    made = bundle_nodes.onto(policy, None)
     assert {state.name for state in made.states} == {"preflight", "driver-repository", "bundle"}
     assert ("states", "bundle", "file") in made.last
     # This bundle has no driver: its repository stays what it was.
     (repository,) = (s for s in made.states if isinstance(s, DriverRepository))
     assert repository.source == "vendor"
-    assert bundled.onto(Policy(NodeFit()), None).last == ()
+    assert bundle_nodes.onto(Policy(NodeFit()), None).last == ()
 
 
 def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundle: Bundle) -> None:
-    from gpustate.model.facts import NodeView
+    from gpustate.core.facts import NodeView
     from gpustate.states.driver import DriverInstalled
 
     states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580)]
     view = NodeView("gpu1", (), {}, NodeFacts(**FACTS))
-    reason = bundled.lacking(states, Look(view))
+    reason = bundle_nodes.lacking(states, Look(view))
     assert str(reason) == (
         f"driver branch 580 as a whole set (there is none) is not in the bundle {bundle.path}; "
         "make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE"
     )
-    assert bundled.lacking(states[:1], Look(view)) is None
-    assert bundled.lacking(states[1:], Look(view)) is None
+    assert bundle_nodes.lacking(states[:1], Look(view)) is None
+    assert bundle_nodes.lacking(states[1:], Look(view)) is None

@@ -12,7 +12,7 @@ from bundleworld import RpmSite
 from gpustate import NodeFacts, ops
 from gpustate.bundle import reading, write
 from gpustate.bundle.reading import Bundle
-from gpustate.model.policy import build
+from gpustate.core.policy import build
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.states.bundle import BundleInPlace
 from gpustate.states.repository import DriverRepository

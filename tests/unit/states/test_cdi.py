@@ -11,6 +11,7 @@ import pytest
 
 from gpustate import Disruption, NodeFacts, ops
 from gpustate.errors import RefusedError
+from gpustate.formats import quarantine, systemd
 from gpustate.states.cdi import CdiSpecification, leave_out
 from gpustate.states.cdi.observed import (
     ENV_PATH,
@@ -20,7 +21,6 @@ from gpustate.states.cdi.observed import (
     TOOLKIT_UNITS,
 )
 from gpustate.testing import FakeNode, converge
-from gpustate.text import quarantine, systemd
 
 VERSION = "580.65.06"
 PROC_VERSION = (

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, ops
-from gpustate.model import asks, file_asks, programs
+from gpustate.core import file_queries, queries, required_programs
+from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkit
 from gpustate.testing import FakeNode, converge
-from gpustate.text.toolkit_config import CONFIG_PATH
 
 ORIGIN = "https://example.com stable/deb"
 SHIPPED = '#accept-nvidia-visible-devices-as-volume-mounts = false\n\n[nvidia-container-cli]\n#root = "/run/nvidia/driver"\nload-kmods = true\n'
@@ -41,9 +41,9 @@ class Node(FakeNode):
             runs={"note that there is no": lambda node: node.originals.update({CONFIG_PATH: None})},
         )
 
-    def _answer(self, ask: asks.Ask[Any]) -> Any:
-        if isinstance(ask, file_asks.FileStats) and "/originals/" in ask.patterns[0]:
-            there = file_asks.FileStat("file", 0o600, 0, 0, 9)
+    def _answer(self, ask: queries.Ask[Any]) -> Any:
+        if isinstance(ask, file_queries.FileStats) and "/originals/" in ask.patterns[0]:
+            there = file_queries.FileStat("file", 0o600, 0, 0, 9)
             return {ask.patterns[0]: there} if CONFIG_PATH in self.originals else {}
         return super()._answer(ask)
 
@@ -310,8 +310,8 @@ def test_a_key_said_twice_is_an_error() -> None:
 
 def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     class Configured(Node):
-        def _answer(self, ask: asks.Ask[Any]) -> Any:
-            if isinstance(ask, programs.AskReferring):
+        def _answer(self, ask: queries.Ask[Any]) -> Any:
+            if isinstance(ask, required_programs.AskReferring):
                 return (
                     CONFIG_PATH,
                     "/etc/systemd/system/gpustate-cdi.service",

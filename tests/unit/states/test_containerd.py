@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate.core.policy import build
+from gpustate.core.queries import Answer
 from gpustate.errors import RefusedError
-from gpustate.model.asks import Answer
-from gpustate.model.cri_status import CriHandler, CriStatus
-from gpustate.model.policy import build
+from gpustate.formats.containerd import Files, Handler, plan_edit, plan_removal
 from gpustate.ops.daemons import RestartDaemon
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.containerd import ContainerdHandler
 from gpustate.states.containerd.ask import AskContainerd, Found
 from gpustate.states.containerd.scripts import Target
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
-from gpustate.text.containerd import Files, Handler, plan_edit, plan_removal
 
 DATA = Path(__file__).parents[2] / "data" / "containerd"
 ROOT = "/etc/containerd/config.toml"

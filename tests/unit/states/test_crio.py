@@ -13,10 +13,10 @@ import pytest
 from runtimeinputs import CRIO
 
 from gpustate import Disruption, PolicyError, ops
-from gpustate.model.asks import Answer
-from gpustate.model.cri_status import CriHandler, CriStatus
-from gpustate.model.policy import build
+from gpustate.core.policy import build
+from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
+from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.crio import CrioHandler
 from gpustate.states.crio.ask import AskCrio, Found
 from gpustate.testing import FakeNode, check_contract

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, ops
+from gpustate.core.policy import build
 from gpustate.errors import PolicyError
-from gpustate.model.policy import build
+from gpustate.formats.dcgm import packages, services
 from gpustate.states.dcgm import DROP_IN_PATH, UNIT, DcgmRunning
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.dcgm import packages, services
 
 VERSIONS = ("1:4.6.0-1", "1:4.5.3-1")
 

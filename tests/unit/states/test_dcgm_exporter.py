@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, ops
+from gpustate.core.file_queries import FileStat
+from gpustate.core.policy import build
 from gpustate.errors import PolicyError
-from gpustate.model.file_asks import FileStat
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.policy import build
+from gpustate.formats import dcgm
+from gpustate.formats.dcgm import packages, services
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.dcgm import DcgmRunning
 from gpustate.states.dcgm_exporter import (
     COUNTERS_PATH,
@@ -22,8 +24,6 @@ from gpustate.states.dcgm_exporter import (
     DcgmExporterRunning,
 )
 from gpustate.testing import FakeNode, check_contract
-from gpustate.text import dcgm
-from gpustate.text.dcgm import packages, services
 
 NAME = packages.EXPORTERS[0]
 GPUS = tuple(

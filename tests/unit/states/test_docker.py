@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
-from gpustate.model.asks import Answer
-from gpustate.model.policy import build
+from gpustate.core.policy import build
+from gpustate.core.queries import Answer
 from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.docker import DockerRuntime

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
-from gpustate.model.asks import Answer
-from gpustate.model.holders import AskHolders, Holder
-from gpustate.model.kernels import Kernel
-from gpustate.model.policy import build
+from gpustate.core.policy import build
+from gpustate.core.queries import Answer
+from gpustate.formats import dpkg, driverset
+from gpustate.formats.aptsources import Offer
+from gpustate.probes.gpu_clients import AskHolders, Holder
+from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled, Observed
 from gpustate.states.driver.files import PATHS
 from gpustate.states.driver.gpus import module_type
@@ -25,8 +27,6 @@ from gpustate.states.driver.observed import (
     shown_as,
 )
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text import dpkg, driverset
-from gpustate.text.aptsources import Offer
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-18-amd64"
 VERSIONS = ("595.91.07-1", "580.178.04-1", "580.65.06-1", "570.211.01-1")

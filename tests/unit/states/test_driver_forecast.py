@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts, PciGpu
+from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
-from gpustate.model.asks import Answer
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.driver.observed import AskAptAfter
 from gpustate.states.repository import DriverRepository

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.model import device_nodes
-from gpustate.model.asks import Answer
+from gpustate.core.queries import Answer
+from gpustate.probes import device_nodes
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import AskLive
 

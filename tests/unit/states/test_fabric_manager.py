@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.model.asks import Answer
-from gpustate.model.fabric import AskBridges
+from gpustate.core.queries import Answer
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.probes.fabric import AskBridges
 from gpustate.states.fabric_manager import (
     CONFIG_PATH,
     UNIT,
@@ -20,7 +21,6 @@ from gpustate.states.fabric_manager import (
     scripts,
 )
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.nvml_report import Gpu, NvmlFacts
 
 SWITCH = PciGpu("0000:05:00.0", "22a3", "068000", None)
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)\n"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.model.asks import Answer
-from gpustate.model.kmod import AskKmod, Kmod
-from gpustate.model.rdma import AskRdma, Rdma
+from gpustate.core.queries import Answer
+from gpustate.probes.kernel_modules import AskKmod, Kmod
+from gpustate.probes.rdma import AskRdma, Rdma
 from gpustate.states import gds, peermem
 from gpustate.states.gdrcopy import GdrCopy
 from gpustate.states.gds import GpuDirectStorage

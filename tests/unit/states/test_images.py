@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from gpustate import NodeFacts, ops
-from gpustate.model.asks import Answer, Units
-from gpustate.model.facts import meant_for
-from gpustate.model.kernels import Kernels
+from gpustate.core.facts import meant_for
+from gpustate.core.queries import Answer, Units
+from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.probes.kernels import Kernels
 from gpustate.states.driver import refusals
 from gpustate.states.driver.observed import Observed, SecureBoot
 from gpustate.states.fabric_manager import CONFIG_PATH, UNIT, FabricManagerRunning
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.persistenced import PersistenceMode
 from gpustate.testing import FakeNode, converge
-from gpustate.text.nvml_report import NvmlFacts
 
 IMAGE = NodeFacts(os_id="debian", os_version="12", package_manager="apt", image=True)
 OFFERED = {"nvidia-fabricmanager": [("580.65.06-1", "vendor")]}

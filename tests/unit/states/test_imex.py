@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.model.facts import meant_for
+from gpustate.core.facts import meant_for
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.states.imex import CONFIG_PATH, NODES_PATH, UNIT, ImexRunning
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.nvml_report import Gpu, NvmlFacts
 
 CLUSTER = "5e1b0a8e-0000-4000-8000-00000000cafe"
 DOMAIN = f"{CLUSTER}.32766"

@@ -10,7 +10,7 @@ import pytest
 from standins import merge_k0s
 
 from gpustate import Disruption, ops
-from gpustate.model.asks import Answer
+from gpustate.core.queries import Answer
 from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, AskK0s, K0sHandler, Observed
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge

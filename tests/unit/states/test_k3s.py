@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, ops
-from gpustate.model.asks import Answer
+from gpustate.core.queries import Answer
 from gpustate.states.k3s import AskK3s, Found, K3sDetection, Service
 from gpustate.testing import FakeNode, check_contract
 

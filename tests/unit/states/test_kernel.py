@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, PolicyError
-from gpustate.model.kernels import Kernel
-from gpustate.model.policy import build
+from gpustate.core.policy import build
 from gpustate.ops import Reboot
+from gpustate.probes.kernels import Kernel
 from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelKept
 from gpustate.testing import FakeNode, check_contract, converge
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpustate import NodeFacts, PciGpu, PolicyError
+from gpustate.core.file_queries import FileStat
+from gpustate.core.policy import build
+from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError, RefusedError
-from gpustate.model.asks import Answer
-from gpustate.model.file_asks import FileStat
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.gpu_labels import AskMachine, Machine
-from gpustate.model.policy import build
+from gpustate.formats.quarantine import Entry, Quarantine
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
+from gpustate.probes.gpu_labels import AskMachine, Machine
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.quarantine import Entry, Quarantine
 
 PCI = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
 GPU = Gpu(

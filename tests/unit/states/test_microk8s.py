@@ -9,7 +9,7 @@ import pytest
 from standins import MICROK8S_TEMPLATE, render_microk8s
 
 from gpustate import Disruption, ops
-from gpustate.model.asks import Answer
+from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.microk8s import (
     RENDERED_PATH,

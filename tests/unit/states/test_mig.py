@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts
+from gpustate.core.building import build, parameters
+from gpustate.core.file_queries import FileStat, FileTexts
+from gpustate.core.queries import Answer
 from gpustate.errors import PolicyError
+from gpustate.formats.nvml_report import Gpu, MigInstance, NvmlFacts
 from gpustate.mig.live import uses_of
-from gpustate.model.asks import Answer
-from gpustate.model.building import build, parameters
-from gpustate.model.file_asks import FileStat, FileTexts
-from gpustate.model.holders import AskHolders, Holder
 from gpustate.ops import Reboot
 from gpustate.plan.document import change_data
 from gpustate.plan.overview import change_line
+from gpustate.probes.gpu_clients import AskHolders, Holder
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
-from gpustate.text.nvml_report import Gpu, MigInstance, NvmlFacts
 
 H100, A100 = ("2330", "hopper"), ("20b2", "ampere")
 WHOLE = ((0, 3, 0),)

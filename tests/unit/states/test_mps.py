@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
+from gpustate.core.file_queries import FileStat
 from gpustate.errors import RefusedError
-from gpustate.model.file_asks import FileStat
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mps import CONTROL, PACKAGE, UNIT, UNIT_PATH, MpsRunning
 from gpustate.testing import FakeNode, check_contract, converge

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
+from gpustate.formats import modprobe
 from gpustate.states import nouveau
 from gpustate.states.nouveau import CONF_PATH, DRACUT_PATH, HOOK_PATH, NouveauBlacklisted
 from gpustate.testing import FakeNode, converge
-from gpustate.text import modprobe
 
 KERNELS: tuple[str, ...] = ("6.1.0-1", "6.1.0-2")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.model.facts import meant_for
+from gpustate.core.facts import meant_for
+from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.states.nvlsm import LOAD_PATH, MODULES, SubnetManagerInstalled
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.nvml_report import NvmlFacts
 
 B200 = tuple(PciGpu(f"0000:{n + 16:02x}:00.0", "2901", "030200", None) for n in range(8))
 OFFERED = {"nvlsm": [("2025.10.14-1", "vendor"), ("2025.06.1-1", "vendor")]}

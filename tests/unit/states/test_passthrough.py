@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, ops
-from gpustate.model.asks import Answer
-from gpustate.model.cmdline import AskCommandLine, CommandLine
+from gpustate.core.queries import Answer
+from gpustate.formats import grub
+from gpustate.probes.kernel_cmdline import AskCommandLine, CommandLine
 from gpustate.states.kata import KataHost
 from gpustate.states.vfio import PROGRAM_PATH, UNIT, UNIT_PATH, VfioBound
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text import grub
 
 GPU = "0000:1b:00.0"
 ON = ("intel_iommu=on", "iommu=pt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpustate import NodeFacts, PciGpu
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
     DROP_IN_PATH,
     PROGRAM_PATH,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpustate.model.asks import Answer
+from gpustate.core.queries import Answer
 from gpustate.states.podman import AskPodman, Found, PodmanCdi
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from gpustate.core.policy import build
 from gpustate.errors import PolicyError
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.policy import build
+from gpustate.formats.quarantine import Entry, Quarantine
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.quarantine import GpuQuarantine, seconds
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.quarantine import Entry, Quarantine
 
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
 NVML = NvmlFacts(gpus=tuple(Gpu(n, UUIDS[n], f"0000:0{n}:00.0") for n in (0, 1)))

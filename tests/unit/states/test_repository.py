@@ -16,14 +16,14 @@ from urllib.parse import quote
 import pytest
 
 from gpustate import NodeFacts, PolicyError, ops
-from gpustate.model.file_asks import FileStat, FileStats
-from gpustate.model.policy import build, parameters
+from gpustate.core.file_queries import FileStat, FileStats
+from gpustate.core.policy import build, parameters
+from gpustate.formats import aptsources
+from gpustate.formats.masking import masked
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
 from gpustate.states.repository.base import KEY_FOLDERS
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text import aptsources
-from gpustate.text.masking import masked
 
 DATA = Path(__file__).parents[2] / "data/openpgp"
 ONE = "A3FB3B055795FE15146BA362F42952F29AD30799"

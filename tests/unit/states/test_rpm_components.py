@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts, State, ops
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.kmod import Kmod
-from gpustate.model.rdma import Rdma
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
+from gpustate.probes.kernel_modules import Kmod
+from gpustate.probes.rdma import Rdma
 from gpustate.states.gdrcopy import GdrCopy
 from gpustate.states.gds import GpuDirectStorage
 from gpustate.states.mps import MpsRunning

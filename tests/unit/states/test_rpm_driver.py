@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts, PciGpu, ops
-from gpustate.model.asks import Answer
-from gpustate.model.holders import AskHolders
-from gpustate.model.kernels import Kernel
+from gpustate.core.queries import Answer
+from gpustate.formats.aptsources import Offer
+from gpustate.formats.dpkg import Package
+from gpustate.probes.gpu_clients import AskHolders
+from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.driver.observed import Apt, AskApt, Live
 from gpustate.testing import FakeNode, check_contract
-from gpustate.text.aptsources import Offer
-from gpustate.text.dpkg import Package
 
 H100 = PciGpu("0000:00:00.0", "2330", "030200", None)
 V100 = PciGpu("0000:00:00.0", "1db4", "030200", None)

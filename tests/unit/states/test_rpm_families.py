@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts, ops
+from gpustate.formats import alternatives, rpmrepos
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
 from gpustate.states.cuda_toolkit import QUERY, CudaToolkits
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
 from gpustate.testing import FakeNode, converge
-from gpustate.text import alternatives, rpmrepos
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
 SYSTEMS = [

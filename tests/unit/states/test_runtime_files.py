@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from nodetrees import TOOLS
 
+from gpustate.core.queries import Answer, Ask
 from gpustate.errors import RefusedError
-from gpustate.model.asks import Answer, Ask
 from gpustate.states.containerd.ask import AskContainerd
 from gpustate.states.crio.ask import AskCrio
 from gpustate.states.docker.ask import AskDocker

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from gpustate import NodeFacts
-from gpustate.model.asks import Answer
-from gpustate.model.kernels import Kernel
-from gpustate.model.outcome import Outcome, StateResult
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.core.queries import Answer
+from gpustate.formats.certificates import Certificate, Listed, parse_keys, parse_mokutil
 from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.plan import make
+from gpustate.probes.kernels import Kernel
 from gpustate.states.secure_boot import SecureBootKey
 from gpustate.states.secure_boot.observed import (
     CONF_PATH,
@@ -21,7 +22,6 @@ from gpustate.states.secure_boot.observed import (
     Firmware,
 )
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.certificates import Certificate, Listed, parse_keys, parse_mokutil
 
 OURS = Certificate(CERTIFICATE_PATH, "aa" * 20, "7c01", "59a7", private=True)
 DKMS = Certificate("/var/lib/dkms/mok.pub", "bb" * 20, "7c02", "59a8", private=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpustate import Disruption, registry
+from gpustate.core.policy import build
 from gpustate.errors import PolicyError
-from gpustate.model.gpu_facts import Gpu, NvmlFacts
-from gpustate.model.policy import build
+from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.sharing import PATH, DevicePluginConfigured
 from gpustate.testing import FakeNode, check_contract, converge
 

@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import replace
 
 from gpustate import Disruption, NodeFacts, PciGpu
-from gpustate.model.asks import Answer
-from gpustate.model.gpu_facts import Gpu, MigDevice, NvmlFacts
-from gpustate.model.gpu_slurm import AskPlaces, Places
+from gpustate.core.queries import Answer
+from gpustate.formats.slurm import Cpu
+from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
+from gpustate.probes.slurm_gpus import AskPlaces, Places
 from gpustate.states.slurm import SlurmGres
 from gpustate.testing import FakeNode, check_contract, converge
-from gpustate.text.slurm import Cpu
 
 GRES, NODE = "/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"
 TOPO = "GPU0\t X \tNV12\nGPU1\tNV12\t X \n"

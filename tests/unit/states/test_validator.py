@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, Plan, ProbeError, ops
-from gpustate.model import chain
-from gpustate.model.gpu_facts import Gpu, MigDevice, NvmlFacts
+from gpustate.diagnosis import chain
+from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.validator import UNIT_LINK, UNIT_PATH, Validated
 from gpustate.testing import FakeNode

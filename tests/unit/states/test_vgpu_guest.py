@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import Disruption, PolicyError, ops
-from gpustate.model.encode import plain
+from gpustate.core.encode import plain
 from gpustate.states.vgpu_guest import CONF_PATH, TEMPLATE_PATH, TOKEN_PATH, UNIT, VgpuLicensed
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -36,7 +36,7 @@ class Guest(FakeNode):
         super().__init__(**{**settings, **more})
 
     def _stat(self) -> dict[str, Any]:
-        from gpustate.model.file_asks import FileStat
+        from gpustate.core.file_queries import FileStat
 
         if TOKEN_PATH not in self.files:
             return {}

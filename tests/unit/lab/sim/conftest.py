@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.lab.sim import hardware, models
-from gpustate.lab.sim.native import Builder, Libraries
+from gpustate_lab.sim import hardware, models
+from gpustate_lab.sim.native import Builder, Libraries
 
 VERSION = "580.65.06"
 RUN = "run/gpustate-lab"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpustate.lab.sim.native import PAYLOAD
-from gpustate.text import go_csv
+from gpustate.formats import go_csv
+from gpustate_lab.sim.native import PAYLOAD
 
 ANSWERS = json.loads((Path(__file__).parents[3] / "data/dcgm/counters-answers.json").read_text())
 
@@ -27,7 +27,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "FIELDS", resources.files("gpustate.text.dcgm") / "fields.csv")
+    monkeypatch.setattr(module, "FIELDS", resources.files("gpustate.formats.dcgm") / "fields.csv")
     return module
 
 

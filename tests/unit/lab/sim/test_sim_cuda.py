@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpustate.lab.sim.native import PAYLOAD, Libraries
+from gpustate_lab.sim.native import PAYLOAD, Libraries
 from tests.unit.lab.sim.conftest import FakeRoot
 
 HEADER = ".version 7.0\n.target sm_70\n.address_size 64\n"

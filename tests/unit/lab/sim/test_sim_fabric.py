@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpustate.lab.sim import hardware, models
-from gpustate.lab.sim.native import Libraries
+from gpustate_lab.sim import hardware, models
+from gpustate_lab.sim.native import Libraries
 from tests.unit.lab.sim.conftest import VERSION, FakeRoot
 
 

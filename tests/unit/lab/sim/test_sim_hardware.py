@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab.sim import hardware, models
+from gpustate_lab.sim import hardware, models
 
 
 def describe(gpus: str, node: str = "node1") -> dict:  # type: ignore[type-arg]

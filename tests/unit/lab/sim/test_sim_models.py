@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.errors import LabError
-from gpustate.lab.sim import models
+from gpustate_lab.sim import models
 
 
 def test_gpus_come_in_the_order_they_are_written() -> None:

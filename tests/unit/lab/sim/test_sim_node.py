@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpustate.lab.sim.native import PAYLOAD
+from gpustate_lab.sim.native import PAYLOAD
 from tests.unit.lab.sim.conftest import VERSION, FakeRoot
 
 KERNEL = "6.1.0-1-test"

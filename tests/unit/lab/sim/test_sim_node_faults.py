@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab.sim import deb, node_faults
-from gpustate.lab.sim.driver_packages import DRIVERS, LIBRARY_DIRECTORY
-from gpustate.lab.sim.node_faults import CONTAINERD, LIBRARY_MISMATCH
+from gpustate_lab.sim import deb, node_faults
+from gpustate_lab.sim.driver_packages import DRIVERS, LIBRARY_DIRECTORY
+from gpustate_lab.sim.node_faults import CONTAINERD, LIBRARY_MISMATCH
 
 INSTALLED, OTHER = "580.65.06", "580.178.04"
 

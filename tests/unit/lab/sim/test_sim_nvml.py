@@ -13,7 +13,7 @@ from types import ModuleType
 import pynvml
 import pytest
 
-from gpustate.lab.sim.native import Builder, Libraries
+from gpustate_lab.sim.native import Builder, Libraries
 from tests.unit.lab.sim.conftest import VERSION, FakeRoot
 
 

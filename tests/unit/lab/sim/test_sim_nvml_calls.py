@@ -16,9 +16,9 @@ from types import ModuleType
 import pynvml
 import pytest
 
-from gpustate.lab import programs
-from gpustate.lab.sim import hardware, models
-from gpustate.lab.sim.native import PAYLOAD, Libraries
+from gpustate_lab import programs
+from gpustate_lab.sim import hardware, models
+from gpustate_lab.sim.native import PAYLOAD, Libraries
 from tests.unit.lab.sim.conftest import FakeRoot
 
 GO_MODULES = (

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import programs
-from gpustate.lab.sim import deb, driver_packages, node_packages, repository
-from gpustate.lab.sim.deb import Link, Package, Program
-from gpustate.lab.sim.native import Builder
-from gpustate.lab.sim.repository import Repository
+from gpustate_lab import programs
+from gpustate_lab.sim import deb, driver_packages, node_packages, repository
+from gpustate_lab.sim.deb import Link, Package, Program
+from gpustate_lab.sim.native import Builder
+from gpustate_lab.sim.repository import Repository
 
 KERNEL = "6.1.0-9-test"
 TOOLS = ("gcc", "dpkg-deb", "gpg", "gpgv")

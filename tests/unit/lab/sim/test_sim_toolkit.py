@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import LabError
-from gpustate.lab import programs
-from gpustate.lab.sim import toolkit_packages
-from gpustate.lab.sim.deb import Package, Program
-from gpustate.lab.sim.native import PAYLOAD, Builder
+from gpustate_lab import programs
+from gpustate_lab.sim import toolkit_packages
+from gpustate_lab.sim.deb import Package, Program
+from gpustate_lab.sim.native import PAYLOAD, Builder
 from tests.unit.lab.sim.conftest import FakeRoot
 
 VERSIONS = toolkit_packages.VERSIONS

@@ -1,0 +1,79 @@
+"""Walking an image: the states of a policy in a root where nothing runs, and its first boot last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpustate import compat
+from gpustate.bake import first_boot
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, Outcome
+from gpustate.core.policy import Policy, resolve
+from gpustate.engine import fleet, gate
+from gpustate.engine.events import Listener, nobody
+from gpustate.engine.fleet import FleetResult
+from gpustate.engine.walk import Options, Walk
+from gpustate.remote.chroot import ImageSession
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is baked.
+
+    Args:
+        root: the folder.
+        node: name, groups and variables that the machines will have; they decide parameters.
+        gpus: those it is for, as ``8xH100``; empty when nobody said.
+    """
+
+    root: str
+    node: InventoryNode
+    gpus: str = ""
+
+
+def bake(
+    image: Image,
+    policy: Policy,
+    known: Collection[str],
+    *,
+    apply: bool,
+    listen: Listener = nobody,
+    stop: Callable[[], bool] = lambda: False,
+) -> FleetResult:
+    """Bake a policy into an image, or only say what that would change.
+
+    Raises:
+        GpustateError: policy, graph or overrides are wrong; nothing was touched then.
+    """
+    started = time.monotonic()
+    names = [state.name for state in fleet.ordered(policy.states, known)]
+    resolved = resolve(policy, image.node, known)
+    gate.refuse_unknown_rules(policy, image.node, resolved.allow, compat.load())
+    by_name = {state.name: state for state in resolved.states}
+    states = [by_name[name] for name in names]
+    last = first_boot.first_boot_of(states, image.node)
+    options = Options(
+        run=fleet.new_run_id(), apply=apply, holder=fleet.controller(), all_or_nothing=True
+    )
+    session = ImageSession(image.node, image.root, image.gpus)
+    node = Walk(session, resolved, [*states, last], options, stop, listen).run()
+    result = FleetResult(options.run, applied=apply, interrupted=stop())
+    result.nodes = [node]
+    result.duration_s = time.monotonic() - started
+    return result
+
+
+def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
+    """States of an image that neither it nor its first boot can settle: an apply on the machine does."""
+    absent = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
+    states = (one for one in policy.states if one.left_to_apply and not one.absent)
+    return [state.name for state in states if state.name not in absent]
+
+
+def first_boot_work(node: NodeResult) -> list[str]:
+    """What is left for the first boot, as ``state: step``, in its order."""
+    seen = node.observed.get(first_boot.FirstBoot.name)
+    work = seen.get("wanted_work", []) if isinstance(seen, dict) else []
+    return [str(line) for line in work]

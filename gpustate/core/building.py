@@ -1,0 +1,158 @@
+"""From plain data to a state and back, and what is said when that cannot be."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpustate.core.parameter_errors import given, wanted
+from gpustate.core.state import AnyState
+from gpustate.errors import PolicyError
+from gpustate.formats.masking import masked, remember_parameters
+from gpustate.formats.words import named, printable, shown
+
+#: Mistakes told at once.
+_SHOWN = 5
+
+#: Says where a parameter stands: its name, and the keys and indices below it.
+Locate = Callable[[tuple[str | int, ...]], str | None]
+
+
+def parameters(state: AnyState) -> dict[str, Any]:
+    """The parameters that were given, as plain JSON data."""
+    data: dict[str, Any] = json.loads(state.model_dump_json(exclude_unset=True))
+    return data
+
+
+def every_parameter(state: AnyState) -> dict[str, Any]:
+    """All parameters, those with their defaults too, as plain JSON data."""
+    data: dict[str, Any] = json.loads(state.model_dump_json())
+    return data
+
+
+def build(
+    cls: type[AnyState],
+    values: Mapping[str, Any],
+    *,
+    place: str | None = None,
+    locate: Locate | None = None,
+) -> AnyState:
+    """Make a state from plain data.
+
+    Args:
+        cls: its class.
+        values: its parameters.
+        place: where they stand.
+        locate: where one of them stands; ``place`` where it does not say.
+
+    Raises:
+        PolicyError: naming the parameter that is wrong.
+    """
+    try:
+        remember_parameters(values)
+        text = json.dumps(dict(values))
+    except (TypeError, ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise PolicyError(f"{cls.name}: {why}", place=place) from error
+    try:
+        return cls.model_validate_json(text)
+    except ValidationError as error:
+        here = place
+        if locate is not None:
+            here = locate(error.errors(include_url=False)[0]["loc"]) or place
+        raise PolicyError(f"{cls.name}: {explain(error, cls, values)}", place=here) from None
+    except PolicyError as error:
+        here = _culprit(cls, values, locate) if locate is not None else None
+        raise PolicyError(
+            f"{cls.name}: {error.message}", place=here or place, fix=error.fix
+        ) from None
+
+
+def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> str | None:
+    """Where the one parameter stands that is refused on its own; a validator names none."""
+    for name, value in values.items():
+        try:
+            cls.model_validate_json(json.dumps({name: value}))
+        except PolicyError:
+            return locate((name,))
+        except ValidationError:
+            continue
+    return None
+
+
+def explain(
+    error: ValidationError, cls: type[AnyState], values: Mapping[str, Any] | None = None
+) -> str:
+    """Say in one line which parameters are wrong, what was given and what is wanted.
+
+    Args:
+        error: the library's.
+        cls: the state.
+        values: what was given, as it was written; JSON has no 580.10.
+    """
+    parts: list[str] = []
+    #: Where one of several kinds would do, each is a mistake of its own at the same place.
+    choices: dict[tuple[str, str], list[str]] = {}
+    for item in error.errors(include_url=False)[:_SHOWN]:
+        path = ".".join(named(step) for step in _without_kind(item["loc"]))
+        said = wanted(item["type"], item.get("ctx") or {})
+        if item["type"] == "extra_forbidden":
+            known = sorted(cls.model_fields)
+            near = difflib.get_close_matches(path, known, 1)
+            hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
+            parts.append(f"no parameter {shown(path)}; {hint}")
+        elif item["type"] == "value_error":
+            # The state's own words; the library puts its own before them.
+            message = masked(item["msg"].removeprefix("Value error, "))[:300]
+            parts.append(": ".join(filter(None, (path, printable(message)))))
+        elif item["type"] == "missing":
+            parts.append(f"{path or 'it'}: is not given, and has no default")
+        elif said is not None:
+            was = _as_written(item["loc"], item["input"], values or {})
+            key = (path or "it", f"{given(was)}{_quoted(item['type'], item['input'])}")
+            choices.setdefault(key, []).append(printable(said[:300]))
+        else:
+            message = masked(item["msg"][:1].lower() + item["msg"][1:])
+            parts.append(
+                f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
+            )
+    parts += [
+        f"{path}: wanted {' or '.join(dict.fromkeys(words))} (given: {was})"
+        for (path, was), words in choices.items()
+    ]
+    more = error.error_count() - _SHOWN
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
+    """The value that was given at a place; the library's, where that is another."""
+    found: Any = values
+    for step in _without_kind(place):
+        if isinstance(found, list) and isinstance(step, int):
+            found = dict(enumerate(found))
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, float) and found == value else value
+
+
+def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A place without the kind that pydantic puts behind it, where one of several would do."""
+    kinds = {"int", "str", "bool", "float", "constrained-int", "constrained-str"}
+    return place[:-1] if len(place) > 1 and place[-1] in kinds else place
+
+
+def _quoted(kind: str, value: object) -> str:
+    """What is the matter with a text that looks like what is wanted."""
+    words = {
+        "bool": r"yes|no|true|false|on|off",
+        "int": r"-?[0-9]+",
+        "float": r"-?[0-9]+(\.[0-9]+)?",
+    }
+    looks = words.get(kind.partition("_")[0])
+    if looks is None or not isinstance(value, str) or not re.fullmatch(looks, value.lower()):
+        return ""
+    return ", which is text; quotes make it that"

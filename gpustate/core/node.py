@@ -1,0 +1,127 @@
+"""What a state may ask of a node."""
+
+from __future__ import annotations
+
+import posixpath
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TypeVar
+
+from gpustate.core import file_queries, queries
+from gpustate.core.facts import AskFacts, NodeFacts
+from gpustate.formats import dpkg, systemd
+
+T = TypeVar("T")
+
+
+def _is_unit(path: str) -> bool:
+    return "/systemd/system/" in path and path.endswith((".service", ".timer", ".socket", ".path"))
+
+
+class Node(ABC):
+    """The other side of a probe: every method asks the node and only reads.
+
+    Ask everything unconditionally where that is cheap: asks that do not depend on answers leave
+    together, in one exec. :class:`gpustate.testing.FakeNode` is the stand-in for tests.
+
+    Attributes:
+        name: the node's name in the inventory.
+        vars: its inventory variables.
+    """
+
+    name: str
+    vars: Mapping[str, object]
+
+    @abstractmethod
+    def ask(self, ask: queries.Ask[T]) -> T:
+        """Ask anything; the methods below are the common asks."""
+
+    def facts(self) -> NodeFacts:
+        """Operating system, kernel, boot id, runtimes and NVIDIA devices on PCI."""
+        return self.ask(AskFacts())
+
+    def read_text(self, path: str) -> str | None:
+        """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
+        return self.ask(file_queries.FileText(path))
+
+    def own_text(self, path: str, *, private: bool = False) -> str | None:
+        """Text of a file that gpustate itself writes, for all to read or for root alone: as :meth:`read_text`.
+
+        Where owner or mode are not as it was written, the text says so in a line ahead: so it differs
+        from what is wanted. A unit that is masked is no file of ours.
+
+        Raises:
+            RefusedError: something else is in its place.
+        """
+        stat = self.stats(path).get(path)
+        if stat is not None and stat.target == "/dev/null" and _is_unit(path):
+            return None
+        text = self.read_text(path)
+        if stat is None:
+            return text
+        if stat.kind == "link":
+            self.linked(path, stat.target or "")
+        if stat.kind == "link" and text is None:
+            raise file_queries.no_file(
+                path, f"a symbolic link to {stat.target}, which is not there"
+            )
+        told = stat.otherwise(private=private) if text is not None else ""
+        return file_queries.noted(told, text or "") if told else text
+
+    def linked(self, path: str, target: str) -> None:  # noqa: B027  nothing but the engine has to
+        """MAY: take note that a symbolic link stands where a file of gpustate's own belongs."""
+
+    def otherwise(self, path: str, *, private: bool = False) -> str:
+        """Owner and mode of a file that gpustate itself writes, where they are not as written.
+
+        For a file of which more is judged than its text. Empty where it is as written, no file, or not there.
+        """
+        stat = self.stats(path).get(path)
+        return stat.otherwise(private=private) if stat is not None else ""
+
+    def read_texts(self, pattern: str) -> dict[str, str]:
+        """Text of every regular file that a shell pattern (without blanks) matches."""
+        return self.ask(file_queries.FileTexts(pattern))
+
+    def stats(self, *patterns: str) -> dict[str, file_queries.FileStat]:
+        """Kind, mode and owner of everything that shell patterns match; links are not followed."""
+        return self.ask(file_queries.FileStats(patterns))
+
+    def command(self, *argv: str, timeout_s: int = 20) -> queries.CommandResult:
+        """Run a command that only reads."""
+        return self.ask(queries.command(argv, timeout_s=timeout_s))
+
+    def shell(self, text: str, *, assume: str = "") -> queries.CommandResult:
+        """Run a sh fragment that only reads. ``assume``: output to go on with until it answers."""
+        return self.ask(queries.Shell(text, assume))
+
+    def packages(self, *patterns: str) -> dict[str, dpkg.Package]:
+        """Packages in the database of dpkg or rpm whose names match shell patterns."""
+        return self.ask(queries.Packages(patterns))
+
+    def candidates(self, *names: str) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        """Versions of packages that the configured repositories offer, best first."""
+        return self.ask(queries.Candidates(names))
+
+    def units(self, *names: str) -> dict[str, systemd.Unit]:
+        """systemd units by full name (``containerd.service``); empty where there is no systemd."""
+        return self.ask(queries.Units(names))
+
+    def drop_ins(self, unit: str) -> dict[str, str]:
+        """Text of the drop-ins of a unit on the disk by path, in the order in which systemd reads them.
+
+        What systemd itself tells of them is what it read at its last reload.
+        """
+        found = self.read_texts(" ".join(f"{place}/{unit}.d/*.conf" for place in systemd.FOLDERS))
+        # Of those with one name, the one in the first of the folders.
+        paths = {
+            posixpath.basename(path): path
+            for place in reversed(systemd.FOLDERS)
+            for path in found
+            if path.startswith(f"{place}/")
+        }
+        return {paths[name]: found[paths[name]] for name in sorted(paths)}
+
+    def modules(self) -> frozenset[str]:
+        """Names of the loaded kernel modules, with underscores."""
+        return self.ask(queries.LoadedModules())

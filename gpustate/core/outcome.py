@@ -1,0 +1,177 @@
+"""What became of one state on one node, and of the node as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gpustate import errors
+from gpustate.core.change import Disruption, Plan
+from gpustate.core.timing import PlannedStep, Timing
+from gpustate.formats.masking import masked, masked_data
+
+
+class Outcome(Enum):
+    """What became of one state on one node. The value is what JSON and the terminal say."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    PENDING = "would change"  # plan and drift
+    KNOWN_AFTER = "known after"  # plan: what it needs to look at is not there yet
+    FIRST_BOOT = "at first boot"  # an image: nothing more to be baked, the rest comes when it boots
+    REBOOT_PENDING = "reboot pending"  # done as far as it goes; the rest comes with a reboot
+    NOT_APPLICABLE = "not applicable"
+    NOT_RUN = "not run"  # because another state failed; see the reason
+    FAILED = "failed"
+    ROLLED_BACK = "rolled back"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    BLOCKED = "blocked: needs a console"  # all is done but what only a person there can do
+
+
+@dataclass(frozen=True, slots=True)
+class StateResult:
+    """One state on one node.
+
+    Args:
+        state: its name.
+        outcome: what became of it.
+        plan: what was to change; for a changed state, what did.
+        reason: why, for everything but unchanged and changed; cause first, next move last.
+        evidence: output that shows it, last lines only.
+        known_after: names of the states it waits for.
+        worst: what a plan not known yet may cost.
+        proof: it is a proving state.
+    """
+
+    state: str
+    outcome: Outcome
+    plan: Plan = field(default_factory=Plan)
+    reason: str = ""
+    evidence: str = ""
+    known_after: tuple[str, ...] = ()
+    worst: Disruption = Disruption.NONE
+    proof: bool = False
+
+    def masked(self) -> StateResult:
+        """The same without secrets."""
+        plan = self.plan
+        changes = tuple(
+            replace(
+                change,
+                before=masked_data(change.before),
+                after=masked_data(change.after),
+                why=masked(change.why),
+                path=None if change.path is None else masked(change.path),
+            )
+            for change in plan.changes
+        )
+        return replace(
+            self,
+            plan=replace(
+                plan,
+                changes=changes,
+                notes=masked_data(plan.notes),
+                refusal=masked_data(plan.refusal),
+                warnings=masked_data(plan.warnings),
+                blocked=masked_data(plan.blocked),
+            ),
+            reason=masked(self.reason),
+            evidence=masked(self.evidence),
+        )
+
+
+class NodeStatus(Enum):
+    """What became of a node; the worst of its states, or what kept it from being reached."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    LOCKED = "locked"
+    ROLLED_BACK = "rolled back"
+    INTERRUPTED = "interrupted"
+    BLOCKED = "blocked: needs a console"
+
+
+@dataclass(slots=True)
+class NodeResult:
+    """One node after a run.
+
+    ``checks``: the chain of proofs, where a proving state keeps one. ``steps`` and ``timings``: what an
+    estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
+    what does not depend on them.
+    """
+
+    name: str
+    status: NodeStatus = NodeStatus.OK
+    reason: str = ""
+    states: list[StateResult] = field(default_factory=list[StateResult])
+    reboots: int = 0
+    execs: int = 0
+    connections: int = 0
+    duration_s: float = 0.0
+    observed: dict[str, object] = field(default_factory=dict[str, object])
+    facts: dict[str, object] = field(default_factory=dict[str, object])
+    checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    notes: list[str] = field(default_factory=list[str])
+    steps: tuple[PlannedStep, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    proceeds: bool = False
+
+    def mask(self) -> None:
+        """Take secrets out of everything that documents and people get."""
+        self.reason = masked(self.reason)
+        self.states = [result.masked() for result in self.states]
+        self.observed = masked_data(self.observed)
+        self.facts = masked_data(self.facts)
+        self.checks = masked_data(self.checks)
+        self.notes = masked_data(self.notes)
+
+    def outcomes(self, *wanted: Outcome) -> list[StateResult]:
+        """States with one of these outcomes."""
+        return [result for result in self.states if result.outcome in wanted]
+
+    @property
+    def changed(self) -> bool:
+        """Something on the node is different from before."""
+        waiting = self.outcomes(Outcome.BLOCKED)
+        return bool(self.outcomes(Outcome.CHANGED, Outcome.REBOOT_PENDING)) or any(
+            result.plan for result in waiting
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Something would change."""
+        return bool(self.outcomes(Outcome.PENDING, Outcome.KNOWN_AFTER))
+
+    @property
+    def drifted(self) -> bool:
+        """Something differs from the policy, whether or not an apply would be refused."""
+        refused = self.outcomes(Outcome.REFUSED)
+        return self.pending or any(result.plan for result in refused)
+
+    @property
+    def drift_unknown(self) -> bool:
+        """A refusal keeps from comparing the node, or a part of it, with the policy."""
+        if self.status is not NodeStatus.REFUSED:
+            return False
+        refused = self.outcomes(Outcome.REFUSED)
+        return not self.states or any(not result.plan for result in refused)
+
+    @property
+    def exit_code(self) -> int:
+        """What this node alone would make the run end with, pending changes not counted."""
+        failed = self.outcomes(Outcome.FAILED)
+        if self.status is NodeStatus.FAILED:
+            only_proofs = bool(failed) and all(result.proof for result in failed)
+            return errors.EXIT_VALIDATION if only_proofs else errors.EXIT_ERROR
+        return {
+            NodeStatus.OK: errors.EXIT_OK,
+            NodeStatus.UNREACHABLE: errors.EXIT_UNREACHABLE,
+            NodeStatus.REFUSED: errors.EXIT_REFUSED,
+            NodeStatus.LOCKED: errors.EXIT_LOCKED,
+            NodeStatus.ROLLED_BACK: errors.EXIT_ROLLED_BACK,
+            NodeStatus.INTERRUPTED: errors.EXIT_INTERRUPTED,
+            NodeStatus.BLOCKED: errors.EXIT_BLOCKED,
+        }[self.status]

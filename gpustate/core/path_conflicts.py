@@ -1,0 +1,59 @@
+"""What somebody put where steps have to write or start something, found before the first of them.
+
+A unit that is masked is started by systemd for nobody, whatever enables it. A symbolic link in the place of
+a file is followed by no step: it belongs to whoever manages what it points to.
+
+Sources:
+    systemctl(1), ``mask``; systemd.unit(5): a unit file that is empty, or a link to ``/dev/null``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpustate.core.file_queries import behind_link
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class AskMasked(Ask[frozenset[str]]):
+    """Names of the units that are masked, for good or until the next boot; starts no program."""
+
+    def script(self) -> str:
+        return (
+            "for f in /etc/systemd/system/*.* /run/systemd/system/*.*; do\n"
+            '  [ -s "$f" ] || [ ! -e "$f" ] || [ -d "$f" ] || echo "${f##*/}"\ndone; :'
+        )
+
+    def parse(self, answer: Answer) -> frozenset[str]:
+        return frozenset(answer.text.split())
+
+    def stand_in(self) -> frozenset[str]:
+        return frozenset()
+
+
+def in_the_way(
+    steps: Iterable[Step], masked: frozenset[str], links: Mapping[str, str]
+) -> str | None:
+    """Why steps cannot be done, and the next move; ``None`` where nothing is in their way.
+
+    Args:
+        steps: of one state.
+        masked: names of units.
+        links: path of a symbolic link where a file of gpustate's belongs, to what it points to.
+    """
+    steps = tuple(steps)
+    for path in dict.fromkeys(one for step in steps for one in step.writes):
+        if path in links:
+            return str(behind_link(path, links[path]))
+    left = masked.difference(one for step in steps for one in step.unmasks)
+    found = list(dict.fromkeys(one for step in steps for one in step.starts if one in left))
+    if not found:
+        return None
+    return f"{_names(found)} masked; systemctl unmask {' '.join(found)}, or leave the state out"
+
+
+def _names(units: Sequence[str]) -> str:
+    return f"{', '.join(units)} {'is' if len(units) == 1 else 'are'}"

@@ -1,0 +1,380 @@
+"""A policy: which states, with which parameters, on which nodes.
+
+The order of the states means nothing; they say themselves what they need. Their parameters come in
+layers, the narrower one winning (:mod:`gpustate.core.layers`): the policy's own for the fleet, for
+groups and for nodes, and beside each the inventory's variable ``gpustate``::
+
+    gpustate:
+      driver: {branch: 570}
+
+Paths of values are those of a policy as YAML: ``states.driver.branch``,
+``groups.inference.driver.branch``, ``nodes.gpu7.driver.branch``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.core.building import build, every_parameter, explain, parameters
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, told
+from gpustate.core.layers import REMOVED, Layer, Path, merged, value_at
+from gpustate.core.parameter_errors import given
+from gpustate.core.state import AnyState, State
+from gpustate.errors import PolicyError
+from gpustate.formats.words import named, shown
+
+__all__ = [
+    "Policy",
+    "Resolved",
+    "build",
+    "every_parameter",
+    "explain",
+    "layers_of",
+    "parameters",
+    "resolve",
+]
+
+#: For groups or nodes, by name: parameters by state, and ``allow``.
+Overrides = Mapping[str, Mapping[str, Mapping[str, Any]]]
+#: What nodes with the same layers share; the node stays with it, for the key holds ids of its parts.
+_Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
+
+
+_SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The text of another program's file that a policy was read from, for who writes such a file again.
+
+    Args:
+        text: all of it, with the changes of the command line.
+        values: it holds Helm values, not objects.
+        beside: objects that stand beside the file and not in it, as plain data.
+    """
+
+    text: str
+    values: bool = False
+    beside: tuple[Mapping[str, Any], ...] = ()
+
+
+class Policy:
+    """States that should hold together.
+
+    Args:
+        states: at most one of each name.
+        name: shown in plans; the file's name when not given.
+        notes: what a reader of another format could not express, shown in the plan.
+        allow: rules of the compatibility matrix to go on in spite of, each with the reason.
+        groups, nodes: for groups and nodes of the inventory, parameters by state that replace those
+            given here. A group may be a condition on labels instead: ``label('pool', 'gold')``.
+        places: where values stand, by path; readers of files give it.
+        last: paths of values that no narrower layer replaces; the command line's.
+        pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
+
+    Raises:
+        PolicyError: one name twice, or parameters for a group or node that cannot be.
+    """
+
+    def __init__(
+        self,
+        *states: AnyState,
+        name: str | None = None,
+        notes: tuple[str, ...] = (),
+        allow: Mapping[str, str] | None = None,
+        groups: Overrides | None = None,
+        nodes: Overrides | None = None,
+        places: Mapping[Path, str] | None = None,
+        last: Iterable[Path] = (),
+        pace: Iterable[str] = (),
+    ) -> None:
+        seen: set[str] = set()
+        for state in states:
+            if not isinstance(state, State):
+                raise PolicyError(f"{state!r} is no state", fix="call the state class: Driver(...)")
+            if state.name in seen:
+                raise PolicyError(
+                    f"state {state.name!r} is there twice", fix="keep one and override it per group"
+                )
+            seen.add(state.name)
+        self.states = states
+        self.name = name
+        self.notes = notes
+        self.places = dict(places or {})
+        self.allow = _reasons(allow or {}, self.places.get((ALLOW,)))
+        self.groups = self._overrides("groups", groups or {})
+        self.nodes = self._overrides("nodes", nodes or {})
+        self.last = _paths(last)
+        self.pace = _sizes(pace)
+        #: What a file said at those paths, with its place; for those who ask why.
+        self.replaced: dict[Path, tuple[Any, str]] = {}
+        #: What it was read from, where that is a file of another program.
+        self.original: Original | None = None
+        self._resolved: dict[tuple[object, ...], _Cached] = {}
+
+    def __repr__(self) -> str:
+        return f"Policy({', '.join(state.name for state in self.states)})"
+
+    def but(
+        self,
+        *states: AnyState,
+        name: str | None = None,
+        last: Iterable[Path] = (),
+        places: Mapping[Path, str] | None = None,
+    ) -> Policy:
+        """The same policy with other states; what it says for groups and nodes about others is left out."""
+        ours = {state.name for state in states} | {ALLOW}
+
+        def kept(overrides: Overrides) -> dict[str, dict[str, Any]]:
+            return {
+                key: {state: given for state, given in body.items() if state in ours}
+                for key, body in overrides.items()
+            }
+
+        made = Policy(
+            *states,
+            name=name or self.name,
+            notes=self.notes,
+            allow=self.allow,
+            groups=kept(self.groups),
+            nodes=kept(self.nodes),
+            places=self.places if places is None else places,
+            last=(*self.last, *last),
+            pace=self.pace,
+        )
+        made.replaced.update(self.replaced)
+        made.original = self.original
+        return made
+
+    def layers_data(self) -> dict[str, Any]:
+        """What the policy says beside its states, as plain data that the constructor takes again."""
+        last = [list(path) for path in self.last]
+        pace = list(self.pace)
+        said = {"groups": self.groups, "nodes": self.nodes, "last": last, "pace": pace}
+        return {key: value for key, value in said.items() if value}
+
+    def with_ensure(self, ensure: str) -> Policy:
+        """The same policy with every state's ``ensure`` set; ``absent`` takes everything away."""
+        states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
+        return self.but(*states, last=(("states", s.name, "ensure") for s in states))
+
+    def _overrides(self, section: str, overrides: Overrides) -> dict[str, dict[str, Any]]:
+        """Check what is said for groups or nodes.
+
+        Raises:
+            PolicyError: with the place of what is wrong.
+        """
+        by_name = {state.name: state for state in self.states}
+        whole = Layer("fleet", places=self.places)
+        if not isinstance(overrides, Mapping):
+            raise PolicyError(
+                f"{section}: must map names to states, is {given(overrides)}",
+                place=whole.place_of((section,)) or None,
+            )
+        for key, body in overrides.items():
+            here = whole.place_of((section, str(key))) or None
+            title = f"{section}.{named(key)}"
+            if not isinstance(body, Mapping):
+                raise PolicyError(
+                    f"{title}: must map states to parameters, is {given(body)}", place=here
+                )
+            for name, values in body.items():
+                path = (section, str(key), str(name))
+                place = whole.place_of(path) or None
+                if name == ALLOW:
+                    _reasons(values, place)
+                    continue
+                if name not in by_name and ("states", str(name)) in self.places:
+                    # Only what a change took away has a place, and is not there.
+                    there = f" ({place})" if place else ""
+                    raise PolicyError(
+                        f"takes away the state {shown(name)}, which {title} changes{there}",
+                        place=self.places["states", str(name)],
+                        fix="take that away too",
+                    )
+                if name not in by_name:
+                    raise PolicyError(
+                        f"{title}: the policy has no state {shown(name)}",
+                        place=place,
+                        fix=_near(str(name), by_name),
+                    )
+                _built(by_name[name], values, whole, path, title)
+        return {str(key): dict(body) for key, body in overrides.items()}
+
+
+def _built(state: AnyState, values: object, whole: Layer, path: Path, title: str) -> None:
+    """Check parameters for a group or node against the state they are for."""
+    place = whole.place_of(path) or None
+    if not isinstance(values, Mapping):
+        raise PolicyError(
+            f"{title}: {state.name}: must map parameters to values, is {given(values)}", place=place
+        )
+    layers = (
+        Layer("fleet", states={state.name: parameters(state)}),
+        Layer("group", states={state.name: values}),
+    )
+    try:
+        build(
+            type(state),
+            merged(layers, state.name),
+            locate=lambda loc: whole.place_of((*path, *map(str, loc))),
+        )
+    except PolicyError as error:
+        raise PolicyError(
+            f"{title}: {error.message}", place=error.place or None, fix=error.fix
+        ) from None
+
+
+def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
+    """Paths of values, each once, sorted; a saved plan has them as lists.
+
+    Raises:
+        PolicyError: they are no paths.
+    """
+    found: set[Path] = set()
+    for one in last if isinstance(last, Iterable) else (None,):
+        path: Path = tuple(one) if isinstance(one, list | tuple) else ()
+        section = str(path[0]) if path else ""
+        whole = len(path) > (1 if section == "states" else 2)
+        if not whole or section not in SECTIONS or not all(isinstance(key, str) for key in path):
+            raise PolicyError(f"{shown(one)} is no path of a value")
+        found.add(path)
+    return tuple(sorted(found))
+
+
+def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
+    """Sizes of batches.
+
+    Raises:
+        PolicyError: one that is none.
+    """
+    sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
+    for size in sizes:
+        if not isinstance(size, str) or not _SIZE.fullmatch(size):
+            raise PolicyError(f"pace: {shown(size)} is no number of nodes and no percentage")
+    return sizes
+
+
+def _reasons(allow: object, place: str | None) -> dict[str, str]:
+    """Exceptions from rules of the compatibility matrix, each with its reason.
+
+    Raises:
+        PolicyError: they are no mapping of ids to text.
+    """
+    if not isinstance(allow, Mapping):
+        raise PolicyError(f"allow: must map rules to reasons, is {given(allow)}", place=place)
+    for name, reason in allow.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise PolicyError(f"allow: {named(name)}: wants a reason, as text", place=place)
+    return {str(name): str(reason) for name, reason in allow.items()}
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    if not names:
+        return "it has no state at all"
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}" if near else f"there are {', '.join(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The states of one node with its own parameters."""
+
+    node: InventoryNode
+    states: tuple[AnyState, ...]
+    notes: tuple[str, ...] = ()
+    allow: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolved:
+    """Put the layers of one node together.
+
+    Args:
+        policy: for all nodes.
+        node: the one.
+        known: names of all registered states. An override of one that the policy lacks is meant
+            for another policy; one of a name that nobody has is a mistake.
+
+    Raises:
+        PolicyError: overrides of a wrong shape or with parameters a state does not have, with the
+            place they came from.
+    """
+    key = _key(policy, node)
+    if key == ((), (), ()):
+        return Resolved(node, policy.states, allow=policy.allow)
+    if key not in policy._resolved:
+        layers = layers_of(policy, node)
+        states = tuple(_state(state, layers, node) for state in policy.states)
+        policy._resolved[key] = (layers, states, node)
+    layers, states, _ = policy._resolved[key]
+    allow = dict(policy.allow)
+    notes: list[str] = []
+    for layer in layers:
+        if layer.scope == "command line":
+            continue
+        allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
+        notes.extend(_others(policy, layer, node, known))
+    return Resolved(node, states, tuple(notes), allow)
+
+
+def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
+    """Equal for nodes to which the same layers apply; three empty ones where none does."""
+    ours = groups_of(policy, node)
+    # A name only where something is said about it: nodes share what they have in common.
+    named_here = node.name in policy.nodes or any(
+        path[0] == "nodes" and path[1:2] == (node.name,) for path in policy.last
+    )
+    alone = node.vars.get("gpustate") is not None and not node.layers
+    said = [id(layer.value) for layer in node.layers if layer.value is not None]
+    return (
+        tuple(ours),
+        (node.name,) if named_here or alone else (),
+        (*said, *([id(node.vars["gpustate"])] if alone else [])),
+    )
+
+
+def _state(state: AnyState, layers: tuple[Layer, ...], node: InventoryNode) -> AnyState:
+    """One state with what all layers say about it."""
+    values = merged(layers, state.name)
+    if values == parameters(state):
+        return state
+
+    def place(loc: tuple[str | int, ...]) -> str | None:
+        path = (state.name, *map(str, loc))
+        for layer in reversed(layers):
+            if any(exact[: len(path)] == path[: len(exact)] for exact, _ in layer.exact):
+                return layer.place_of(path)
+            for end in range(len(path), 1, -1):
+                if value_at(layer.states, path[:end]) is not REMOVED:
+                    return _place_in(layer, path, node)
+        return None
+
+    mine = [layer for layer in layers if layer.states.get(state.name)]
+    here = _place_in(mine[-1], (state.name,), node) if mine else None
+    return build(type(state), values, place=here, locate=place)
+
+
+def _place_in(layer: Layer, path: Path, node: InventoryNode) -> str | None:
+    place = layer.place_of(path)
+    return told(place, node) if layer.inventory else place or None
+
+
+def _others(
+    policy: Policy, layer: Layer, node: InventoryNode, known: Collection[str]
+) -> Iterator[str]:
+    """Notes on states that the policy lacks; an error for one that nobody has."""
+    ours = {state.name for state in policy.states} | {ALLOW}
+    for name in sorted(set(layer.states) - ours):
+        place = told(layer.place_of((name,)), node)
+        if known and name not in known:
+            raise PolicyError(
+                f"there is no state {shown(name)}", place=place, fix=_near(name, known)
+            )
+        if not known:
+            yield f"{place}.{named(name)}: the policy has no such state; ignored"

@@ -1,0 +1,336 @@
+"""What can be asked of a node, as data.
+
+A probe is ordinary Python that asks a node. Each ask is a frozen value with three parts: the sh
+fragment that finds the answer, the function that reads it, and what probing goes on with while
+the answer is still on its way. The engine runs all probes of a node against those stand-ins
+first, collects what they ask, and sends it in one exec; it then runs them again with the answers.
+Only an ask that comes up because of an answer costs another round trip.
+
+Fragments run as root in a subshell with ``LC_ALL=C`` and standard input closed, some of them side by side, may
+only read, and use ``$PROC`` and ``$SYS`` for the roots of proc and sys.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gpustate.core.shared_probes import APT_KEY, KEPT, RPM_KEY, shown, unit_files
+from gpustate.errors import ProbeError
+from gpustate.formats import dpkg, rpm, systemd
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """A program or library that an ask needs on the node.
+
+    The engine puts it at ``$SHIPPED/<digest>/<name>`` in the exec that asks, once for each content;
+    the ask lists it in an attribute ``ships``. Where the node has no room for it, it is not there:
+    the fragment must do without.
+
+    Args:
+        name: file name on the node.
+        package: Python package, or top-level module, that has it.
+        resource: file within the package; ``None`` for the source of a top-level module.
+    """
+
+    name: str
+    package: str
+    resource: str | None = None
+
+    def load(self) -> bytes:
+        """The content."""
+        return _shipped(self.package, self.resource)
+
+    @property
+    def packed(self) -> bytes:
+        """The content as it travels: gzip."""
+        return _packed(self.package, self.resource)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content: 16 hexadecimal digits."""
+        return _digest(self.package, self.resource)
+
+    @property
+    def path(self) -> str:
+        """Where it lies on a node, for a fragment; contains ``$SHIPPED``, to be put in double quotes."""
+        return f"$SHIPPED/{self.digest}/{self.name}"
+
+
+@cache
+def _shipped(package: str, resource: str | None) -> bytes:
+    # Most runs ship nothing, and these take a while to import.
+    from importlib import resources, util
+
+    if resource is not None:
+        return resources.files(package).joinpath(resource).read_bytes()
+    spec = util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ProbeError(f"the Python module {package} is not installed here")
+    return Path(spec.origin).read_bytes()
+
+
+@cache
+def _packed(package: str, resource: str | None) -> bytes:
+    return gzip.compress(_shipped(package, resource), 6, mtime=0)
+
+
+@cache
+def _digest(package: str, resource: str | None) -> str:
+    return hashlib.sha256(_shipped(package, resource)).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a fragment printed and how it ended."""
+
+    status: int
+    out: bytes
+
+    @property
+    def text(self) -> str:
+        """Output as text; bytes that are not UTF-8 are replaced."""
+        return self.out.decode("utf-8", "replace")
+
+
+class Ask(ABC, Generic[T]):
+    """One question to a node. Subclasses are frozen dataclasses: equal asks are sent once."""
+
+    @abstractmethod
+    def script(self) -> str:
+        """The sh fragment."""
+
+    @abstractmethod
+    def parse(self, answer: Answer) -> T:
+        """Read the answer; raise ``ProbeError`` when it makes no sense."""
+
+    @abstractmethod
+    def stand_in(self) -> T:
+        """What probing assumes before the answer is there: the common, harmless case."""
+
+
+class SharedAsk(Ask[T]):
+    """One of several questions of a kind that a single call answers: they leave as one.
+
+    Each reads what it asked for out of the answer to all; so what others asked must not matter to it.
+    """
+
+    @abstractmethod
+    def joined(self, others: Sequence[Ask[Any]]) -> Ask[T]:
+        """One ask for this one and others of its class."""
+
+
+def rooted(path: str) -> str:
+    """Quote a path for sh, with ``/proc`` and ``/sys`` taken from the node's roots."""
+    for prefix, variable in (("/proc/", '"$PROC"/'), ("/sys/", '"$SYS"/')):
+        if path.startswith(prefix):
+            return variable + shlex.quote(path.removeprefix(prefix))
+    return shlex.quote(path)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended. 127: not found; 124: ran out of time."""
+
+    status: int
+    stdout: str
+
+    @property
+    def ok(self) -> bool:
+        """Exit status 0."""
+        return self.status == 0
+
+    @property
+    def found(self) -> bool:
+        """The program exists."""
+        return self.status != 127
+
+
+@dataclass(frozen=True, slots=True)
+class Shell(Ask[CommandResult]):
+    """A read-only sh fragment of the state's own; standard error is dropped unless it says ``2>&1``."""
+
+    text: str
+    assume: str = ""  # standard output to go on with until the answer is there
+    waits: bool = False  # goes ahead of everything else, which then finds what was waited for
+
+    def script(self) -> str:
+        return self.text
+
+    def parse(self, answer: Answer) -> CommandResult:
+        return CommandResult(answer.status, answer.text)
+
+    def stand_in(self) -> CommandResult:
+        return CommandResult(0, self.assume)
+
+
+def command(argv: tuple[str, ...], *, timeout_s: int = 20) -> Shell:
+    """Ask for one command, killed after ``timeout_s`` seconds; ``proc`` and ``sys`` paths are rooted."""
+    return Shell(f"timeout -k 2 {timeout_s} " + " ".join(rooted(word) for word in argv))
+
+
+#: Between the parts of an answer of a node with rpm.
+_RPM, _LOCKS = "=rpm ", "=locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Packages(SharedAsk[dict[str, dpkg.Package]]):
+    """Installed (and half-installed) packages whose names match shell patterns, of dpkg or of rpm.
+
+    No package manager is started on a node with rpm: what holds packages there are files.
+    """
+
+    patterns: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
+        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
+        return (
+            f"{rpm.FAMILY}\n{KEPT}"
+            # 1: a pattern that matches nothing, which is an answer.
+            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
+            f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
+            "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
+            f'*) kept packages-{kept} "{APT_KEY}" asked || : ;; esac'
+        )
+
+    def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
+        text = answer.text
+        if not text.startswith(_RPM):
+            return self._mine(dpkg.parse_query(text))
+        head, _, locks = text.partition(f"{_LOCKS}\n")
+        manager, _, rows = head.removeprefix(_RPM).partition("\n")
+        found = rpm.parse_query(rows)
+        if manager == "dnf":
+            held = rpm.held_by_dnf(rpm.versionlocks(locks), found)
+        else:
+            held = rpm.held_by_zypper(locks, found)
+        return self._mine(rpm.parse_query(rows, held))
+
+    def _mine(self, found: dict[str, dpkg.Package]) -> dict[str, dpkg.Package]:
+        return {
+            name: one
+            for name, one in found.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+        }
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Packages:
+        mine = (pattern for one in others if isinstance(one, Packages) for pattern in one.patterns)
+        return Packages(tuple(dict.fromkeys((*self.patterns, *mine))))
+
+    def stand_in(self) -> dict[str, dpkg.Package]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
+    """Every version of some packages that the configured repositories offer, best first.
+
+    Nothing is fetched. dnf and zypper take a second for an answer, so it is kept as long as their files say the
+    same.
+    """
+
+    names: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(name) for name in self.names)
+        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
+        return (
+            f"{rpm.FAMILY}\n{KEPT}offered() {{ case $pm in\n"
+            "dnf) timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt='*.skip_if_unavailable=1' repoquery "
+            f"--qf '%{{name}}|%{{epoch}}:%{{version}}-%{{release}}|%{{repoid}}' {names} ;;\n"
+            f"zypper) o=$(timeout -k 2 60 ${{ZYPPER:-zypper}} -x -n --no-refresh search -s -t package --match-exact {names}); "
+            # 104: none of the names is known.
+            "case $? in 0|104) ;; *) return 1 ;; esac; printf '%s\\n' \"$o\" | grep '<solvable ' || : ;;\n"
+            f"*) apt-cache madison {names} ;; esac; }} 2>/dev/null\n"
+            f'case $pm in dnf|zypper) echo {_RPM}$pm; kept offers-{kept} "{RPM_KEY}" offered ;;\n'
+            f'*) kept offers-{kept} "{APT_KEY}" offered ;; esac; :'
+        )
+
+    def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        text = answer.text
+        if not text.startswith(_RPM):
+            return self._mine(dpkg.parse_madison(text))
+        manager, _, rows = text.removeprefix(_RPM).partition("\n")
+        read = rpm.parse_repoquery if manager == "dnf" else rpm.parse_search
+        return self._mine(read(rows))
+
+    def _mine(
+        self, found: dict[str, tuple[dpkg.Candidate, ...]]
+    ) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        return {name: rows for name, rows in found.items() if name in self.names}
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Candidates:
+        mine = (name for one in others if isinstance(one, Candidates) for name in one.names)
+        return Candidates(tuple(dict.fromkeys((*self.names, *mine))))
+
+    def stand_in(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
+        return {}
+
+
+#: Around the parts of an answer: the names that were asked for, and what the disk says of them.
+_ASKED, _UNIT_FILES = "=asked", "=unit-files"
+
+
+@dataclass(frozen=True, slots=True)
+class Units(SharedAsk[dict[str, systemd.Unit]]):
+    """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``.
+
+    What systemd remembers of a running unit that was enabled without a reload is what it was before; so
+    whether it is enabled is read from the disk, as ``systemctl list-unit-files`` does.
+    """
+
+    names: tuple[str, ...]
+
+    def script(self) -> str:
+        names = " ".join(shlex.quote(name) for name in self.names)
+        blocks = "; ".join(f"printf '%s\\n\\n' \"{shown(name)}\"" for name in self.names)
+        return (
+            f"echo {_ASKED} {names}\n"
+            # An image has files of units and links that enable them, and nothing that runs.
+            f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
+            '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
+            '  printf \'Id=%s\\nLoadState=%s\\nActiveState=inactive\\nUnitFileState=%s\\n\\n\' "$u" $l "$s"\n'
+            f"done; else {blocks}\n"
+            f"  echo {_UNIT_FILES}; printf '%s\\n' \"{unit_files(self.names)}\"; fi || :"
+        )
+
+    def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
+        asked, _, text = ("" if not answer.text.startswith(_ASKED) else answer.text).partition("\n")
+        shown, _, files = (text or answer.text).partition(f"{_UNIT_FILES}\n")
+        found = systemd.as_on_disk(systemd.parse_show(shown), files)
+        # One that was asked for by another name, an alias, shows under its own.
+        others = set(asked.split()[1:]) - set(self.names)
+        return {name: unit for name, unit in found.items() if name not in others}
+
+    def joined(self, others: Sequence[Ask[Any]]) -> Units:
+        mine = (name for one in others if isinstance(one, Units) for name in one.names)
+        return Units(tuple(dict.fromkeys((*self.names, *mine))))
+
+    def stand_in(self) -> dict[str, systemd.Unit]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModules(Ask[frozenset[str]]):
+    """Names in ``/proc/modules``; with underscores, as the kernel has them."""
+
+    def script(self) -> str:
+        return '[ -e "$PROC/modules" ] || exit 0; while read -r m _; do echo "$m"; done <"$PROC/modules"'
+
+    def parse(self, answer: Answer) -> frozenset[str]:
+        return frozenset(answer.text.split())
+
+    def stand_in(self) -> frozenset[str]:
+        return frozenset()

@@ -1,0 +1,215 @@
+"""What several fragments want to know of a node, found out once, ahead of all of them.
+
+A fragment writes :func:`shown`, :data:`APT_KEY`, :data:`KO` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
+each is a variable with that call as its default. Where fragments leave together the variable is set by what
+:func:`early` or :func:`prelude` puts before them; everywhere else, in a step or alone, the default does the same.
+
+Programs whose answer depends on files alone are asked again only when one of those files is another:
+:data:`KEPT`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from gpustate.formats import systemd
+
+_KEYS = (
+    *systemd.SHOW_KEYS,
+    *("MainPID", "NRestarts", "InactiveExitTimestampMonotonic", "ExecMainStartTimestamp"),
+    "ExecStart",
+)
+_SHOW = f"timeout -k 2 10 systemctl show -p {','.join(_KEYS)} --"
+_PLAIN = "--plain --no-legend --no-pager --"
+_FILES = f"timeout -k 2 10 systemctl list-unit-files {_PLAIN}"
+_SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
+
+_APT_FILES = (
+    '"${APT_CONFIG-/nowhere}" /etc/apt/*.conf /etc/apt/apt.conf.d/* /etc/apt/preferences /etc/apt/preferences.d/* '
+    "/etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists /var/lib/apt/lists/* "
+    "/var/lib/dpkg/status /var/lib/dpkg/updates /var/lib/dpkg/updates/* /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
+)
+_APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
+_RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
+#: sh: the time, in seconds since 1970, likewise.
+NOW = "${NOW-$(date +%s)}"
+#: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
+APT_KEY = f"${{APT_KEY-{_APT}}}"
+_RPM_FILES = (
+    "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
+    "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
+    "/var/lib/gpustate-bundle/repos.d/*.repo"
+)
+# The kernel walks its whole table of connections for it.
+_LISTENING = "$(grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6)"
+#: sh: the rows of ``/proc/net/tcp`` and ``tcp6`` of sockets that listen: in double quotes or a here-document.
+LISTENING = f"${{LISTENING-{_LISTENING}}}"
+# Of each file that gpustate has changed or made: where its bytes from before are kept, or would be, and its path.
+_ORIGINALS = '$(for k in "$G"/originals/*.path; do [ -r "$k" ] || continue; f=; IFS= read -r f <"$k"; printf "%s|%s\\n" "${k%.path}" "$f"; done)'
+#: sh: rows ``KEPT|PATH`` of those files, likewise.
+ORIGINALS = f"${{ORIGINALS-{_ORIGINALS}}}"
+#: sh: what dnf's and zypper's answers depend on, likewise.
+RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
+
+#: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
+#: runs it otherwise. Only the answer of a command that ended well is kept. The shell itself reads a short one:
+#: to start a program takes as long as two thousand bytes.
+KEPT = r"""
+kept() {
+  { w=; IFS= read -r w && [ -n "$2" ] && case $w in
+    "0 $2") ;; "1 $2") while IFS= read -r w; do printf '%s\n' "$w"; done ;; "2 $2") cat ;; *) false ;;
+  esac && return; } 2>/dev/null <"$G/cache/$1"
+  n=$1 k=$2; shift 2; o=$("$@"); s=$?
+  [ -z "$o" ] || printf '%s\n' "$o"
+  [ $s = 0 ] || return $s
+  z=2; [ ${#o} -gt 1500 ] || z=1; [ -n "$o" ] || z=0
+  [ -z "$k" ] || [ ! -d "$G" ] || ( umask 077; mkdir -p "$G/cache" && printf '%s\n' "$z $k" ${o:+"$o"} >"$G/cache/$n.$$" && mv -f "$G/cache/$n.$$" "$G/cache/$n" )
+}
+"""
+
+# The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
+_MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](uvm|modeset|drm|peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
+_KO = f"$(grep -soHE '^[^:]*/({_MODULES})\\.ko(\\.[a-z0-9]+)?:' /lib/modules/*/modules.dep 2>/dev/null)"
+# modinfo reads a compressed module as a whole, up to a second for 100 MiB.
+_KO_ABOUT = r"""$(set -f; IFS='
+'; set --; for l in $KO; do q=${l#*:}; q=${q%:}; case $q in /*) ;; *) q=${l%%modules.dep:*}$q ;; esac; [ ! -f "$q" ] || set -- "$@" "$q"; done
+said() { modinfo "$@" 2>/dev/null | grep -E '^(filename|version|license|signer|sig_key|description|srcversion):' || :; }
+[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" said "$@")"""
+#: Defines ``ko KERNEL PATTERN...``, which puts into ``p`` the path of the first module file that modprobe knows by one
+#: of these names, and fails where there is none; and ``about PATH FORMAT``, which prints the lines modinfo has of that file.
+KO = (
+    KEPT
+    + f"KO=${{KO-{_KO}}}\n"
+    + f"KO_ABOUT=${{KO_ABOUT-{_KO_ABOUT}}}\n"
+    + r"""ko() {
+  kk=$1; shift; set -f; ki=$IFS; IFS='
+'
+  p=; for kl in $KO; do
+    case $kl in "/lib/modules/$kk/modules.dep:"*) ;; *) continue ;; esac
+    for kn; do case ${kl##*/} in $kn.ko:|$kn.ko.*:) p=${kl#*:}; p=${p%:}; break 2 ;; esac; done
+  done
+  IFS=$ki; set +f
+  case $p in ''|/*) ;; *) p=/lib/modules/$kk/$p ;; esac
+  [ -n "$p" ]
+}
+about() {
+  set -f; ki=$IFS; IFS='
+'
+  kn=; for kk in $KO_ABOUT; do
+    case $kk in filename:*" $1") kn=1 ;; filename:*) kn= ;; *) [ -z "$kn" ] || printf "$2" "$kk" ;; esac
+  done
+  IFS=$ki; set +f
+}
+"""
+)
+
+
+#: The variables of which there is one each; whoever logs in may have some of these names set.
+VARIABLES = (
+    "APT_KEY",
+    "KERNEL_RELEASE",
+    "KO",
+    "KO_ABOUT",
+    "LISTENING",
+    "NOW",
+    "ORIGINALS",
+    "UNIT_FILES",
+)
+
+
+def _variable(unit: str) -> str:
+    return "U_" + re.sub(r"\W", "_", unit, flags=re.ASCII)
+
+
+def shown(unit: str) -> str:
+    """Sh for ``Key=value`` lines of a unit as it is when the fragments begin: in double quotes or a here-document.
+
+    The keys are those of :class:`gpustate.formats.systemd.Unit`, MainPID, NRestarts, ExecStart, and times of the start.
+    """
+    return f"${{{_variable(unit)}-$({_SHOW} {shlex.quote(unit)} 2>/dev/null)}}"
+
+
+def unit_files(names: Iterable[str]) -> str:
+    """Sh for what ``systemctl list-unit-files --plain`` says of at least some units: in double quotes."""
+    return f"${{UNIT_FILES-$({_FILES} {shlex.join(names)} 2>/dev/null)}}"
+
+
+def refers(fragment: str) -> bool:
+    """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
+    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING))
+
+
+def early(fragments: str) -> str:
+    """Sh that sets what is found out at once, and what fragments that :func:`refers` leaves free want to know, too."""
+    found = ""
+    if fragments.count(_RELEASE) > 1:
+        found += "KERNEL_RELEASE=$(uname -r)\n"
+    if fragments.count(NOW) > 1:
+        found += "NOW=$(date +%s)\n"
+    if fragments.count(KO) > 1:
+        found += f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n"
+    if fragments.count(ORIGINALS) > 1:
+        found += f"ORIGINALS={_ORIGINALS}\n"
+    return found
+
+
+def prelude(fragments: str) -> str:
+    """Sh that sets what fragments refer to; empty where they refer to nothing."""
+    units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
+    found = ""
+    if len(units) > 1:
+        found += _UNITS.format(
+            rows=" ".join(f"'{variable} {unit}'" for unit, variable in units.items()),
+            files=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
+            show=_SHOW,
+            variables=" ".join(units.values()),
+        )
+    if fragments.count(APT_KEY) > 1:
+        found += f"APT_KEY={_APT}\n"
+    if fragments.count(LISTENING) > 1:
+        found += f"LISTENING={_LISTENING}\n"
+    return found
+
+
+#: A unit file of every systemd: were it not listed, the list could not be trusted.
+FILE_OF_ALL = "basic.target"
+# systemd takes milliseconds to show one unit, and to list a hundred. So those that neither have a file nor run, in a
+# control group of their own, are not shown. Blocks come in the order that was asked for; were one missing, or the
+# list, each fragment asks for itself. An instance is listed by the name of its template. The shell would take as
+# long as a program to cut a text at empty lines.
+_UNITS = """if [ -d /run/systemd/system ]; then
+n='
+'; UNIT_FILES=$({files} 2>/dev/null); e="$n$UNIT_FILES$n"; p=; v=
+case "$e" in *"${{n}}{file} "*)
+  for r in {rows}; do
+    u=${{r#* }}; s=; case $u in *@*) s=1 ;; *) case "$e" in *"$n$u "*) s=1 ;; *)
+      if [ -d "/sys/fs/cgroup/system.slice/$u" ] || [ -d "/sys/fs/cgroup/systemd/system.slice/$u" ]; then s=1; fi ;; esac ;; esac
+    if [ -n "$s" ]; then p="$p $u" v="$v ${{r% *}}"
+    else eval "${{r% *}}='Id=$u${{n}}LoadState=not-found${{n}}ActiveState=inactive'"; fi
+  done
+  set -f; s=$IFS; l=$({show} $p 2>/dev/null | sed 's/^$/\x1e/'); IFS='\x1e'; set -- $l; IFS=$s; set +f
+  for v in $v; do
+    case ${{1-}} in *=*) b=${{1#"$n"}}; b=${{b%"$n"}}; eval "$v=\\$b"; shift ;; *) unset {variables}; break ;; esac
+  done; set -- ;;
+*) unset UNIT_FILES ;; esac
+fi
+""".replace("{file}", FILE_OF_ALL)
+
+__all__ = [
+    "APT_KEY",
+    "KEPT",
+    "KO",
+    "LISTENING",
+    "NOW",
+    "ORIGINALS",
+    "RPM_KEY",
+    "VARIABLES",
+    "early",
+    "prelude",
+    "refers",
+    "shown",
+    "unit_files",
+]

@@ -1,0 +1,255 @@
+"""The contract of a state: one idempotent concern of a node.
+
+A subclass is a frozen, closed pydantic model: its annotated fields are its parameters. Each method
+says whether a subclass MUST, SHOULD or MAY define it. The engine calls them in this order, and
+can be understood without reading it::
+
+    probe(node) -> seen      reads the node
+    refuse(seen)             may this state be applied here at all
+    plan(seen) -> Plan       pure: what differs from desired(seen), and what it costs
+    apply(seen, plan)        pure: yields the steps the plan asks for; the engine carries them out
+    probe, verify(seen)      what the node says afterwards decides; exit codes of steps never do
+
+In an image that is baked nothing runs: the engine leaves out what steps do to a running system, and
+asks ``first_boot(seen)`` for what the machine that boots the image has to do itself.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from gpustate.core import where
+from gpustate.core.change import Change, Disruption, Plan
+from gpustate.core.encode import differing, plain
+from gpustate.core.facts import NodeFacts
+from gpustate.core.node import Node
+from gpustate.core.step import Step
+
+Seen = TypeVar("Seen")
+
+
+def _condition(value: object) -> object:
+    return where.parse(value) if isinstance(value, str) else value
+
+
+OnlyWhere = Annotated[
+    where.Condition, BeforeValidator(_condition), PlainSerializer(lambda c: c.text, return_type=str)
+]
+
+
+class State(BaseModel, Generic[Seen]):
+    """Base of all states.
+
+    Class attributes:
+        name: how policies, inventories and the command line call it. MUST be set.
+        needs: states that must hold first; when one fails, this one is not run.
+        after, before: order only; names of states that need not be in the policy.
+        known_after: states whose pending changes make this one's probe worthless (no NVML before
+            there is a driver). While one of them has changes, this state is planned as "known
+            after ..." and planned for real when they are done.
+        worst: the most a plan that is not known yet may cost.
+        stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
+        proof: this state only proves; its failure is a validation failure (exit code 3).
+        carries: states that need this one are nothing without it, so a policy that takes it away and
+            keeps one of them is refused. A repository carries nothing: what came from it stays.
+        needs_gpu: it does not apply where the policy expects no GPU.
+        left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
+
+    Args:
+        ensure: ``present``, or ``absent`` to take away everything this state ever puts on a node.
+        only: nodes it applies to; all when not given.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        revalidate_instances="never",
+    )
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
+    after: ClassVar[tuple[str, ...]] = ()
+    before: ClassVar[tuple[str, ...]] = ()
+    known_after: ClassVar[tuple[str, ...]] = ()
+    worst: ClassVar[Disruption] = Disruption.NONE
+    stable: ClassVar[tuple[str, ...] | None] = None
+    proof: ClassVar[bool] = False
+    carries: ClassVar[bool] = False
+    needs_gpu: ClassVar[bool] = False
+    left_to_apply: ClassVar[bool] = False
+
+    ensure: Literal["present", "absent"] = "present"
+    only: OnlyWhere | None = None
+
+    @property
+    def absent(self) -> bool:
+        """This state is to be taken away."""
+        return self.ensure == "absent"
+
+    @property
+    def expects_no_gpu(self) -> bool:
+        """MAY: the policy says that the node has no GPU; states that need one do not apply there."""
+        return False
+
+    @property
+    def uses(self) -> Mapping[str, str]:
+        """MAY: programs that what is written refers to, and the state that brings each; empty: none does.
+
+        A change is refused where one is missing and its state is not applied.
+        """
+        return {}
+
+    def refers(self, seen: Seen) -> bool:
+        """MAY: what is written on this node refers to :attr:`uses`, so that it is refused without a change too."""
+        return False
+
+    def relied_on(self, seen: Seen) -> Mapping[str, str]:
+        """MAY: files that gpustate wrote and that name what this state takes away, and the state of each.
+
+        A removal is refused while one of those states stays.
+        """
+        return {}
+
+    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        """MAY: say why this state cannot hold beside others of the policy, and the next move.
+
+        Asked before the first change, also while the node does not tell yet. Not asked of what is taken away.
+
+        Args:
+            others: every state that applies to the node, by name; this one and absent ones among them.
+            facts: what is known of the node without a driver.
+        """
+        for name in self.needs:
+            if name in others and others[name].absent and others[name].carries:
+                return f"it needs {name}, which the policy takes away: take {self.name} away too, or keep {name}"
+        return None
+
+    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
+        """MAY: warn, where this state changes something, of what the policy lacks beside it, and the next move.
+
+        Args:
+            others, facts: as in :meth:`against`.
+        """
+        return None
+
+    @abstractmethod
+    def probe(self, node: Node) -> Seen:
+        """MUST: read the node into an observation, a frozen dataclass. Reads only, any time."""
+
+    @abstractmethod
+    def desired(self, seen: Seen) -> Seen:
+        """MUST: the observation as it should be, for both values of ``ensure``.
+
+        Pure, and ``desired(desired(seen)) == desired(seen)``. Fields that are facts rather than
+        things to change are copied from ``seen``.
+        """
+
+    def refuse(self, seen: Seen) -> str | None:
+        """MAY: say why this must not be applied to this node, and the next move."""
+        return None
+
+    def plan(self, seen: Seen) -> Plan:
+        """SHOULD: what differs, each with its cost. Pure; ``plan(desired(seen))`` is empty."""
+        return diff(seen, self.desired(seen))
+
+    @abstractmethod
+    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+        """MUST: yield the steps for the fields in ``plan``, in order, and no others. Pure."""
+
+    def verify(self, seen: Seen) -> Plan:
+        """MAY: judge a fresh observation after the steps ran; empty means good. Only to add checks."""
+        return self.plan(seen)
+
+    def first_boot(self, seen: Seen) -> Iterator[Step]:
+        """MAY: the steps that a machine does itself when it boots an image that was baked. Pure.
+
+        They depend on what is wanted only, not on what the image lacks now, run without a network,
+        and do nothing where there is nothing left to do. Not given: what all the steps of
+        :meth:`apply` together would do to a running system (start a service, load a module).
+        """
+        if not self.absent:
+            steps = self.apply(seen, everything(seen, self.desired(seen)))
+            left = (step.at_first_boot for step in steps)
+            yield from dict.fromkeys(step for step in left if step is not None)
+
+    def reboot_blocker(self, seen: Seen) -> str | None:
+        """MAY: say why this node must not reboot now (a kernel without a built module)."""
+        return None
+
+    def preview(self, seen: Seen) -> str:
+        """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.
+
+        For :meth:`forecast` of a state that is known after this one; empty: there is nothing to add. ``$T/apt`` is
+        a copy of ``/etc/apt``. It ends with a line of ``preview_failed`` and its reason where it cannot be done.
+        """
+        return ""
+
+    def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
+        """MAY: say what this state will do where its plan is known only after another's, as notes.
+
+        Args:
+            node: it is not changed; ``preview`` may be asked for around a query.
+            preview: what the states ahead of it gave as :meth:`preview`.
+        """
+        return ()
+
+    @classmethod
+    def observation_type(cls) -> Any:
+        """The dataclass that ``probe`` returns, from the class's own ``State[...]``."""
+        for base in cls.__mro__:
+            metadata = getattr(base, "__pydantic_generic_metadata__", None)
+            if metadata and metadata["args"]:
+                return metadata["args"][0]
+        return None
+
+
+def diff(
+    seen: object,
+    desired: object,
+    *,
+    costs: Mapping[str, Disruption] | None = None,
+    why: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
+    secret: frozenset[str] = frozenset(),
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """Compare two observations field by field.
+
+    Args:
+        seen, desired: two instances of one dataclass.
+        costs: what a change of a field costs; ``NONE`` when not named.
+        why: half a sentence for a field.
+        paths: for fields that are the text of a file, that file's path.
+        secret: fields whose values are never printed.
+        notes: passed on to the plan.
+    """
+    changes = tuple(
+        Change(
+            field=name,
+            before=before,
+            after=after,
+            disruption=(costs or {}).get(name, Disruption.NONE),
+            why=(why or {}).get(name, ""),
+            path=(paths or {}).get(name),
+            secret=name in secret,
+        )
+        for name, before, after in differing(seen, desired)
+    )
+    return Plan(changes, notes)
+
+
+def everything(seen: object, desired: object) -> Plan:
+    """A plan that changes every field, whether it differs or not."""
+    before, after = plain(seen), plain(desired)
+    return Plan(tuple(Change(name, before[name], after[name]) for name in before))
+
+
+AnyState = State[Any]
+
+__all__ = ["AnyState", "OnlyWhere", "Seen", "State", "diff", "everything"]

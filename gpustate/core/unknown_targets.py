@@ -1,0 +1,53 @@
+"""Groups and nodes that a policy names and the inventory does not: misspelt, or meant for another inventory.
+
+They are no mistake for sure, for one policy may serve several inventories; so they are notes. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator
+
+from gpustate.core.inventory import Inventory
+from gpustate.core.layering import by_label
+from gpustate.core.layers import Layer
+from gpustate.core.policy import Policy
+from gpustate.formats.words import shown
+
+#: So many are told of each kind; a policy may hold every node of another site.
+_TOLD = 10
+
+
+def strangers(policy: Policy, inventory: Inventory, source: str) -> list[str]:
+    """A line for each name that the inventory does not have, with its place and the nearest name.
+
+    Args:
+        policy: what names them.
+        inventory: as it was read; one made by hand says nothing about names.
+        source: of the policy, for names without a line of their own.
+    """
+    if not inventory.names:
+        return []
+    whole = Layer("fleet", place=source, places=policy.places)
+    groups = {*inventory.groups} - {"all"}
+    return [
+        *_lines("groups", [one for one in policy.groups if not by_label(one)], groups, whole),
+        *_lines("nodes", policy.nodes, inventory.names, whole),
+    ]
+
+
+def _lines(
+    section: str, names: Collection[str], known: Collection[str], whole: Layer
+) -> Iterator[str]:
+    unknown = [name for name in names if name not in known]
+    for name in unknown[:_TOLD]:
+        place = whole.place_of((section, name))
+        if section == "groups" and name == "all":
+            yield f"{place}: groups: 'all' has no effect; what is for all nodes stands below 'states'"
+            continue
+        near = difflib.get_close_matches(name, sorted(known), 1)
+        hint = f"; did you mean {near[0]!r}" if near else ""
+        yield f"{place}: {section}: the inventory has no {section[:-1]} {shown(name)}{hint}"
+    if len(unknown) > _TOLD:
+        more = len(unknown) - _TOLD
+        yield f"{whole.place_of((section,))}: {section}: and {more} more that the inventory does not have"

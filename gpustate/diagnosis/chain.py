@@ -1,0 +1,487 @@
+"""The chain of proofs: from GPUs on PCI to a CUDA kernel that ran on every one of them.
+
+Each link rests on those before it, so the first broken one is the cause and the rest are symptoms.
+Pure: an observation goes in, checks come out, each with what was seen and the next move.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    NVIDIA/gpu-operator, cmd/nvidia-validator: the order driver, toolkit, cuda;
+    cuda.h, CUresult: the meaning of the error numbers;
+    NVIDIA/nvidia-container-toolkit, internal/oci: "no runtime binary found from candidate list".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustate.diagnosis import container_checks, health
+from gpustate.diagnosis import remedies as remedies
+from gpustate.diagnosis.chain_data import (
+    PASSTHROUGH,
+    ContainerResult,
+    CudaResult,
+    Key,
+    Seen,
+    Wanted,
+    cuda_devices,
+    key,
+)
+from gpustate.formats.nvml_report import Gpu, NvmlFacts, error_name
+
+OK = "ok"
+FAILED = "failed"
+NOT_APPLICABLE = "not applicable"
+
+LINKS = (
+    *("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi"),
+    *("container", "health", "cuda"),
+)
+
+#: How nvidia-container-runtime says that none of those it may call is there.
+NO_LOW_LEVEL = "no runtime binary found"
+#: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
+NVIDIA_MAJOR = 195
+
+
+@dataclass(frozen=True)
+class Check:
+    """One link: its name, how it stands, what shows it, and what to do."""
+
+    name: str
+    outcome: str  # ok, failed, not applicable
+    evidence: str
+    remedy: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """This link is broken."""
+        return self.outcome == FAILED
+
+
+def _ok(name: str, evidence: str) -> Check:
+    return Check(name, OK, evidence)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _some(items: list[str]) -> str:
+    """The first few of many, and how many more there are."""
+    more = f" and {len(items) - 4} more" if len(items) > 4 else ""
+    return ", ".join(items[:4]) + more
+
+
+def _pci(seen: Seen, wanted: Wanted) -> Check:
+    held = [one for one in seen.pci if one.is_gpu and one.driver in PASSTHROUGH]
+    aside = f"; {_count(len(held), 'GPU')} held for virtual machines" if held else ""
+    if not seen.gpus:
+        return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
+    there = {one.address for one in seen.gpus}
+    out = sum(one.pci not in there for one in seen.quarantine.active)  # pulled, or off the bus
+    if wanted.gpus is not None and not len(seen.gpus) <= wanted.gpus <= len(seen.gpus) + out:
+        names = ", ".join(one.address for one in seen.gpus)
+        found = f"{_count(len(seen.gpus), 'GPU')} on PCI ({names}), {wanted.gpus} expected{aside}"
+        return Check("pci", FAILED, found, remedies.GPU_COUNT)
+    foreign = [one for one in seen.gpus if one.driver not in ("", "nvidia")]
+    if foreign:
+        found = ", ".join(f"{one.address} is bound to {one.driver}" for one in foreign)
+        return Check("pci", FAILED, found, remedies.FOREIGN_DRIVER)
+    return _ok("pci", f"{_count(len(seen.gpus), 'GPU')} on PCI{aside}")
+
+
+def _driver(seen: Seen, wanted: Wanted) -> Check:
+    if not seen.loaded:
+        if seen.on_disk:
+            found = f"nvidia {seen.on_disk} is there for kernel {seen.kernel}, but not loaded"
+            return Check("driver", FAILED, found, remedies.NOT_LOADED)
+        return Check(
+            "driver", FAILED, f"no nvidia module for kernel {seen.kernel}", remedies.NO_MODULE
+        )
+    versions = {"loaded": seen.loaded}
+    if seen.on_disk:
+        versions["module file"] = seen.on_disk
+    if seen.nvml_library is not None and seen.nvml_library.version:
+        versions["libnvidia-ml"] = seen.nvml_library.version
+    if seen.cuda_library is not None and seen.cuda_library.version:
+        versions["libcuda"] = seen.cuda_library.version
+    versions.update(seen.packages)
+    if len(set(versions.values())) > 1:
+        found = ", ".join(f"{name} {version}" for name, version in versions.items())
+        others = {version for name, version in versions.items() if name != "loaded"}
+        remedy = remedies.RELOAD if len(others) == 1 else remedies.ONE_SET
+        return Check("driver", FAILED, found, remedy)
+    flavour = "open" if seen.open_module else "proprietary"
+    agree = ", ".join(name for name in versions if name != "loaded")
+    return _ok(
+        "driver",
+        f"{seen.loaded} ({flavour}) loaded; the same version: {agree or 'nothing else found'}",
+    )
+
+
+def _gpu_name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}" + (f" ({gpu.pci})" if gpu.pci else "")
+
+
+def _absent(seen: Seen, name: str) -> str:
+    """What is in the place of a program or a library that cannot be used."""
+    return dict(seen.odd).get(name, f"{name} is not installed")
+
+
+def _well(nvml: NvmlFacts) -> int:
+    return sum(gpu.error is None for gpu in nvml.gpus)
+
+
+def _libraries(seen: Seen, wanted: Wanted) -> Check:
+    nvml = seen.nvml
+    torn = [one for one in (seen.nvml_library, seen.cuda_library) if one and not one.whole]
+    if torn:
+        found = f"{torn[0].target} is cut off, or no library at all"
+        return Check("libraries", FAILED, found, remedies.TORN)
+    broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not seen.held(gpu)]
+    if broken:
+        found = ", ".join(
+            f"{_gpu_name(gpu)}: {error_name(gpu.error or 0)} (NVML {gpu.error})" for gpu in broken
+        )
+        silent = sorted({one.address for one in seen.gpus} - {gpu.pci for gpu in nvml.gpus})
+        more = f"; {nvml.error_text}" if nvml.error_text else ""
+        more += f"; without a word: {_some(silent)}" if silent else ""
+        return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
+    if nvml.error is not None:
+        found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
+        dangling = dict(seen.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
+        found += f"; {dangling}" if dangling else ""
+        return Check("libraries", FAILED, found, remedies.nvml(nvml.error))
+    if seen.cuda_library is None:
+        found = _absent(seen, "libcuda.so.1")
+        return Check("libraries", FAILED, found, remedies.NO_LIBCUDA)
+    absent = sorted(
+        {one.address for one in seen.gpus if not seen.quarantine.holds("", one.address)}
+        - {gpu.pci for gpu in nvml.gpus}
+    )
+    if absent:
+        found = (
+            f"NVML sees {len(nvml.gpus)} of {_count(len(seen.gpus), 'GPU')}; not {_some(absent)}"
+        )
+        return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
+    found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
+    return _ok("libraries", found)
+
+
+def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
+    majors = dict(seen.majors)
+    nodes = dict(seen.nodes)
+    major = majors.get("nvidia", majors.get("nvidia-frontend", NVIDIA_MAJOR))
+    expected = {
+        f"/dev/nvidia{gpu.minor}": (major, gpu.minor) for gpu in seen.module_gpus if gpu.minor >= 0
+    }
+    expected["/dev/nvidiactl"] = (major, 255)
+    wrong: list[str] = []
+    if "nvidia-uvm" in majors:
+        expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
+    else:
+        wrong.append("the module nvidia-uvm is not loaded")
+    names = {path: f" ({name})" for path, _, name in seen.capabilities}
+    major = majors.get("nvidia-caps", -1)
+    expected |= {path: (major, minor) for path, minor, _ in seen.capabilities}
+    for path, numbers in sorted(expected.items(), key=lambda one: ("-caps/" in one[0], one[0])):
+        node, whose = nodes.get(path), names.get(path, "")
+        if node is None:
+            wrong.append(f"{path} is missing{whose}")
+        elif not node.character:
+            kind = f"a {node.kind}, " if node.kind else ""
+            wrong.append(f"{path} is {kind}no device{whose}")
+        elif (node.major, node.minor) != numbers:
+            wrong.append(
+                f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}{whose}"
+            )
+    if wrong:
+        return Check("device-nodes", FAILED, _some(wrong), remedies.DEVICE_NODES)
+    return _ok("device-nodes", f"{_count(len(expected), 'node')} below /dev with the right numbers")
+
+
+def containers_apply(seen: Seen, wanted: Wanted) -> bool:
+    """The container side is to be looked at; by itself, where something says that containers are to have GPUs.
+
+    A container runtime says nothing: many nodes have one for other work.
+    """
+    if wanted.containers != "auto":
+        return wanted.containers == "required"
+    handlers = seen.containerd.handlers if seen.containerd is not None else ()
+    return bool(
+        seen.ctk
+        or seen.runtime_binary
+        or seen.cdi
+        or seen.kubelet
+        or any(name == wanted.handler for name, _, _ in handlers)
+    )
+
+
+def served_elsewhere(seen: Seen, wanted: Wanted) -> str:
+    """The runtime that serves containers here instead of containerd itself; empty where none is known to."""
+    if wanted.containers != "auto":
+        return ""
+    others = [n for n in seen.other_runtimes if n in ("crio", "k3s")]
+    if "dockerd" in seen.other_runtimes and not seen.kubelet:
+        others.append("docker")
+    return others[0] if others else ""
+
+
+def _no_containers(name: str, seen: Seen, wanted: Wanted) -> Check:
+    why = (
+        "not asked for"
+        if wanted.containers == "none"
+        else "nothing here gives GPUs to containers: no container toolkit, no CDI specification, no kubelet"
+    )
+    return Check(name, NOT_APPLICABLE, why)
+
+
+def _toolkit(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("toolkit", seen, wanted)
+    for name, program in (
+        ("nvidia-ctk", seen.ctk),
+        ("nvidia-container-runtime", seen.runtime_binary),
+    ):
+        if program is None:
+            return Check("toolkit", FAILED, _absent(seen, name), remedies.NO_TOOLKIT)
+        if program.status != 0:
+            found = f"{program.path} --version ended with {program.status}: {program.first_line}"
+            if NO_LOW_LEVEL in program.first_line:
+                found = f"there is no runc or crun where the toolkit looks: {found}"
+                return Check("toolkit", FAILED, found, remedies.NO_LOW_LEVEL)
+            return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)
+    return _ok("toolkit", seen.ctk.first_line if seen.ctk is not None else "")
+
+
+def _runtime(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("runtime", seen, wanted)
+    if not wanted.handler:
+        return Check("runtime", NOT_APPLICABLE, "no runtime handler asked for")
+    found = seen.containerd
+    if found is None:
+        if wanted.containers == "required":
+            return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
+    if found.dump_status != 0:
+        evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
+        return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
+    handlers = {name: (binary, there) for name, binary, there in found.handlers}
+    other = served_elsewhere(seen, wanted)
+    if found.disabled and (other or not seen.kubelet):
+        evidence = f"containerd serves no CRI: disabled_plugins names {found.disabled}"
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+    if other and wanted.handler not in handlers:
+        evidence = f"{other} serves containers, and is not looked at"
+        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+    if not found.active:
+        return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
+    if found.disabled:
+        evidence = f"containerd serves no pods: disabled_plugins names {found.disabled}"
+        return Check("runtime", FAILED, evidence, remedies.CRI_DISABLED)
+    if found.cri is not None and (dead := found.cri.dead("containerd")):
+        return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
+    if wanted.handler not in handlers:
+        evidence = f"containerd has no runtime handler {wanted.handler} ({found.dump})"
+        return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)
+    binary, there = handlers[wanted.handler]
+    if not there:
+        evidence = f"handler {wanted.handler} names {binary}, which does not exist"
+        return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
+    if "nvidia" not in binary.rpartition("/")[2]:
+        evidence = f"handler {wanted.handler} runs {binary}, not nvidia-container-runtime"
+        return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
+    if found.cri is None or found.cri.outcome != "ok":
+        return _ok("runtime", f"containerd runs; handler {wanted.handler} is {binary}")
+    if lacks := found.cri.lacks(wanted.handler):
+        evidence = f"the running containerd does not have what its files have: {lacks}"
+        return Check("runtime", FAILED, evidence, remedies.NOT_READ)
+    if drivers := found.cri.cgroup_drivers(wanted.handler):
+        evidence = f"cgroup drivers disagree: {drivers}"
+        return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)
+    return _ok("runtime", f"containerd serves CRI; handler {wanted.handler} is {binary}")
+
+
+def _crio(seen: Seen, wanted: Wanted) -> Check | None:
+    """CRI-O by what it says of itself; ``None`` where it does not run, or nothing is known of it."""
+    found = seen.crio
+    if found is None or not found.outcome or "crio" not in seen.other_runtimes:
+        return None
+    if dead := found.dead("CRI-O"):
+        return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
+    if lacks := found.lacks(wanted.handler):
+        evidence = f"the running CRI-O has no runtime handler {wanted.handler}: {lacks}"
+        return Check("runtime", FAILED, evidence, remedies.NO_CRIO_HANDLER)
+    return None
+
+
+def _cdi(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("cdi", seen, wanted)
+    if not wanted.cdi:
+        return Check("cdi", NOT_APPLICABLE, "not asked for")
+    if not seen.cdi and (held := _all_held(seen)):
+        return Check("cdi", FAILED, held, remedies.ALL_HELD)
+    if not seen.cdi:
+        return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
+    for spec in seen.cdi:
+        if spec.missing:
+            found = f"{spec.path} names what does not exist: {_some(list(spec.missing))}"
+            return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    have = {device for spec in seen.cdi for device in spec.devices}
+    lacking: list[str] = []
+    for gpu in seen.nvml.gpus:
+        if seen.held(gpu):
+            continue
+        if gpu.mig_current:
+            lacking += [
+                f"{gpu.index}:{number}"
+                for number, mig in enumerate(gpu.mig_devices)
+                if not have & {f"{gpu.index}:{number}", mig.uuid}
+            ]
+        elif gpu.uuid and not have & {str(gpu.index), gpu.uuid}:
+            lacking.append(str(gpu.index))
+    if lacking:
+        found = f"{', '.join(spec.path for spec in seen.cdi)}: no device for {_some(lacking)}"
+        return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    gone = _gone(seen)
+    if gone:
+        found = f"{', '.join(spec.path for spec in seen.cdi)} names MIG devices that are gone: {_some(gone)}"
+        return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    return _ok(
+        "cdi",
+        f"{', '.join(spec.path for spec in seen.cdi)}: {_count(len(have), 'device')}, every file exists",
+    )
+
+
+def _all_held(seen: Seen) -> str:
+    """That no GPU is left to give to anybody; empty where one is."""
+    gpus = seen.nvml.gpus
+    if not gpus or not all(seen.held(gpu) for gpu in gpus):
+        return ""
+    return f"every GPU is in quarantine: {_some([one.text for one in seen.quarantine.active])}"
+
+
+def _gone(seen: Seen) -> list[str]:
+    """Numbered devices of a specification, where a GPU has fewer MIG devices than it names."""
+    found: list[str] = []
+    if not any(gpu.mig_devices for gpu in seen.nvml.gpus):
+        return found  # then there is nothing to use at all, which is another break
+    for gpu in seen.nvml.gpus:
+        names = {
+            name for spec in seen.cdi for name in spec.devices if name.startswith(f"{gpu.index}:")
+        }
+        if gpu.error is None and not seen.held(gpu) and len(names) > len(gpu.mig_devices):
+            found += sorted(names)[len(gpu.mig_devices) :]
+    return found
+
+
+def _container(seen: Seen, wanted: Wanted) -> Check:
+    if not containers_apply(seen, wanted):
+        return _no_containers("container", seen, wanted)
+    if seen.containers is None:
+        found = "no container was started: a link before the container side is broken"
+        return Check("container", FAILED, found, remedies.EARLIER)
+    failure = container_checks.first_failure(seen)
+    if failure is not None:
+        return Check("container", FAILED, failure.evidence, failure.kind.remedy)
+    if not seen.containers:
+        return Check(
+            "container", NOT_APPLICABLE, "no runtime here is configured to give containers GPUs"
+        )
+    return _ok("container", container_checks.summary(seen))
+
+
+def _health(seen: Seen, wanted: Wanted) -> Check:
+    if seen.quarantine.problem:
+        return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
+    if not any(gpu.error is None for gpu in seen.nvml.gpus):
+        return Check("health", NOT_APPLICABLE, "no GPU answers")
+    if all_held := _all_held(seen):
+        return Check("health", FAILED, all_held, remedies.ALL_HELD)
+    held = {gpu.index for gpu in seen.nvml.gpus if seen.held(gpu)}
+    out = [f"in quarantine: {one.text}" for one in seen.quarantine.active]
+    out += [f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended]
+    found = [
+        one
+        for one in health.judge(seen.nvml, seen.log)
+        if one.what != "no-answer"  # the link libraries has it
+        and one.gpu not in held
+        and not seen.quarantine.holds("", one.pci)
+    ]
+    bad = health.failed(tuple(found))
+    if bad:
+        evidence = "; ".join([*(one.text for one in bad[:4]), *out])
+        return Check("health", FAILED, evidence, bad[0].remedy)
+    well = _well(seen.nvml) - sum(gpu.error is None and gpu.index in held for gpu in seen.nvml.gpus)
+    notes = [f"{one.text} ({one.remedy})" for one in found[:4]]
+    return _ok("health", "; ".join([f"{_count(well, 'GPU')} fit for work", *notes, *out]))
+
+
+def _cuda(seen: Seen, wanted: Wanted) -> Check:
+    if not wanted.cuda:
+        return Check("cuda", NOT_APPLICABLE, "not asked for")
+    if seen.cuda is None:
+        return Check(
+            "cuda",
+            FAILED,
+            "the kernel has not run on this node as it is now",
+            remedies.EARLIER,
+        )
+    if not seen.cuda:
+        return Check("cuda", FAILED, "no device to run the kernel on", remedies.NO_DEVICE)
+    asked = [one for one in seen.cuda if not seen.quarantine.holds(one.uuid, "")]
+    failed = [one for one in asked if not one.ok]
+    if failed:
+        first = failed[0]
+        number = "" if first.error is None else f" (CUDA {first.error})"
+        found = f"{first.uuid}: {first.text}{number}; {len(asked) - len(failed)} of {len(asked)} devices ok"
+        return Check("cuda", FAILED, found, remedies.cuda(first.error))
+    unproven = sorted(set(cuda_devices(seen)) - {one.uuid for one in seen.cuda})
+    if unproven:
+        return Check(
+            "cuda", FAILED, f"the kernel did not run on {_some(unproven)}", remedies.EARLIER
+        )
+    slowest = max(one.elapsed_s for one in seen.cuda)
+    return _ok(
+        "cuda",
+        f"kernel ran on {_count(len(seen.cuda), 'device')}, results right; slowest {slowest:.1f} s",
+    )
+
+
+def evaluate(seen: Seen, wanted: Wanted | None = None) -> tuple[Check, ...]:
+    """Judge every link, in order; later ones are judged even when an earlier one is broken."""
+    wanted = wanted or seen.wanted
+    links = (
+        *(_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi),
+        *(_container, _health, _cuda),
+    )
+    return tuple(link(seen, wanted) for link in links)
+
+
+def first_broken(checks: tuple[Check, ...]) -> Check | None:
+    """The cause: the first link that failed; ``None`` when the chain holds."""
+    return next((check for check in checks if check.failed), None)
+
+
+__all__ = [
+    "FAILED",
+    "LINKS",
+    "NOT_APPLICABLE",
+    "NO_LOW_LEVEL",
+    "OK",
+    "Check",
+    "ContainerResult",
+    "CudaResult",
+    "Key",
+    "Seen",
+    "Wanted",
+    "containers_apply",
+    "cuda_devices",
+    "evaluate",
+    "first_broken",
+    "key",
+    "served_elsewhere",
+]

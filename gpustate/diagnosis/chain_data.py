@@ -1,0 +1,365 @@
+"""What the chain of proofs is judged by, and what a proof is made for.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpustate.diagnosis import health
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.formats.quarantine import Quarantine
+from gpustate.formats.xids import Xid
+from gpustate.probes.cri_status import CriStatus
+
+#: Kernel drivers that hold a GPU for a virtual machine.
+PASSTHROUGH = ("vfio-pci", "nvgrace_gpu_vfio_pci")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be proven.
+
+    Args:
+        cuda: run a kernel on every GPU.
+        gpus: how many GPUs there must be; ``None``: as many as PCI shows.
+        containers: ``auto`` looks at the container side where the toolkit, a runtime handler, a CDI
+            specification or a kubelet is; ``required`` and ``none`` do what they say.
+        handler: runtime handler containerd must have; empty: none.
+        cdi: a CDI specification must be there and fit.
+    """
+
+    cuda: bool = True
+    gpus: int | None = None
+    containers: str = "auto"
+    handler: str = "nvidia"
+    cdi: bool = True
+
+    @property
+    def text(self) -> str:
+        """One line for the key of a proof: a proof of less is no proof of more."""
+        return (
+            f"cuda={int(self.cuda)} gpus={'all' if self.gpus is None else self.gpus} "
+            f"containers={self.containers} handler={self.handler or '-'} cdi={int(self.cdi)}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Wanted:
+        """Read :attr:`text` back; what is missing or unknown in it is as by default."""
+        words: dict[str, str] = {}
+        for word in text.split():
+            name, _, value = word.partition("=")
+            words[name] = value
+        gpus = words.get("gpus", "all")
+        handler = words.get("handler", cls.handler)
+        return cls(
+            cuda=words.get("cuda", "1") == "1",
+            gpus=int(gpus) if gpus.isdecimal() and len(gpus) < 10 else None,
+            containers=words.get("containers", cls.containers),
+            handler="" if handler == "-" else handler,
+            cdi=words.get("cdi", "1") == "1",
+        )
+
+
+@dataclass(frozen=True)
+class PciSeen:
+    """An NVIDIA function on PCI."""
+
+    address: str
+    device_id: str
+    class_id: str
+    driver: str  # empty: none is bound
+
+    @property
+    def is_gpu(self) -> bool:
+        """A display or 3D controller, not an NVSwitch, not an audio function."""
+        return self.class_id.startswith(("0300", "0302"))
+
+
+@dataclass(frozen=True)
+class ModuleGpu:
+    """A GPU as the loaded module lists it in /proc/driver/nvidia/gpus."""
+
+    address: str
+    minor: int
+    uuid: str  # with question marks until something first opened the GPU
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library of the driver and the file it leads to."""
+
+    path: str
+    target: str
+    whole: bool = True  # it is ELF, and nothing of it is cut off
+
+    @property
+    def version(self) -> str:
+        """Version in the file's name; empty when it has none."""
+        _, mark, version = self.target.rpartition(".so.")
+        return version if mark and "." in version else ""
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """A file below /dev."""
+
+    character: bool
+    major: int
+    minor: int
+    kind: str = ""  # as stat(1) calls it
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was run with ``--version``."""
+
+    path: str
+    status: int
+    first_line: str
+
+
+@dataclass(frozen=True)
+class Containerd:
+    """containerd as it would run."""
+
+    path: str
+    active: bool
+    dump_status: int
+    dump_error: str
+    handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
+    config: str = ""  # the file its service names; empty: containerd's own default
+    disabled: str = ""  # the entry of disabled_plugins by which it serves no CRI
+    cri: CriStatus | None = None  # what the running process says; None where none was asked
+
+    @property
+    def dump(self) -> str:
+        """The command that shows what it makes of its files."""
+        return f"containerd {f'--config {self.config} ' if self.config else ''}config dump"
+
+
+@dataclass(frozen=True)
+class CdiSpec:
+    """One CDI specification of kind nvidia.com/gpu."""
+
+    path: str
+    devices: tuple[str, ...]
+    missing: tuple[str, ...]  # files of this node it names that do not exist
+
+
+@dataclass(frozen=True)
+class CudaResult:
+    """What became of the kernel on one device."""
+
+    uuid: str
+    ok: bool
+    elapsed_s: float = 0.0
+    error: int | None = None  # CUresult
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class ContainerResult:
+    """What became of a container that one runtime was to start with every GPU.
+
+    Args:
+        way: the runtime and how GPUs are requested: ``containerd 1.7.24, handler nvidia``.
+        kind: what failed where the node's own look found it (see :mod:`chain_containers`); empty where
+            ``error`` tells, or nothing failed before the container ran.
+        error: why no container ran, in the runtime's words; empty where one ran.
+        devices: device nodes of NVIDIA's in it.
+        denied: those that the device cgroup, or a security module, does not let it open.
+        unlinked: those without their link below /dev/char, where systemd writes the device cgroup.
+        files: files of the driver that were mounted into it.
+        gpus: UUIDs of the GPUs that NVML lists in it.
+        nvml_error: why NVML lists none.
+        cuda_ok: devices on which the kernel ran, with the right result.
+        cuda_error: CUresult of the first device on which it did not.
+        cuda_text: that device and what happened.
+        elapsed_s: seconds from the image to the end of the container.
+    """
+
+    way: str
+    kind: str = ""
+    error: str = ""
+    devices: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    unlinked: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    nvml_error: str = ""
+    cuda_ok: int = 0
+    cuda_error: int | None = None
+    cuda_text: str = ""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything the chain is judged by."""
+
+    boot_id: str = ""
+    kernel: str = ""
+    pci: tuple[PciSeen, ...] = ()
+    loaded: str = ""  # version of the loaded module
+    open_module: bool = False
+    module_gpus: tuple[ModuleGpu, ...] = ()
+    on_disk: str = ""  # version of the module file for the running kernel
+    nvml_library: Library | None = None
+    cuda_library: Library | None = None
+    packages: tuple[tuple[str, str], ...] = ()  # name, upstream version
+    majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
+    nodes: tuple[tuple[str, DeviceNode], ...] = ()
+    capabilities: tuple[tuple[str, int, str], ...] = ()  # node, minor, name: gpu0/mig/gi1/ci0
+    odd: tuple[tuple[str, str], ...] = ()  # program or library: what is there in its place
+    nvml: NvmlFacts = field(default_factory=NvmlFacts)
+    ctk: Program | None = None
+    runtime_binary: Program | None = None
+    containerd: Containerd | None = None
+    crio: CriStatus | None = None  # what a running CRI-O says
+    other_runtimes: tuple[str, ...] = ()
+    kubelet: bool = False  # a kubelet of its own is here, which pods with GPUs are given to
+    cdi: tuple[CdiSpec, ...] = ()
+    cuda: tuple[CudaResult, ...] | None = None  # None: not run
+    containers: tuple[ContainerResult, ...] | None = None  # None: none was started
+    runtime_digest: str = ""  # of the files that configure the container side
+    manager: bool = False  # Fabric Manager runs, by the file with its process id
+    files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
+    log: tuple[Xid, ...] = ()  # the kernel log's, since the module was loaded
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    wanted: Wanted = field(default_factory=Wanted)  # by what it is judged unless told otherwise
+
+    @property
+    def gpus(self) -> tuple[PciSeen, ...]:
+        """GPUs this node itself is to use."""
+        return tuple(one for one in self.pci if one.is_gpu and one.driver not in PASSTHROUGH)
+
+    def held(self, gpu: Gpu) -> bool:
+        """A GPU is in quarantine."""
+        return self.quarantine.holds(gpu.uuid, self.address(gpu))
+
+    def address(self, gpu: Gpu) -> str:
+        """PCI address of a GPU; one that is lost has no name, but its place among the others."""
+        pci = gpu.pci
+        if not pci and not gpu.uuid:
+            unnamed = [one.index for one in self.nvml.gpus if not one.pci and not one.uuid]
+            named = {one.pci for one in self.nvml.gpus if one.pci}
+            left = sorted(one.address for one in self.module_gpus if one.address not in named)
+            if len(left) == len(unnamed):
+                pci = left[unnamed.index(gpu.index)]
+        return pci
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a proof was made for. When one of these moved, it proves nothing any more."""
+
+    boot_id: str = ""
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
+    runtime: str = ""
+    wanted: str = ""
+    quarantined: tuple[str, ...] = ()
+    unwell: tuple[str, ...] = ()  # UUID and what it fails by its own word
+    files: str = ""  # stands for size, times and inode of the driver's libraries and modules
+    manager: bool = False  # Fabric Manager runs
+
+    def moved(self, now: Key) -> str:
+        """In words, what is different now; empty when nothing is."""
+        if self.boot_id != now.boot_id:
+            return "the node has rebooted since"
+        if self.driver != now.driver:
+            return (
+                f"the driver was {self.driver or 'not loaded'} and is {now.driver or 'not loaded'}"
+            )
+        if self.files != now.files:
+            return "the driver's libraries or modules are other files than then"
+        if self.manager and not now.manager:
+            return "Fabric Manager ran then, and does not run now"
+        if self.gpus != now.gpus:
+            gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
+            return "; ".join(
+                [f"{uuid} no longer answers" for uuid in sorted(gone)]
+                + [f"{uuid} is new" for uuid in sorted(new)]
+            )
+        if self.mig != now.mig:
+            return "the MIG layout has changed since"
+        if self.runtime != now.runtime:
+            return "the container runtime or its configuration has changed since"
+        if self.quarantined != now.quarantined:
+            ended, new = set(self.quarantined) - set(now.quarantined), set(now.quarantined)
+            return "; ".join(
+                [f"the quarantine of {one} has ended" for one in sorted(ended)]
+                + [f"{one} is in quarantine" for one in sorted(new - set(self.quarantined))]
+            )
+        if self.unwell != now.unwell:
+            new = set(now.unwell) - set(self.unwell)
+            told = ", ".join(sorted(new)) or "a GPU is well again"
+            return f"the health of GPUs has changed: {told}"
+        return "" if self.wanted == now.wanted else "it proved something else than is asked for now"
+
+
+def key(
+    boot_id: str,
+    loaded: str,
+    nvml: NvmlFacts,
+    runtime_digest: str,
+    wanted: Wanted,
+    quarantine: Quarantine | None = None,
+    files_digest: str = "",
+    manager: bool = False,
+) -> Key:
+    """The key of a proof made now."""
+    names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
+    unwell = {
+        f"{names.get(one.gpu if one.gpu is not None else -1, '')} {one.what}"
+        for one in health.failed(health.judge(nvml))
+        if one.what != "no-answer"
+    }
+    answering = [gpu for gpu in nvml.gpus if gpu.error is None and gpu.uuid]
+    mig = [
+        f"{gpu.uuid} {'on' if gpu.mig_current else 'off'} "
+        + " ".join(sorted(m.uuid for m in gpu.mig_devices))
+        for gpu in answering
+        if gpu.mig_current is not None
+    ]
+    return Key(
+        boot_id=boot_id,
+        driver=loaded,
+        gpus=tuple(sorted(gpu.uuid for gpu in answering)),
+        mig=tuple(sorted(one.strip() for one in mig)),
+        runtime=runtime_digest,
+        wanted=wanted.text,
+        quarantined=tuple(sorted(one.uuid or one.pci for one in quarantine.active))
+        if quarantine is not None
+        else (),
+        unwell=tuple(sorted(unwell)),
+        files=files_digest,
+        manager=manager,
+    )
+
+
+def cuda_devices(seen: Seen) -> tuple[str, ...]:
+    """UUIDs of the devices a kernel must run on: whole GPUs, or MIG devices where MIG is on.
+
+    A GPU that NVML cannot describe any more is taken from the module's own list.
+    """
+    devices: list[str] = []
+    for gpu in seen.nvml.gpus:
+        if seen.held(gpu):
+            continue
+        if gpu.mig_current:
+            devices += [mig.uuid for mig in gpu.mig_devices]
+        elif gpu.uuid:
+            devices.append(gpu.uuid)
+    described = {gpu.pci for gpu in seen.nvml.gpus if gpu.uuid}
+    devices += [
+        one.uuid
+        for one in seen.module_gpus
+        if one.address not in described
+        and "?" not in one.uuid
+        and not seen.quarantine.holds(one.uuid, one.address)
+    ]
+    return tuple(uuid for uuid in devices if uuid)

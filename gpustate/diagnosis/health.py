@@ -1,0 +1,215 @@
+"""How well each GPU is: what it says of itself, and what the kernel log has of it since the module was loaded.
+
+A finding is *failed* when the GPU must not be trusted with work any more, *warning* when it goes on and
+somebody should look. What comes and goes (clocks, a PCIe link that saves power) is never more than a
+warning, and where a GPU says nothing it is not accused.
+
+Surprising: a waiting row remapping is no fault, work goes on as before; a failed one ends in a
+replacement. An Xid that asks for a reset fails a GPU only while nobody says that it was mended: drivers
+that report a recovery action say so themselves.
+
+This module also runs on the nodes themselves: standard library only, Python 3.9.
+
+Sources:
+    docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt: RMA policy (row-remapping failure flag), error recovery
+    and response flags (remapping pending, recovery actions), 64 page retirements at most;
+    nvml.h: nvmlDeviceGpuRecoveryAction_t, nvmlClocksEventReason...; :mod:`gpustate.formats.xids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpustate.diagnosis import remedies as remedies
+from gpustate.formats import xids
+from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts, error_name
+from gpustate.formats.xids import Xid
+
+FAILED = "failed"
+WARNING = "warning"
+
+RESET = "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX"
+REPLACE = "take the GPU out of use (gpustate quarantine), run NVIDIA's field diagnostic and have it replaced"
+#: All the places for retired pages that a GPU has.
+MOST_RETIRED_PAGES = 64
+
+_ACTIONS = {
+    1: (FAILED, "a reset of the GPU", RESET),
+    2: (FAILED, "a reboot of the node", "drain the node and reboot it"),
+    3: (
+        FAILED,
+        "an end of peer-to-peer traffic",
+        "end what uses peer-to-peer access to this GPU and look again; reset it when that does not help",
+    ),
+    4: (WARNING, "a drain and a reset of the GPU", "let its work end, then reset it"),
+    5: (FAILED, "a recovery of the IMEX domain", "recover the IMEX domain: nvidia-imex-ctl -N"),
+    6: (FAILED, "a reset of its PCIe bus", "drain the GPU and reset its bus, or reboot the node"),
+    7: (FAILED, "a reboot of the system", "drain the node and reboot it"),
+}
+_CLOCKS = {
+    0x8: "hardware slowdown",
+    0x20: "thermal, by the driver",
+    0x40: "thermal, by the hardware",
+    0x80: "power brake of the machine",
+}
+_IDLE = 0x1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not well with one GPU.
+
+    ``gpu`` is its index, ``None`` for a GPU that the kernel log names and NVML does not.
+    """
+
+    gpu: int | None
+    pci: str
+    what: str
+    level: str  # failed, warning
+    evidence: str
+    remedy: str
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line without the remedy."""
+        name = f"GPU {self.gpu}" if self.gpu is not None else "a GPU"
+        return f"{name} ({self.pci}): {self.evidence}" if self.pci else f"{name}: {self.evidence}"
+
+
+def judge(nvml: NvmlFacts, log: tuple[Xid, ...] = ()) -> tuple[Finding, ...]:
+    """Return what is not well, GPU by GPU; the worst first for each."""
+    found: list[Finding] = []
+    most = _nvlinks_of_peers(nvml)
+    for gpu in nvml.gpus:
+        mine = tuple(one for one in log if gpu.pci and gpu.pci.startswith(f"{one.pci}."))
+        rows = [*_lost(gpu), *_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
+        rows += _log(gpu, mine)
+        found += sorted(rows, key=lambda row: row.level)
+    known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
+    for one in log:
+        if one.pci not in known:
+            found += _log(Gpu(-1, pci=f"{one.pci}.0"), (one,))
+    return tuple(found)
+
+
+def failed(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Those that make a GPU unfit for work."""
+    return tuple(one for one in findings if one.level == FAILED)
+
+
+def _finding(
+    gpu: Gpu, what: str, level: str, evidence: str, remedy: str, source: str = ""
+) -> Finding:
+    index = gpu.index if gpu.index >= 0 else None
+    text = remedy.replace("INDEX", str(index)) if index is not None else remedy
+    return Finding(index, gpu.pci, what, level, evidence, text, source)
+
+
+def _lost(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.error is not None:
+        evidence = f"{error_name(gpu.error)} (NVML {gpu.error})"
+        yield _finding(gpu, "no-answer", FAILED, evidence, remedies.nvml(gpu.error), "nvml.h")
+
+
+def _memory(gpu: Gpu) -> Iterator[Finding]:
+    policy = "docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt, RMA policy"
+    flags = "docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt, error recovery and response flags"
+    if gpu.remap_failed:
+        yield _finding(gpu, "row-remap", FAILED, "row remapping failed", REPLACE, policy)
+    if gpu.remap_pending:
+        evidence = "row remapping waits for a reset"
+        yield _finding(gpu, "row-remap", WARNING, evidence, RESET, flags)
+    health = gpu.health or GpuHealth()
+    if health.retired_pages is not None and health.retired_pages >= MOST_RETIRED_PAGES:
+        evidence = f"{health.retired_pages} pages retired, as many as it can"
+        yield _finding(gpu, "page-retirement", FAILED, evidence, REPLACE, policy)
+    if health.retirement_pending:
+        evidence = "the retirement of a page waits for a reset"
+        yield _finding(gpu, "page-retirement", WARNING, evidence, RESET, policy)
+    if health.ecc_uncorrectable:
+        evidence = (
+            f"{health.ecc_uncorrectable} uncorrectable memory errors since the driver was loaded"
+        )
+        yield _finding(gpu, "ecc", WARNING, evidence, RESET, flags)
+
+
+def _mode(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.compute_mode == "Prohibited":
+        evidence = "compute mode Prohibited: no program may use it"
+        remedy = "nvidia-smi -i INDEX -c DEFAULT; where it is meant to be so, take the GPU out of use: gpustate quarantine"
+        yield _finding(gpu, "compute-mode", FAILED, evidence, remedy, "nvml.h")
+
+
+def _itself(gpu: Gpu, links: int) -> Iterator[Finding]:
+    health = gpu.health
+    if health is None:
+        return
+    if health.recovery_action in _ACTIONS:
+        level, what, remedy = _ACTIONS[health.recovery_action]
+        evidence = f"the driver asks for {what}"
+        yield _finding(gpu, "recovery-action", level, evidence, remedy, "nvml.h")
+    yield from _pcie(gpu, health)
+    reasons = health.clock_reasons or 0
+    slow = [word for bit, word in _CLOCKS.items() if reasons & bit]
+    if slow:
+        evidence = f"its clocks are held down now: {', '.join(slow)}"
+        remedy = (
+            "look at fans, coolant, inlet air and the power supplies; nvidia-smi -q -d PERFORMANCE"
+        )
+        yield _finding(gpu, "clocks", WARNING, evidence, remedy, "nvml.h")
+    yield from _nvlink(gpu, health, links)
+
+
+def _pcie(gpu: Gpu, health: GpuHealth) -> Iterator[Finding]:
+    seat = "reseat the GPU or its riser, look for PCIe errors in dmesg, and compare with its peers"
+    width, widest = health.pcie_width, health.pcie_width_most
+    if width and widest and width < widest:
+        evidence = f"PCIe x{width}, and GPU and slot can do x{widest}"
+        yield _finding(gpu, "pcie-width", WARNING, evidence, seat, "nvml.h")
+    now, most = health.pcie_generation, health.pcie_generation_most
+    # An idle GPU lowers the speed of its link by itself.
+    busy = health.clock_reasons is not None and not health.clock_reasons & _IDLE
+    if now and most and now < most and busy:
+        evidence = f"PCIe generation {now} under load, and GPU and slot can do {most}"
+        yield _finding(gpu, "pcie-speed", WARNING, evidence, seat, "nvml.h")
+
+
+def _nvlinks_of_peers(nvml: NvmlFacts) -> dict[str, int]:
+    """The most links that are up on any GPU of a model: on a board all have as many."""
+    most: dict[str, int] = {}
+    for gpu in nvml.gpus:
+        if gpu.health is not None and gpu.health.nvlinks:
+            up = gpu.health.nvlinks - len(gpu.health.nvlinks_down)
+            most[gpu.name] = max(most.get(gpu.name, 0), up)
+    return most
+
+
+def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
+    remedy = "see nvidia-smi nvlink -s and -e and Fabric Manager's log; reset the GPU, replace one that stays so"
+    up = (health.nvlinks or 0) - len(health.nvlinks_down)
+    if health.nvlinks and up < links:
+        down = ", ".join(str(link) for link in health.nvlinks_down[:6])
+        evidence = f"{up} NVLinks up, {links} on its peers; down: {down}"
+        yield _finding(gpu, "nvlink", FAILED, evidence, remedy, "nvml.h")
+    if health.nvlink_recoveries:
+        evidence = f"NVLinks recovered {health.nvlink_recoveries} times since the driver was loaded"
+        yield _finding(gpu, "nvlink-errors", WARNING, evidence, remedy, "nvml.h")
+
+
+def _log(gpu: Gpu, log: tuple[Xid, ...]) -> Iterator[Finding]:
+    mended = gpu.health is not None and gpu.health.recovery_action == 0 and gpu.error is None
+    for one in log:
+        row = xids.known(one.number)
+        kind, remedy = xids.ACTIONS[row.action]
+        if kind == xids.REPORT:
+            continue
+        level = FAILED if kind == xids.RESET and not mended else WARNING
+        times = "" if one.count == 1 else f", {one.count} times"
+        action = row.action or "no action named"
+        evidence = f"Xid {one.number} {row.name} ({action}){times}"
+        if kind == xids.RESET and mended:
+            evidence += "; the driver asks for nothing any more"
+            remedy = "have the GPU replaced when it comes back"
+        yield _finding(gpu, "xid", level, evidence, remedy, xids.SOURCES[row.source])

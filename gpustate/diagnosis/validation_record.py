@@ -1,0 +1,70 @@
+"""Reads the proof that is kept on a node.
+
+The file is written by ``gpustate.nodeside.validate``. One that cannot be read, or is of another
+format, is no proof: the next apply makes a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.diagnosis import chain
+from gpustate.formats.nvml_report import typed
+
+FORMAT = "gpustate.proof/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proven, for what, and which status files were written."""
+
+    ok: bool
+    made_for: chain.Key
+    checks: tuple[chain.Check, ...]
+    cuda: tuple[chain.CudaResult, ...]
+    status_files: tuple[str, ...]
+    containers: tuple[chain.ContainerResult, ...] | None = None  # None: none was started
+
+
+def read_proof(text: str) -> Proof | None:
+    """Read the text of proof.json; ``None`` when it is no proof of the known format."""
+    try:
+        data: Any = json.loads(text)
+        if data["format"] != FORMAT:
+            return None
+        return Proof(
+            ok=data["ok"] is True,
+            made_for=_key(data["made_for"]),
+            checks=tuple(_check(check) for check in data["checks"]),
+            cuda=tuple(typed(chain.CudaResult, result) for result in data["cuda"] or ()),
+            status_files=tuple(str(name) for name in data["status_files"]),
+            containers=_containers(data.get("containers")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _check(data: Any) -> chain.Check:
+    check: chain.Check = typed(chain.Check, data)
+    if check.outcome not in (chain.OK, chain.FAILED, chain.NOT_APPLICABLE):
+        raise ValueError(f"{check.outcome!r} is no outcome of a check")
+    return check
+
+
+def _containers(data: Any) -> tuple[chain.ContainerResult, ...] | None:
+    if data is None:
+        return None
+    return tuple(typed(chain.ContainerResult, _tuples(row)) for row in data)
+
+
+def _tuples(data: Any) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+
+
+def _key(data: Any) -> chain.Key:
+    key: chain.Key = typed(chain.Key, _tuples(data))
+    return key

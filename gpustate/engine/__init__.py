@@ -1,0 +1,1 @@
+"""One node from probe to outcome, and many nodes side by side."""

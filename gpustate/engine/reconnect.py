@@ -1,0 +1,191 @@
+"""The link to a node at work: it may break anywhere, and what was begun goes on to its end.
+
+A look changes nothing and is simply made again. A program is started once, whatever the network
+does: the node itself sees to that, so that a start may be asked for again, and a program that runs
+is followed from the last entry that came.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from gpustate import ops
+from gpustate.engine import journal
+from gpustate.engine.ledger import ONCE
+from gpustate.errors import ConnectionFailed, GpustateError, ProbeError, StepFailed
+from gpustate.remote.session import Session
+
+T = TypeVar("T")
+
+#: Times a broken connection is made again before giving up: half a minute, and what connecting takes.
+_MAX_RECONNECTS = 7
+
+
+class Say(Protocol):
+    """Tells that something happened: kind, text for a person, the state it is about."""
+
+    def __call__(self, kind: str, text: str = "", state: str = "") -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A node's session, made again when it breaks.
+
+    Args:
+        session: connected.
+        say: told of broken connections and of steps that begin.
+        stop: asked again and again; once true, a program ends after its current step.
+    """
+
+    session: Session
+    say: Say
+    stop: Callable[[], bool]
+
+    def repeat(self, work: Callable[[], T]) -> T:
+        """Do something that may be done again, until the connection holds for it.
+
+        Raises:
+            ConnectionFailed: it does not, or the node answers too slowly: it would do so again.
+        """
+        try:
+            return work()
+        except ConnectionFailed as error:
+            if self.session.holds():
+                raise
+            problem = error
+        self.say("note", f"{problem}; connecting again")
+        for wait_s in _waits_s():
+            self.session.close()
+            time.sleep(wait_s)
+            try:
+                self.session.connect()
+                return work()
+            except ConnectionFailed as error:
+                problem = error
+        raise problem
+
+    def upload(self, program: ops.Program) -> None:
+        """Bring the files that a program needs; what arrived in part is gone on with.
+
+        Raises:
+            ConnectionFailed, StepFailed: they cannot be brought.
+        """
+        for state, step in program.steps:
+            if isinstance(step, ops.Upload):
+                from gpustate.remote import upload
+
+                self.say("step", step.label, state)
+                self.repeat(partial(upload.send, self.session, step))
+
+    def run(
+        self,
+        run: str,
+        program: ops.Program,
+        record: journal.Record,
+        *,
+        lock: dict[str, Any],
+        keep_lock: bool,
+        take_over: str | None,
+        after: str,
+    ) -> None:
+        """Run a program on the node; see :meth:`gpustate.remote.session.Session.run_program`."""
+
+        def start() -> None:
+            entries = self.session.run_program(
+                run,
+                program,
+                lock,
+                keep_lock=keep_lock,
+                take_over=take_over,
+                after=after,
+                stop=self.stop,
+            )
+            self._take(entries, record, program)
+
+        try:
+            start()
+        except ConnectionFailed as error:
+            self.say("note", f"{error}; connecting again")
+            self.follow(run, program, record, start)
+
+    def follow(
+        self,
+        run: str,
+        program: ops.Program,
+        record: journal.Record,
+        start: Callable[[], None] | None = None,
+    ) -> None:
+        """Take up a program that goes on without us.
+
+        Args:
+            run: whose program.
+            program: what it is.
+            record: what its journal has told so far.
+            start: starts it, for when it never reached the node.
+        """
+        problem: GpustateError = ConnectionFailed("the connection broke while the node worked")
+        waits_s = _waits_s()
+        while (wait_s := next(waits_s, None)) is not None:
+            self.session.close()
+            time.sleep(wait_s)
+            heard = record.offset
+            try:
+                self.session.connect()
+                self._follow_or_start(run, program, record, start)
+            except (ConnectionFailed, ProbeError) as error:
+                problem = error
+            else:
+                return
+            if record.offset > heard:  # a connection that breaks now and then is better than none
+                waits_s = _waits_s()
+        known = start is None or record.offset
+        raise ConnectionFailed(
+            f"{problem.message}; "
+            + ("" if known else "if its steps reached it, ")
+            + "the node finishes them by itself",
+            fix="run the same command again, or gpustate resume: it takes up where the node is",
+        )
+
+    def hand_over(self, states: Iterable[str]) -> None:
+        """What a step left for the person at the controller alone goes past journal and documents."""
+        for state in states:
+            path = shlex.quote(f"{ONCE}/{state}")
+            answer = self.repeat(partial(self.session.shell, f"cat {path}"))
+            if answer.status == 0:
+                self.say("secret", answer.text.strip(), state)
+                self.session.shell(f"rm -f {path}")
+
+    def _follow_or_start(
+        self,
+        run: str,
+        program: ops.Program,
+        record: journal.Record,
+        start: Callable[[], None] | None,
+    ) -> None:
+        try:
+            entries = self.session.follow(run, record.offset, stop=self.stop)
+            self._take(entries, record, program)
+        except StepFailed as error:
+            if start is None:
+                raise StepFailed(
+                    f"run {run} cannot be followed to its end ({error.message})", fix="run again"
+                ) from error
+            start()
+
+    def _take(
+        self, entries: Iterable[dict[str, Any]], record: journal.Record, program: ops.Program
+    ) -> None:
+        for entry in entries:
+            began = record.take(entry, program)
+            if began is not None:
+                self.say("step", began[1], began[0])
+
+
+def _waits_s() -> Iterator[float]:
+    """Seconds to wait before each attempt to connect again."""
+    return (min(10.0, 0.5 * 2**attempt) for attempt in range(_MAX_RECONNECTS))

@@ -1,0 +1,164 @@
+"""What the controller remembers of a run: who ran what, why, and what became of it, so that it can be gone on with.
+
+One small JSON file a run in ``$XDG_STATE_HOME/gpustate/runs``, for its owner alone: what was asked for, never a
+secret. Everything about nodes is on the nodes; a lost record costs nothing but the short command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpustate.core.change import Disruption
+from gpustate.errors import UsageError
+from gpustate.files import write_private
+from gpustate.formats.masking import masked_data
+
+_FORMAT = "gpustate.run/1"
+_KEPT = 50
+
+
+def folder() -> Path:
+    """Where records are."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "gpustate" / "runs"
+
+
+def path_of(run: str) -> Path:
+    """Where the record of a run is."""
+    return folder() / f"{run}.json"
+
+
+def begin(
+    run: str,
+    verb: str,
+    source: str,
+    options: dict[str, Any],
+    *,
+    person: str,
+    born: str,
+    created: str,
+) -> Path | None:
+    """Write a run down; ``None`` when there is no place for it, which keeps nobody from running.
+
+    Args:
+        run, verb, source, options: what was asked for.
+        person: who asked for it.
+        born: when this process began, see :class:`gpustate.engine.gate.Holder`.
+        created: the time.
+    """
+    kept = {
+        key: value.word if isinstance(value, Disruption) else value
+        for key, value in options.items()
+        if not callable(value)
+    }
+    for key in ("private_key", "bundle"):
+        if isinstance(kept.get(key), str) and os.path.exists(kept[key]):
+            kept[key] = os.path.abspath(kept[key])
+    if isinstance(kept.get("inventory"), str):
+        kept["inventory"] = inventory_of(kept["inventory"])
+    data = {
+        "format": _FORMAT,
+        "run": run,
+        "verb": verb,
+        "source": os.path.abspath(source) if os.path.exists(source) else source,
+        "directory": os.getcwd(),
+        "person": person,
+        "reason": options.get("reason") or "",
+        "created": created,
+        "options": kept,
+        "pid": os.getpid(),
+        "born": born,
+        "ended": False,
+    }
+    path = path_of(run)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(path, data)
+        for old in sorted(path.parent.glob("*.json"))[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return path
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a record whole or not at all."""
+    write_private(path, (json.dumps(masked_data(data), indent=2) + "\n").encode())
+
+
+def inventory_of(source: str) -> str:
+    """An inventory as records have it: the same for everybody who means the same one."""
+    return os.path.abspath(source) if os.path.exists(source) else source
+
+
+def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | None = None) -> None:
+    """Write down what became of a run; it is over, unless it is to be gone on with."""
+    if path is None:
+        return
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data["ended"] = not interrupted
+        if outcome is not None:
+            data["outcome"] = dict(outcome)
+        _write(path, data)
+    except (OSError, ValueError):
+        return
+
+
+def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
+    """Runs that are to be gone on with, the oldest first.
+
+    Args:
+        at_work: a process is still there, by its number and when it began.
+    """
+    return [
+        data
+        for data in _all().values()
+        if not data.get("ended")
+        and not at_work(_number(data.get("pid")), str(data.get("born", "")))
+    ]
+
+
+def load(run: str) -> dict[str, Any]:
+    """Read the record of a run.
+
+    Raises:
+        UsageError: there is no such run, naming those that are unfinished.
+    """
+    found = _all()
+    if run not in found:
+        names = [name for name, data in found.items() if not data.get("ended")]
+        known = ", ".join(names[-5:]) or "none"
+        raise UsageError(
+            f"no run {run!r} is known here (unfinished: {known})",
+            fix="apply the policy again instead",
+        )
+    return found[run]
+
+
+def _all() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder().glob("*.json")):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(data, dict) and data.get("format") == _FORMAT and _is_whole(data):
+            found[data["run"]] = data
+    return found
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _is_whole(data: dict[str, Any]) -> bool:
+    """A record that was cut short, or edited, is none."""
+    texts = ("run", "verb", "source", "directory")
+    return isinstance(data.get("options"), dict) and all(
+        isinstance(data.get(k), str) for k in texts
+    )

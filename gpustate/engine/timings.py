@@ -1,0 +1,119 @@
+"""How long steps took on a node before: read from the journals of the runs that are kept there.
+
+One ask, sent along with the probes of a plan. A reboot has no journal of its own: where the boot
+of a node falls between two stages of one run, the time from the end of the one to the start of the
+other is what the reboot took, with everything gpustate waits for after it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.timing import Timing
+
+#: What a reboot is called where steps have labels.
+REBOOT = "reboot"
+
+_ENTRY = re.compile(r'\{"e":"(start|intent|result|end)"(?:,"i":(\d{1,6}))?[^\n]*?"t":(\d{1,12})\b')
+_FAILED = re.compile(r'"rc":(?!0\b)')
+_STAGE = re.compile(r"(.+)-(\d{1,3})")
+#: No step may take longer; what claims to did not.
+_LONGEST_S = 24 * 3600
+_LABEL = 200
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run's folder."""
+
+    name: str
+    steps: tuple[tuple[str, str], ...] = ()
+    start: int = 0
+    end: int = 0
+    began: dict[int, int] = field(default_factory=dict[int, int])
+    took: list[Timing] = field(default_factory=list[Timing])
+
+    def take(self, line: str) -> None:
+        """One entry of its journal."""
+        entry = _ENTRY.match(line)
+        if entry is None:
+            return
+        kind, number, at = entry[1], int(entry[2] or 0), int(entry[3])
+        if kind == "start":
+            self.start = at
+        elif kind == "end":
+            self.end = at
+        elif kind == "intent":
+            self.began[number] = at
+        elif number in self.began and 1 <= number <= len(self.steps):
+            seconds = at - self.began[number]
+            if not _FAILED.search(line) and 0 <= seconds <= _LONGEST_S:
+                self.took.append(Timing(*self.steps[number - 1], seconds, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class AskTimings(Ask[tuple[Timing, ...]]):
+    """Ask for the steps of the runs that are kept, newest first, without what they printed."""
+
+    def script(self) -> str:
+        return r"""cd $G/runs 2>/dev/null || exit 0
+b=0; while read -r k v _; do [ "$k" = btime ] && b=$v; done </proc/stat
+read -r s </proc/1/stat; s=${s##*) }; set -- $s
+printf 'boot %s\n' $((b + ${20:-0} / 100))
+for r in $(ls -1t | grep -v '\.new$' | head -n 10); do
+  printf 'run %s\nsteps ' "$r"; tr -d '\n' <$r/steps.json; echo
+  sed -e '/"e":"effect"/d' -e 's/,"out":.*//' $r/journal
+done
+:"""
+
+    def parse(self, answer: Answer) -> tuple[Timing, ...]:
+        runs: list[_Run] = []
+        boot = 0
+        for line in answer.text.splitlines():
+            if line.startswith("{"):
+                if runs:
+                    runs[-1].take(line)
+                continue
+            word, _, rest = line.partition(" ")
+            if word == "run":
+                runs.append(_Run(rest[:100]))
+            elif word == "steps" and runs:
+                runs[-1].steps = _steps(rest)
+            elif word == "boot" and rest.isdecimal() and len(rest) <= 12:
+                boot = int(rest)
+        timings = [timing for run in runs for timing in run.took]
+        return (*timings, *_reboots(runs, boot))
+
+    def stand_in(self) -> tuple[Timing, ...]:
+        return ()
+
+
+@lru_cache(256)
+def _steps(text: str) -> tuple[tuple[str, str], ...]:
+    """State and label of each step; nodes that did the same have the same text."""
+    try:
+        rows = json.loads(text)
+        return tuple((str(row["state"])[:_LABEL], str(row["label"])[:_LABEL]) for row in rows)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ()
+
+
+def _reboots(runs: list[_Run], boot: int) -> list[Timing]:
+    """The reboot of a run between two of its stages, when it was the last one of the node."""
+    stages: dict[tuple[str, int], _Run] = {}
+    for run in runs:
+        found = _STAGE.fullmatch(run.name)
+        if found is not None:
+            stages[found[1], int(found[2])] = run
+    told: list[Timing] = []
+    for (name, number), run in stages.items():
+        following = stages.get((name, number + 1))
+        if following is None or not run.end or not run.end <= boot <= following.start:
+            continue
+        if following.start - run.end <= _LONGEST_S:
+            told.append(Timing("", REBOOT, following.start - run.end, following.name))
+    return told

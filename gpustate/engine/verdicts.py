@@ -1,0 +1,197 @@
+"""What became of states, from the journal and a fresh look: pure. The node's word decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gpustate import ops
+from gpustate.core.change import Change, Disruption
+from gpustate.core.outcome import NodeStatus, Outcome, StateResult
+from gpustate.core.state import AnyState, State
+from gpustate.core.step import Step
+from gpustate.engine import journal
+from gpustate.errors import GpustateError, StepFailed
+from gpustate.formats import apt_errors
+from gpustate.formats.words import told_apart
+from gpustate.plan.make import Look, left_to_first_boot
+
+#: Fields of one state that are told when its steps did not settle them.
+_TOLD = 4
+#: What a step says of a service that it could not start again.
+_STOPPED = re.compile(r"^still stopped: (\S+)$", re.MULTILINE)
+_AGAIN = re.compile(r"^running again: (\S+)$", re.MULTILINE)
+_WORST_FIRST = (
+    (Outcome.ROLLED_BACK, NodeStatus.ROLLED_BACK),
+    (Outcome.FAILED, NodeStatus.FAILED),
+    (Outcome.REFUSED, NodeStatus.REFUSED),
+    (Outcome.INTERRUPTED, NodeStatus.INTERRUPTED),
+    (Outcome.BLOCKED, NodeStatus.BLOCKED),
+    (Outcome.REBOOT_PENDING, NodeStatus.FAILED),
+)
+
+
+def steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]:
+    """A state's steps; a mistake of its author is told as such."""
+    try:
+        steps = tuple(state.apply(look.seen[state.name], planned.plan))
+    except GpustateError:
+        raise
+    except Exception as error:
+        raise StepFailed(
+            f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
+            "this is a mistake in the state"
+        ) from error
+    if not look.view.facts.image:
+        return steps
+    return tuple(part for step in steps if (part := step.in_image) is not None)
+
+
+def after_steps(
+    state: AnyState, planned: StateResult, record: journal.Record, look: Look
+) -> StateResult:
+    """Judge one state whose steps were in the program.
+
+    Args:
+        state: the state.
+        planned: what was to change.
+        record: the program's journal.
+        look: what the node says now.
+    """
+
+    def become(outcome: Outcome, reason: str = "", evidence: str = "") -> StateResult:
+        return replace(planned, outcome=outcome, reason=reason, evidence=evidence)
+
+    said = record.states.get(state.name, journal.StateRecord())
+    if said.skipped_because:
+        return become(Outcome.NOT_RUN, f"because {said.skipped_because} failed")
+    if said.failed_step:
+        outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
+        cause, move = apt_errors.trouble(said.output) or (journal.cause(said.output), "")
+        reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
+        reason += still_stopped(said.output, look.seen.get(state.name))
+        return become(outcome, reason, journal.last_lines(said.output))
+    if state.name not in look.seen:
+        why = look.errors.get(state.name, "it could not be probed afterwards")
+        return become(Outcome.FAILED, why)
+    seen = look.seen[state.name]
+    remaining = state.verify(seen)
+    refusal = state.refuse(seen) or remaining.refusal
+    if refusal is not None:
+        # A state that refuses may well plan nothing; that is not the same as being settled.
+        return become(Outcome.FAILED, refusal)
+    image = look.view.facts.image
+    if not remaining and remaining.blocked is not None:
+        return become(Outcome.BLOCKED, remaining.blocked)
+    if not remaining or (image and left_to_first_boot(state, seen, remaining)):
+        return become(Outcome.CHANGED)
+    if record.stopped:
+        return become(Outcome.INTERRUPTED, "stopped before its steps were done")
+    if record.died:
+        return become(Outcome.FAILED, "the node program was killed before it was done; run again")
+    wants_reboot = not image and any(
+        isinstance(step, ops.Reboot) for step in state.apply(seen, remaining)
+    )
+    if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
+        return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
+    told = f"its steps ran, and it still differs: {differences(remaining.changes)}"
+    return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
+
+
+def still_stopped(output: str, seen: object) -> str:
+    """What ran before a step that failed and does not run now: by the step, or by what the state keeps of it."""
+    kept = getattr(seen, "stopped", ())
+    again = {*_AGAIN.findall(output)}
+    units = [*_STOPPED.findall(output), *(kept if isinstance(kept, tuple) else ())]
+    named = ", ".join(unit for unit in dict.fromkeys(map(str, units)) if unit not in again)
+    return f"; ran before and is stopped now: {named} (systemctl status says why)" if named else ""
+
+
+def after_reboot(state: AnyState, waiting: StateResult, look: Look) -> StateResult | None:
+    """Judge a state that waited for a reboot; ``None`` when it has more to do now."""
+    if state.name not in look.seen:
+        return replace(waiting, outcome=Outcome.FAILED, reason=look.errors.get(state.name, ""))
+    if state.plan(look.seen[state.name]):
+        return None
+    return replace(waiting, outcome=Outcome.CHANGED, reason="")
+
+
+def reboot_steps(state: AnyState, look: Look) -> list[ops.Reboot]:
+    """The reboots that a state still asks for."""
+    seen = look.seen.get(state.name)
+    if seen is None:
+        return []
+    return [step for step in state.apply(seen, state.plan(seen)) if isinstance(step, ops.Reboot)]
+
+
+def wait_for_console(waiting: Iterable[AnyState], results: dict[str, StateResult]) -> bool:
+    """A boot without anybody at the console would lose what waits for one: reboots wait with it."""
+    blocked = [r.state for r in results.values() if r.outcome is Outcome.BLOCKED]
+    for state in waiting if blocked else ():
+        results[state.name] = replace(
+            results[state.name],
+            outcome=Outcome.BLOCKED,
+            reason=f"its reboot is the one that {blocked[0]} waits for",
+        )
+    return bool(blocked)
+
+
+def reboot_blocker(states: Iterable[AnyState], look: Look) -> str | None:
+    """Why the node must not reboot now, by the first state that objects."""
+    for state in states:
+        seen = look.seen.get(state.name)
+        if seen is None and state.name in look.errors and _may_object(state):
+            return (
+                f"{state.name} cannot tell whether the node may reboot: {look.errors[state.name]}"
+            )
+        reason = state.reboot_blocker(seen) if seen is not None else None
+        if reason is not None:
+            return f"{state.name}: {reason}"
+    return None
+
+
+def _may_object(state: AnyState) -> bool:
+    return not state.absent and type(state).reboot_blocker is not State.reboot_blocker
+
+
+def node_status(results: Iterable[StateResult]) -> tuple[NodeStatus, str]:
+    """A node's status and the reason for it, from what became of its states."""
+    by_outcome: dict[Outcome, StateResult] = {}
+    for result in results:
+        by_outcome.setdefault(result.outcome, result)
+    for outcome, status in _WORST_FIRST:
+        if outcome in by_outcome:
+            return status, f"{by_outcome[outcome].state}: {by_outcome[outcome].reason}"
+    return NodeStatus.OK, ""
+
+
+def differences(changes: Sequence[Change]) -> str:
+    """Fields with what they are and should be, cut to where the two differ; of mappings the keys that do."""
+    rows = [row for change in changes for row in _rows(change)]
+    more = len(rows) - _TOLD
+    return "; ".join(rows[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _rows(change: Change) -> Iterator[str]:
+    before, after = change.before, change.after
+    if change.secret:
+        yield f"{change.field} is (secret), should be (secret)"
+    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys((*before, *after)):
+            if (key in before, before.get(key)) != (key in after, after.get(key)):
+                yield _both(f"{change.field} of {key}", before.get(key), after.get(key))
+    else:
+        yield _both(change.field, before, after)
+
+
+def _both(what: str, before: object, after: object) -> str:
+    is_, wanted = told_apart(repr(before), repr(after))
+    return f"{what} is {is_}, should be {wanted}"
+
+
+def next_move(changes: Sequence[Change]) -> str:
+    """What somebody does about a state that its own steps did not settle."""
+    paths = dict.fromkeys(change.path for change in changes if change.path)
+    look = f"look what else writes {', '.join(paths)}" if paths else "look what else changes it"
+    return f"apply again, and if it stays: gpustate explain names a broken link, else {look}"

@@ -1,0 +1,454 @@
+"""The walk of one node: connect, look, plan, gate, apply, look again; stage by stage.
+
+A stage is: run the steps of every state that can be planned now as one program, look again, judge.
+States that could not be planned because they look behind something that was still to change are
+planned from that second look, and make the next stage. A reboot is a barrier: it comes when
+nothing else is left to do, and only if no state objects.
+
+Sources:
+    design.md section 3; reference/engine.md section 2 (channel budget).
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gpustate import ops
+from gpustate.compat.collect import collect
+from gpustate.core.change import Disruption
+from gpustate.core.encode import plain
+from gpustate.core.node import Node
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.policy import Resolved
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.state import AnyState, State
+from gpustate.engine import gate, journal, rebooting, verdicts
+from gpustate.engine.events import Event, Listener, nobody
+from gpustate.engine.gate import Holder
+from gpustate.engine.ledger import AskLedger, Ledger
+from gpustate.engine.machines import Machines
+from gpustate.engine.probing import ask_node, look_at
+from gpustate.engine.reconnect import Link
+from gpustate.engine.timings import AskTimings
+from gpustate.errors import (
+    ConnectionFailed,
+    GpustateError,
+    LockHeld,
+    ProbeError,
+    RefusedError,
+    StepFailed,
+)
+from gpustate.formats.masking import masked, masked_data
+from gpustate.plan import make
+from gpustate.plan.make import Look
+from gpustate.plan.work import planned_steps
+from gpustate.remote.session import Session
+
+#: A policy that still finds something new to do after so many stages does not converge.
+_MAX_STAGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How nodes are walked.
+
+    Args:
+        run: id of the run.
+        apply: change nodes; otherwise only plan.
+        holder: for the node-side lock.
+        max_disruption: plans that may cost more are refused.
+        planned: for a saved plan, the observations it was made from, by node.
+        announced: for a saved plan, what each state may cost, by node.
+        plan_id: id of the saved plan, for the lock.
+        ticket: what the person gave as the reason, for the lock and the node's record of the run.
+        timings: ask also how long steps took before, for an estimate.
+        machines: those that this run has met.
+        all_or_nothing: a node is left alone where one of its states cannot be applied.
+        without_gpu: nodes that the policy expects no GPU on, where only a part of it is walked.
+        forecast: of states that are known only after others, say what can be said now.
+    """
+
+    run: str
+    apply: bool
+    holder: Holder
+    max_disruption: Disruption = Disruption.REBOOT
+    planned: Mapping[str, Mapping[str, object]] | None = None
+    announced: Mapping[str, Mapping[str, Disruption]] | None = None
+    plan_id: str = ""
+    ticket: str = ""
+    timings: bool = False
+    machines: Machines = field(default_factory=Machines)
+    all_or_nothing: bool = False
+    without_gpu: frozenset[str] = frozenset()
+    forecast: bool = False
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C was seen; the running step has ended."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """One node on its way. ``states`` are in graph order, backwards for what is taken away."""
+
+    session: Session
+    resolved: Resolved
+    states: Sequence[AnyState]
+    options: Options
+    stop: Callable[[], bool] = lambda: False
+    listen: Listener = nobody
+    result: NodeResult = field(init=False)
+
+    _link: Link = field(init=False)
+    _known: dict[Ask[Any], Answer] = field(default_factory=dict[Ask[Any], Answer])
+    _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
+        self._link = Link(self.session, self._say, self.stop)
+
+    # --- the whole ---------------------------------------------------------------------
+
+    def run(self) -> NodeResult:
+        """Walk to the end; never raises for anything that is the node's or the user's doing."""
+        started = time.monotonic()
+        try:
+            self._say("connecting")
+            self.session.connect()
+            self._walk()
+        except ConnectionFailed as error:
+            self._end(NodeStatus.UNREACHABLE, str(error))
+        except LockHeld as error:
+            self._end(NodeStatus.LOCKED, str(error))
+        except RefusedError as error:
+            self._end(NodeStatus.REFUSED, str(error))
+        except _InterruptedError:
+            self._end(NodeStatus.INTERRUPTED, "stopped after the step that was running")
+        except GpustateError as error:
+            self._end(NodeStatus.FAILED, str(error))
+        except Exception as error:  # noqa: BLE001  one node's trouble must not end the others' walks
+            self._end(NodeStatus.FAILED, f"{type(error).__name__}: {error} (a mistake in gpustate)")
+        finally:
+            self.session.close()
+        self.result.execs = self.session.execs
+        self.result.connections = self.session.connections
+        self.result.duration_s = time.monotonic() - started
+        self.result.mask()
+        self._say("finished", self.result.status.value)
+        return self.result
+
+    def _walk(self) -> None:
+        look, ledger = self._look()
+        met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
+        self.result.notes += met
+        if self.options.apply and ledger.program is not None and ledger.program.alive:
+            look, ledger = self._wait_for_earlier(ledger)
+        if look.view.facts.first_boot not in ("", "done"):
+            self.result.notes.append(f"the first boot of its image: {look.view.facts.first_boot}")
+        results = make.make(self.states, look)
+        told = (line for result in results.values() for line in result.plan.warnings)
+        self.result.notes += dict.fromkeys(told)
+        self._keep(look, results)
+        self._held(ledger, results)
+        gate.bundled(self.states, look, results)
+        self._end(*verdicts.node_status(results.values()))
+        if self._left_alone():
+            return
+        self._compatible(look, results)
+        if not self.options.apply:
+            if self.options.forecast:
+                self._forecast(look, results)
+            self.result.proceeds = gate.proceeds(self.result.status, results)
+            if self.options.timings:
+                self.result.steps = planned_steps(self.states, look, results)
+            return
+        self._gate(results)
+        self._link.hand_over(ledger.told)
+        if any(r.outcome is Outcome.PENDING for r in results.values()):
+            self._stages(look, ledger, results)
+        elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
+            # Killed when all was done but letting go: nothing that would take the lock over comes.
+            self.session.shell(self._release(ledger.lock.run))
+
+    def _left_alone(self) -> bool:
+        """One state cannot be applied, and the rest is not wanted without it."""
+        if not self.options.all_or_nothing:
+            return False
+        return self.result.status in (NodeStatus.REFUSED, NodeStatus.FAILED)
+
+    def _forecast(self, look: Look, results: dict[str, StateResult]) -> None:
+        """Add to states that are known after others what they will do, as far as the node can tell now."""
+        for state in self.states:
+            waits = results[state.name]
+            if waits.outcome is not Outcome.KNOWN_AFTER or state.absent:
+                continue
+            if type(state).forecast is State.forecast:
+                continue
+            ahead = (one for one in self.states if one.name in waits.known_after)
+            parts = [one.preview(look.seen[one.name]) for one in ahead if one.name in look.seen]
+            try:
+                notes = self._asked(partial(state.forecast, preview="\n".join(filter(None, parts))))
+            except ProbeError as error:
+                notes = (f"what it will do cannot be told yet: {error}",)
+            results[state.name] = replace(waits, plan=replace(waits.plan, notes=notes))
+        self.result.states = list(results.values())
+
+    def _asked(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
+        """Ask something more, with all that is known already."""
+        node, known = self.resolved.node, dict(self._known)
+        return self._link.repeat(lambda: ask_node(node, question, self.session.answer, known))
+
+    def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
+        """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
+        mine = (self.options.run, self.options.holder)
+        if not self.options.apply:
+            self.result.notes += gate.half_done(ledger, *mine)
+        else:
+            gate.refuse_held(ledger, results, self._ledger, *mine)
+
+    def _ledger(self) -> Ledger:
+        ask = AskLedger()
+        (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
+        return ask.parse(now)
+
+    def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
+        """Hold a node that would change against the matrix: what it is to become must fit together."""
+        if not gate.announced(results):
+            return
+        apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
+        if all(state.absent for state in apply):
+            return
+        known = collect(look.view.facts, apply, look.seen, results)
+        judged = gate.compatible(known, self.resolved.allow)
+        self.result.notes += judged.notes
+        self._allowed = judged.allowed
+        if judged.reason is not None:
+            raise judged.reason
+
+    def _gate(self, results: Mapping[str, StateResult]) -> None:
+        """Refuse before anything is touched."""
+        options = self.options
+        reason: GpustateError | None = None
+        if options.planned is not None:
+            reason = gate.stale(
+                options.planned.get(self.result.name), masked_data(self.result.observed)
+            )
+        if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
+            reason = gate.too_much(results, options.max_disruption)
+        if reason is not None:
+            raise reason
+
+    def _say(self, kind: str, text: str = "", state: str = "") -> None:
+        # What a step leaves for the person at the controller alone is told as it is.
+        told = text if kind == "secret" else masked(text)
+        self.listen(Event(self.result.name, kind, told, state))
+
+    def _end(self, status: NodeStatus, reason: str) -> None:
+        self.result.status = status
+        self.result.reason = reason
+
+    def _check_stop(self) -> None:
+        if self.stop():
+            raise _InterruptedError
+
+    # --- looking -----------------------------------------------------------------------
+
+    def _look(self, before: str = "", *, stoppable: bool = True) -> tuple[Look, Ledger]:
+        """Probe everything; ``before``: sh that runs ahead of the probes, in the same exec."""
+        if stoppable:
+            self._check_stop()
+        self._say("probing")
+        lead: list[str] = []
+        ledger = AskLedger()
+        timings = [AskTimings()] if self.options.timings else []
+
+        def answer(asks: Sequence[Ask[Any]]) -> Any:
+            return self.session.answer(asks, before=lead.pop() if lead else "")
+
+        def once() -> Any:
+            lead[:] = [before]
+            return look_at(self.resolved.node, self.states, answer, (ledger, *timings))
+
+        # A look changes nothing, and what goes ahead of it may be done twice.
+        look, facts, known = self._link.repeat(once)
+        self._known = known
+        look.expects_no_gpu = self.result.name in self.options.without_gpu and not facts.gpus
+        self.result.facts = plain(facts)
+        if timings:
+            self.result.timings = timings[0].parse(known[timings[0]])
+        return look, ledger.parse(known[ledger])
+
+    def _keep(self, look: Look, results: Mapping[str, StateResult]) -> None:
+        self.result.states = list(results.values())
+        self.result.observed = make.observed_data(self.states, look)
+        for state in self.states:
+            if state.proof and state.name in look.seen:
+                self.result.checks = plain(getattr(look.seen[state.name], "checks", ()))
+
+    def _wait_for_earlier(self, ledger: Ledger) -> tuple[Look, Ledger]:
+        """A program of an earlier run still works on this node: see it to its end first."""
+        held = gate.at_work(ledger, self.options.holder)
+        if held is not None:
+            raise held
+        run = ledger.program.run if ledger.program is not None else ""
+        self._say("waiting", f"run {run} is still at work here; following it to its end")
+        self.result.notes.append(
+            f"an earlier run ({run}) was still at work and was followed to its end"
+        )
+        self._link.follow(run, ops.Program("", {}), journal.Record())
+        return self._look()
+
+    # --- stages ------------------------------------------------------------------------
+
+    def _stages(self, look: Look, ledger: Ledger, results: dict[str, StateResult]) -> None:
+        saved = (self.options.announced or {}).get(self.result.name)
+        allowed = gate.announced(results) if saved is None else saved
+        settled: dict[str, StateResult] = {}
+        rebooted_for: set[str] = set()
+        for stage in range(1, _MAX_STAGES + 1):
+            settled.update(gate.refuse_what_exceeds(results, allowed))
+            todo = make.ready(self.states, results)
+            if todo:
+                self._check_stop()
+                look, ledger, record = self._run_stage(stage, todo, look, ledger, results)
+                for state in todo:
+                    became = verdicts.after_steps(state, results[state.name], record, look)
+                    settled[state.name] = became
+                    self._say("result", became.outcome.value, state.name)
+            elif self._reboot(look, results, rebooted_for):
+                look, ledger = self._look(f"{rebooting.BOOTED}; {self._release()}")
+                self._settle_reboot(look, results, settled)
+            else:
+                break
+            results = make.make(self.states, look, settled)
+            self._keep(look, results)
+            if any(r.outcome is Outcome.INTERRUPTED for r in settled.values()):
+                break
+        else:
+            raise StepFailed("after ten stages something is left to do; a state does not converge")
+        self._keep(look, results)
+        self._end(*verdicts.node_status(results.values()))
+
+    def _run_stage(
+        self,
+        stage: int,
+        todo: Sequence[AnyState],
+        look: Look,
+        ledger: Ledger,
+        results: Mapping[str, StateResult],
+    ) -> tuple[Look, Ledger, journal.Record]:
+        names = {state.name for state in todo}
+        blocks = tuple(
+            ops.Block(
+                state.name,
+                tuple(n for n in make.must_hold_first(state, self.states) if n in names),
+                verdicts.steps(state, look, results[state.name]),
+            )
+            for state in todo
+        )
+        program = ops.compile_program(blocks, self._allowed)
+        more = any(r.outcome is Outcome.KNOWN_AFTER for r in results.values())
+        reboot = any(isinstance(step, ops.Reboot) for block in blocks for step in block.steps)
+        record = journal.Record()
+        if program.steps:
+            self._say("started", f"stage {stage}: {', '.join(sorted(names))}")
+            run = f"{self.options.run}-{stage}"
+            self._link.upload(program)
+            self._run_program(run, program, ledger, record, keep_lock=more or reboot)
+        if record.died:
+            steps = [r.unfinished_step for r in record.states.values() if r.unfinished_step]
+            where = f" in the middle of: {steps[-1]}" if steps else ""
+            self.result.notes.append(f"the node program was killed{where}")
+        self._say("verifying")
+        # Ctrl-C or not: what was done has to be told.
+        look, ledger = self._look(self._release(), stoppable=False)
+        self._link.hand_over(ledger.told)
+        return look, ledger, record
+
+    def _release(self, run: str = "") -> str:
+        """sh that lets go of a lock that was kept from one stage to the next, or of a dead run's."""
+        return (
+            f'[ "$(cat $G/lock/run)" = {shlex.quote(run or self.options.run)} ] && rm -rf $G/lock'
+        )
+
+    def _run_program(
+        self,
+        run: str,
+        program: ops.Program,
+        ledger: Ledger,
+        record: journal.Record,
+        *,
+        keep_lock: bool,
+    ) -> None:
+        lock = ledger.lock
+        take_over = lock.run if lock and gate.dead(ledger, self.options.holder) else None
+        try:
+            self._link.run(
+                run,
+                program,
+                record,
+                lock=gate.taken(
+                    self.options.run,
+                    self.options.holder,
+                    self.options.plan_id,
+                    self.options.ticket,
+                ),
+                keep_lock=keep_lock,
+                take_over=take_over,
+                after=ledger.newest,
+            )
+        except StepFailed as error:
+            raise gate.not_started(error) from error
+
+    # --- reboots -----------------------------------------------------------------------
+
+    def _reboot(self, look: Look, results: dict[str, StateResult], rebooted_for: set[str]) -> bool:
+        """Reboot if that is what is left to do; False when it is not, or must not be."""
+        waiting = [s for s in self.states if results[s.name].outcome is Outcome.REBOOT_PENDING]
+        if not waiting:
+            return False
+        if verdicts.wait_for_console(waiting, results):
+            return False
+        self._check_stop()
+        blocker = verdicts.reboot_blocker(self.states, look)
+        if blocker is not None:
+            for state in waiting:
+                reason = f"it needs a reboot, which is withheld: {blocker}"
+                results[state.name] = replace(
+                    results[state.name], outcome=Outcome.FAILED, reason=reason
+                )
+            return False
+        again = [state.name for state in waiting if state.name in rebooted_for]
+        for name in again:
+            results[name] = replace(
+                results[name], outcome=Outcome.FAILED, reason="a reboot did not settle it"
+            )
+        if again:
+            return False
+        rebooted_for.update(state.name for state in waiting)
+        steps = [step for state in waiting for step in verdicts.reboot_steps(state, look)]
+        self._say("rebooting", "; ".join(dict.fromkeys(step.reason for step in steps)))
+        timeout_s = max((step.timeout_s for step in steps), default=900)
+        rebooting.restart(self.session, str(self.result.facts.get("boot_id", "")), timeout_s)
+        self.result.reboots += 1
+        return True
+
+    def _settle_reboot(
+        self, look: Look, results: Mapping[str, StateResult], settled: dict[str, StateResult]
+    ) -> None:
+        """What became of the states that waited for the reboot; some have more to do now."""
+        for state in self.states:
+            waiting = results[state.name]
+            if waiting.outcome is not Outcome.REBOOT_PENDING:
+                continue
+            became = verdicts.after_reboot(state, waiting, look)
+            if became is None:
+                settled.pop(state.name, None)
+            else:
+                settled[state.name] = became
+                self._say("result", became.outcome.value, state.name)

@@ -1,0 +1,236 @@
+"""A CDI specification, and whether it still tells the truth about a node.
+
+A specification names device nodes, libraries and hooks by path. It is written once and believed
+for ever: after a driver upgrade it names libraries that are gone, after a module reload device
+numbers that moved, after a MIG change devices that do not exist any more. The runtime notices only
+when a container is created, and then the container fails.
+
+Which MIG devices there are is read from the driver's capability files, which cost nothing: every
+GPU and compute instance has one, and its minor number is that of /dev/nvidia-caps/nvidia-capN.
+
+Sources:
+    cncf-tags/container-device-interface: SPEC.md 0.8, Go structs of the JSON form.
+    NVIDIA/nvidia-container-toolkit: pkg/nvcdi; what ``nvidia-ctk cdi generate`` writes.
+    NVIDIA/open-gpu-kernel-modules: nvlink and mig capabilities in /proc/driver/nvidia/capabilities.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from gpustate.errors import ProbeError
+from gpustate.formats import cdi_rules, yaml_events
+
+KIND = "nvidia.com/gpu"
+#: The one that gpustate keeps.
+SPEC_PATH = "/var/run/cdi/nvidia.yaml"
+
+#: libyaml where it is there: ten times as fast, which a fleet notices.
+_RULES = yaml_events.Rules(ProbeError, depth=40, values=200_000)
+_GENERATORS = ("nvidia-ctk", "nvidia-cdi-hook")
+_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)$")
+_FIRMWARE = re.compile(r"/firmware/nvidia/(\d+\.\d+(?:\.\d+)?)/")
+_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
+_GPU_NODE = re.compile(r"/dev/nvidia([0-9]{1,9})$")
+_CAP_NODE = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,9})$")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """One device node of a specification; the numbers are optional there."""
+
+    path: str  # on the host
+    major: int | None = None
+    minor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What of a specification a judgement needs."""
+
+    kind: str
+    devices: tuple[str, ...]  # names, in the file's order
+    nodes: tuple[DeviceNode, ...]  # of all devices and of the common part
+    host_paths: tuple[str, ...]  # mounts, hooks and nodes that have to exist
+    generated: bool  # written by nvidia-ctk: nobody's comments, only its own hooks
+    refused: tuple[str, ...] = ()  # why runtimes leave it out
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the loaded driver lists it."""
+
+    minor: int
+    uuid: str = ""  # empty while nobody has opened the GPU yet
+    held: bool = False  # in quarantine: to be left out
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The node a specification is compared with."""
+
+    driver_version: str  # of the loaded module
+    gpus: tuple[Gpu, ...]
+    mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+    nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    missing: frozenset[str] = frozenset()  # paths named in specifications that do not exist
+    there: tuple[str, ...] = ()  # files of the loaded driver that nvidia-ctk lists
+
+
+def parse(text: str, *, place: str = "the CDI specification") -> Spec:
+    """Read a specification, YAML or JSON.
+
+    Raises:
+        ProbeError: it is torn, or is no CDI specification.
+    """
+    try:
+        found = yaml_events.documents(text, place, _RULES)
+    except ProbeError as error:
+        raise ProbeError(f"{place} is no YAML: {error.place}: {error.message}") from None
+    data = found[0].data if found else None
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise ProbeError(f"{place} has no kind: it is torn, or no CDI specification")
+    devices = [one for one in _list(data.get("devices")) if isinstance(one, dict)]
+    edits = [_dict(data.get("containerEdits")), *(_dict(d.get("containerEdits")) for d in devices)]
+    nodes = tuple(dict.fromkeys(node for edit in edits for node in _nodes(edit)))
+    hooks = [str(hook.get("path", "")) for edit in edits for hook in _dicts(edit.get("hooks"))]
+    mounts = [
+        str(mount.get("hostPath", "")) for edit in edits for mount in _dicts(edit.get("mounts"))
+    ]
+    paths = dict.fromkeys(path for path in (*(n.path for n in nodes), *mounts, *hooks) if path)
+    return Spec(
+        kind=data["kind"],
+        devices=tuple(str(device.get("name", "")) for device in devices),
+        nodes=nodes,
+        host_paths=tuple(paths),
+        generated=bool(hooks)
+        and all(hook.rpartition("/")[2] in _GENERATORS for hook in hooks)
+        and not any(line.lstrip().startswith("#") for line in text.splitlines()),
+        refused=tuple(islice(cdi_rules.refusals(data), 20)),
+    )
+
+
+def judge(spec: Spec, world: World) -> tuple[str, ...]:
+    """Say in which ways a specification is stale; empty when it is fresh."""
+    return (
+        *_judge_kind(spec),
+        *_judge_libraries(spec, world),
+        *_judge_nodes(spec, world),
+        *_judge_devices(spec, world),
+    )
+
+
+def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
+    """Files that are there and that a specification does not name.
+
+    Where a distribution links them, nvidia-ctk may list either end, so names without folders are compared.
+    """
+    named = {path.rpartition("/")[2] for path in spec.host_paths}
+    return [path for path in there if path.rpartition("/")[2] not in named]
+
+
+def expected_names(world: World) -> frozenset[str]:
+    """Names that a specification of this node would give to whole GPUs."""
+    indices = {str(index) for index in range(len(world.gpus))}
+    return frozenset({"all"} | indices | {gpu.uuid for gpu in world.gpus if gpu.uuid})
+
+
+def driver_version(text: str | None) -> str:
+    """Version in /proc/driver/nvidia/version; empty when no driver is loaded."""
+    match = _VERSION.search(text or "")
+    return match[1] if match else ""
+
+
+def _judge_kind(spec: Spec) -> Iterator[str]:
+    for first in spec.refused[:1]:
+        more = f" and {len(spec.refused) - 1} more" if len(spec.refused) > 1 else ""
+        yield f"container runtimes leave it out: {first}{more}"
+    if spec.kind != KIND:
+        yield f"its kind is {spec.kind}, not {KIND}"
+    elif not spec.devices:
+        yield "it has no devices"
+
+
+def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
+    versions = {
+        m[1]
+        for path in spec.host_paths
+        for m in (_LIBRARY.search(path), _FIRMWARE.search(path))
+        if m
+    }
+    for version in sorted(versions - {world.driver_version}):
+        yield f"it names files of driver {version}, and {world.driver_version} is loaded"
+    if not any(_LIBRARY.search(path) for path in spec.host_paths):
+        yield "it names no driver library"
+    lacking = lacking_files(spec, world.there)
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        yield f"{lacking[0]}{more} of the driver is not in it"
+
+
+def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
+    missing = [path for path in spec.host_paths if path in world.missing]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        yield f"{missing[0]}{more} does not exist"
+    for node in spec.nodes:
+        numbers = world.nodes.get(node.path)
+        if numbers is None or node.major is None:
+            continue
+        minor = node.minor or 0  # nvidia-ctk 1.20 writes the numbers, and leaves out a minor of 0
+        if (node.major, minor) != numbers:
+            yield (
+                f"{node.path} is {node.major}:{minor} in it, and {numbers[0]}:{numbers[1]} on the node"
+            )
+
+
+def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
+    minors = {int(m[1]) for node in spec.nodes if (m := _GPU_NODE.match(node.path))}
+    there = {gpu.minor for gpu in world.gpus}
+    for minor in sorted(minors - there):
+        yield f"it has /dev/nvidia{minor}, which is no GPU of the driver"
+    held = sorted(minors & {gpu.minor for gpu in world.gpus if gpu.held})
+    if held:
+        yield f"it has /dev/nvidia{held[0]}, which is in quarantine"
+    for gpu in (one for one in world.gpus if not one.held):
+        # A GPU in MIG mode without instances cannot be given to a container, and is left out.
+        empty_mig = gpu.minor in world.mig_caps and not world.mig_caps[gpu.minor]
+        if gpu.minor not in minors and not empty_mig:
+            yield f"/dev/nvidia{gpu.minor} is not in it"
+    uuids = {name for name in spec.devices if name.startswith("GPU-")}
+    gone = uuids - {gpu.uuid for gpu in world.gpus}
+    if gone and all(gpu.uuid for gpu in world.gpus):
+        yield f"it has {', '.join(sorted(gone))}, which the driver does not know"
+    out = {gpu.minor for gpu in world.gpus if gpu.held}
+    wanted = frozenset(cap for n, caps in world.mig_caps.items() if n not in out for cap in caps)
+    # 1 and 2 are the rights to configure and monitor MIG, which no instance owns.
+    named = {int(m[1]) for node in spec.nodes if (m := _CAP_NODE.match(node.path))} - {1, 2}
+    if named != wanted:
+        yield f"its MIG devices are not those of the GPUs ({len(named)} capabilities, {len(wanted)} there)"
+
+
+def _nodes(edits: dict[Any, Any]) -> Iterator[DeviceNode]:
+    for node in _dicts(edits.get("deviceNodes")):
+        path = node.get("hostPath") or node.get("path")
+        if isinstance(path, str):
+            yield DeviceNode(path, _number(node.get("major")), _number(node.get("minor")))
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[Any, Any]]:
+    return [one for one in _list(value) if isinstance(one, dict)]

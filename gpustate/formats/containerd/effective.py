@@ -1,0 +1,233 @@
+"""What containerd itself says its configuration is: ``containerd config dump``, read and compared.
+
+A dump is written in the newest version the binary knows, whatever the files say, so it tells
+settings and never the version of a file. Keys left out and keys at their empty value are the same
+to containerd and are compared as the same.
+
+``config dump`` does not do everywhere: containerd 1.x has none without a root file, and the one of 2.0
+leaves out all that a version 2 file sets. :func:`dump_arguments` knows what to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.errors import ProbeError
+from gpustate.formats.containerd.model import CDI_SPEC_DIRS, Handler, release, same_program
+from gpustate.formats.toml_scan import parse
+
+#: Newest first: a dump of containerd 2 has the older name too, for what is left of that plugin.
+_CRI_NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
+#: Values that containerd puts in where a runtime does not name one.
+_DEFAULTS = {"sandboxer": "podsandbox", "sandbox_mode": "podsandbox"}
+_ANNOTATIONS = ("container_annotations", "pod_annotations")
+
+
+#: containerd reads the options of a runtime whatever the case of their names, and prints them as the file has them.
+_OPTIONS = {
+    name.lower(): name
+    for name in (
+        *("BinaryName", "SystemdCgroup", "Runtime", "Root", "NoPivotRoot", "NoNewKeyring"),
+        *("ShimCgroup", "IoUid", "IoGid", "CriuPath", "CriuImagePath", "CriuWorkPath"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The merged configuration, defaults included."""
+
+    data: Mapping[str, Any]
+    cri_path: tuple[str, str]
+    runtimes: Mapping[str, Mapping[str, Any]]
+    default_runtime: str
+    enable_cdi: bool | None  # None: this containerd does not know CDI
+    cdi_spec_dirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveChange:
+    """What differs between two dumps, one ``key: before -> after`` each."""
+
+    own: tuple[str, ...]  # the handler's table, imports, and what the handler asks for
+    foreign: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.own or self.foreign)
+
+
+def dump_arguments(root_path: str, root_text: str | None, containerd_version: str) -> list[str]:
+    """Return the arguments that make ``containerd`` print its effective configuration.
+
+    Standard output is the configuration; warnings go to standard error and are no part of it.
+    """
+    containerd = release(containerd_version)
+    if root_text is None and containerd < (2, 0):
+        return ["config", "default"]
+    verb = "migrate" if containerd == (2, 0) else "dump"
+    return ["--config", root_path, "config", verb]
+
+
+def effective(dump_text: str) -> Effective:
+    """Read what ``containerd config dump`` (or ``config default``) printed on standard output.
+
+    Raises:
+        ProbeError: not TOML, or there is no CRI plugin in it.
+    """
+    data = parse(dump_text, "containerd config dump")
+    plugins = data.get("plugins", {})
+    for name in _CRI_NAMES:
+        cri = plugins.get(name)
+        if isinstance(cri, Mapping) and "containerd" in cri:
+            break
+    else:
+        raise ProbeError(
+            "no CRI plugin with a containerd section in it",
+            place="containerd config dump",
+            fix="look whether disabled_plugins names cri",
+        )
+    containerd = cri["containerd"]
+    return Effective(
+        data=data,
+        cri_path=("plugins", name),
+        runtimes={k: spelled(v) for k, v in containerd.get("runtimes", {}).items()},
+        default_runtime=containerd.get("default_runtime_name", ""),
+        enable_cdi=cri.get("enable_cdi"),
+        cdi_spec_dirs=tuple(cri.get("cdi_spec_dirs", ())),
+    )
+
+
+def effective_change(before: str, after: str, handler: Handler) -> EffectiveChange:
+    """Compare two dumps of one containerd binary.
+
+    Args:
+        before: standard output of ``containerd config dump`` with the old files.
+        after: with the new ones.
+        handler: what was put in, or taken out.
+    """
+    old, new = effective(before), effective(after)
+    own: list[str] = []
+    foreign: list[str] = []
+    for path, was, now in _differences((), old.data, new.data):
+        line = f"{'.'.join(path)}: {_shown(was)} -> {_shown(now)}"
+        (own if _is_own(path, new.cri_path, handler) else foreign).append(line)
+    return EffectiveChange(tuple(own), tuple(foreign))
+
+
+def handler_problems(
+    now: Effective, handler: Handler, *, low_level: str = "runc"
+) -> tuple[str, ...]:
+    """Return what keeps ``handler`` from being served as asked, one line each; empty when nothing.
+
+    Args:
+        now: the effective configuration.
+        handler: what is asked for.
+        low_level: the runtime whose cgroup driver the handler's must equal; itself where no other decides.
+    """
+    table = now.runtimes.get(handler.name)
+    if table is None:
+        return (f"no runtime {handler.name}",)
+    problems: list[str] = []
+    options = table.get("options", {})
+    binary = options.get("BinaryName", "")
+    if not same_program(binary, handler.binary):
+        problems.append(f"runtimes.{handler.name} runs {binary!r}, not {handler.binary}")
+    model = now.runtimes.get(low_level, {}).get("options", {})
+    ours, theirs = (bool(o.get("SystemdCgroup", False)) for o in (options, model))
+    if ours != theirs:
+        problems.append(f"SystemdCgroup is {ours} for {handler.name}, {theirs} for {low_level}")
+    if handler.default and now.default_runtime != handler.name:
+        problems.append(f"the default runtime is {now.default_runtime!r}, not {handler.name}")
+    if handler.enable_cdi is not None and now.enable_cdi is not None:
+        if now.enable_cdi != handler.enable_cdi:
+            problems.append(f"enable_cdi is {now.enable_cdi}")
+        missing = missing_spec_dirs(now.cdi_spec_dirs) if handler.enable_cdi else ()
+        problems += [f"cdi_spec_dirs lacks {directory}" for directory in missing]
+    return tuple(problems)
+
+
+def handler_present(now: Effective, handler: Handler) -> bool:
+    """Whether containerd knows a runtime of that name that runs that binary."""
+    options = now.runtimes.get(handler.name, {}).get("options", {})
+    return same_program(options.get("BinaryName", ""), handler.binary)
+
+
+def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Return the CDI directories the NVIDIA tools write to that are not in ``dirs``."""
+    known = {d.rstrip("/").replace("/var/run/", "/run/", 1) for d in dirs}
+    return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in known)
+
+
+def spelled(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime's table with the names of its options as containerd spells them.
+
+    Where a name stands in two spellings, the built-in default's stands for nothing.
+    """
+    options = table.get("options")
+    if not isinstance(options, Mapping):
+        return dict(table)
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        name = _OPTIONS.get(str(key).lower(), str(key))
+        found[name] = value or found.get(name, value)
+    return {**table, "options": found}
+
+
+def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime's table without the keys that say what holds anyway."""
+    slim = _slim(spelled(table))
+    return {k: v for k, v in slim.items() if _DEFAULTS.get(k) != v}
+
+
+def equal_in_effect(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a runtime's table of somebody else does all that ``wanted`` does and nothing else.
+
+    Annotations that are let through beyond those wanted do not count.
+    """
+    one, two = without_defaults(there), without_defaults(wanted)
+    for key in _ANNOTATIONS:
+        if not set(two.pop(key, ())) <= set(one.pop(key, ())):
+            return False
+    for table in (one, two):
+        # Only the shim of version 1 files reads it, beside BinaryName.
+        if isinstance(options := table.get("options"), dict):
+            options.pop("Runtime", None)
+    return one == two
+
+
+def _slim(value: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {k: _slim(v) if isinstance(v, Mapping) else v for k, v in value.items()}
+    return {k: v for k, v in inner.items() if v not in ("", 0, [], {})}
+
+
+def _differences(
+    path: tuple[str, ...], old: object, new: object
+) -> Iterator[tuple[tuple[str, ...], object, object]]:
+    if isinstance(old, Mapping | None) and isinstance(new, Mapping | None) and (old or new):
+        one, two = old or {}, new or {}
+        for key in sorted({*one, *two}):
+            yield from _differences((*path, key), one.get(key), two.get(key))
+    elif old != new and (old or new):
+        yield path, old, new
+
+
+def _is_own(path: tuple[str, ...], cri_path: tuple[str, str], handler: Handler) -> bool:
+    if path == ("imports",):
+        return True
+    if path[:2] != cri_path:
+        return False
+    match path[2:]:
+        case ("containerd", "runtimes", name, *_):
+            return name == handler.name
+        case ("containerd", "default_runtime_name"):
+            return handler.default
+        case ("enable_cdi",) | ("cdi_spec_dirs",):
+            return handler.enable_cdi is not None
+        case _:
+            return False
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else repr(value)

@@ -1,0 +1,211 @@
+"""What goes into a plan for containerd's configuration, and what comes out of it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import ProbeError
+from gpustate.formats.toml_scan import parse
+
+ROOT_PATH = "/etc/containerd/config.toml"
+DROP_IN_PATH = "/etc/containerd/conf.d/99-nvidia.toml"
+CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
+
+#: The CRI plugin's table by configuration version; from 3 on the name stays.
+_CRI_TABLES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+#: Disabling one of them takes the CRI service away. A version 1 file has the first, all others a full name.
+_SERVICES = {"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}
+_RELEASE = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The runtime handler that a node should offer.
+
+    Args:
+        name: what a RuntimeClass calls it.
+        binary: absolute path of ``nvidia-container-runtime``.
+        default: containers that name no handler get this one.
+        enable_cdi: ``True`` and ``False`` set it where it differs; ``None`` leaves it alone.
+    """
+
+    name: str = "nvidia"
+    binary: str = "/usr/bin/nvidia-container-runtime"
+    default: bool = False
+    enable_cdi: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The configuration files of one node, read without changing line breaks.
+
+    Args:
+        root_text: ``None`` when there is no root file.
+        imported: path to text of the files the root's ``imports`` match, in the order containerd
+            loads them (patterns in order, the matches of one pattern sorted).
+        root_path: the file containerd is started with.
+        drop_in_path: the file that is wholly ours.
+        drop_in_text: its text where it exists and is not imported.
+    """
+
+    root_text: str | None
+    imported: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
+    root_path: str = ROOT_PATH
+    drop_in_path: str = DROP_IN_PATH
+    drop_in_text: str | None = None
+
+    def texts(self) -> dict[str, str | None]:
+        """Return path to text of every file: the root first, then as loaded, the drop-in last."""
+        texts: dict[str, str | None] = {self.root_path: self.root_text, **self.imported}
+        texts.setdefault(self.drop_in_path, self.drop_in_text)
+        return texts
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The files to write.
+
+    Args:
+        files: path to new text; ``None`` removes the file.
+        notes: what a person should know, one line each.
+        why: one line; empty when there is nothing to write.
+    """
+
+    files: Mapping[str, str | None]
+    notes: tuple[str, ...] = ()
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file without anything of ours, read.
+
+    Args:
+        path, text, data, version: of the file.
+        names: the names of the CRI plugin's table that containerd reads in it; the first that sets a key wins.
+        name: the one of them where settings go.
+    """
+
+    path: str
+    text: str
+    data: Mapping[str, Any]
+    version: int
+    names: tuple[str, ...]
+    name: str
+
+    @property
+    def cri_path(self) -> tuple[str, str]:
+        """Where the CRI plugin's settings go in this file."""
+        return ("plugins", self.name)
+
+    def get(self, *path: str) -> Any:
+        """Return the value at ``path`` below the CRI plugin's table; ``None`` when it is not set."""
+        value: Any = _cri(self.data, self.names)
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+
+def _cri(data: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any] | None:
+    """The CRI plugin's table of one file, with what an older name sets and no newer one does."""
+    plugins = data.get("plugins")
+    tables = [plugins.get(name) for name in names] if isinstance(plugins, Mapping) else []
+    found: Mapping[str, Any] | None = None
+    for table in tables:
+        if isinstance(table, Mapping):
+            found = table if found is None else _migrated(found, table)
+    return found
+
+
+def _migrated(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """containerd 2 takes over the keys that the newer table lacks, and those of its ``containerd`` section."""
+    both = {**older, **newer}
+    one, two = older.get("containerd"), newer.get("containerd")
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        both["containerd"] = {**one, **two}
+    return both
+
+
+def cri_names(
+    data: Mapping[str, Any], version: int, containerd: tuple[int, int] | None
+) -> tuple[tuple[str, ...], str]:
+    """Return the names of the CRI plugin's table that containerd reads in a file, and the one for new settings.
+
+    containerd 2 reads the name of version 3 in older files too, which then wins; what it does not read of a
+    version 1 file before 2.3 is refused elsewhere (:mod:`.traps`).
+
+    Args:
+        data: what the file says.
+        version: of the file.
+        containerd: major and minor; ``None`` where nobody knows.
+    """
+    own, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
+    if own == newest or (containerd is not None and containerd < (2, 0)):
+        return (own,), own
+    plugins = data.get("plugins")
+    there = plugins if isinstance(plugins, Mapping) else {}
+    if version == 1:
+        # The name of version 2 hides the one of version 1, and neither is read from 2.0 to 2.2.
+        own = _CRI_TABLES[2] if _CRI_TABLES[2] in there else own
+        if containerd is not None and containerd < (2, 3):
+            return (newest,), newest
+    runtime = there.get(newest)
+    uses_newest = isinstance(runtime, Mapping) and ("containerd" in runtime or own not in there)
+    return (newest, own), newest if uses_newest else own
+
+
+def disabled_cri(data: Mapping[str, Any]) -> str:
+    """The entry of ``disabled_plugins`` that takes the CRI service away; empty where it is served.
+
+    Args:
+        data: a file, or containerd's own dump.
+    """
+    names = data.get("disabled_plugins")
+    found = [name for name in names if name in _SERVICES] if isinstance(names, list) else []
+    return str(found[0]) if found else ""
+
+
+def read_document(
+    path: str, text: str, *, unversioned: int = 1, containerd: tuple[int, int] | None = None
+) -> Document:
+    """Read one file.
+
+    Args:
+        path: for the message.
+        text: TOML.
+        unversioned: the version of a file that does not say.
+        containerd: major and minor; ``None`` where nobody knows.
+
+    Raises:
+        ProbeError: not TOML, or a version that is no number.
+    """
+    data = parse(text, path)
+    version = data.get("version", unversioned)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise ProbeError(
+            f"version is {version!r}, a whole number was expected", place=path, fix="correct it"
+        )
+    version = version or unversioned
+    return Document(path, text, data, version, *cri_names(data, version, containerd))
+
+
+def same_program(there: object, binary: str) -> bool:
+    """Whether a runtime's configured program is ``binary``; one without a folder is looked up on the PATH."""
+    return there in (binary, posixpath.basename(binary))
+
+
+def release(containerd_version: str) -> tuple[int, int]:
+    """Return major and minor of ``1.7.24~ds1`` or ``v2.1.9``."""
+    found = _RELEASE.match(containerd_version.strip())
+    if found is None:
+        raise ProbeError(
+            f"containerd says its version is {containerd_version!r}, such as 1.7.24 was expected"
+        )
+    return int(found.group(1)), int(found.group(2))

@@ -1,0 +1,411 @@
+"""Text of containerd's files in, text with or without the NVIDIA handler out.
+
+Where it goes:
+
+- containerd 2.0 and later: a small drop-in that is wholly ours, and its import in the root file.
+- Earlier ones, version 1 files, and files where somebody else defined the handler differently:
+  marked lines in the file that has the last word on the CRI plugin. A drop-in would have to be a full
+  copy there, and freeze what the administrator changes in the root file later.
+
+The drop-in takes version and table name from the root file as it is on disk, never from the dump: a
+drop-in newer than its root makes containerd 1.x and 2.3 refuse to start, and 2.0 to 2.2 lose the root's
+settings. It is loaded last, so it wins. Every plan is proven before it is handed out: it means the old file plus our keys, and taking
+our lines out gives the old bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.errors import ProbeError
+from gpustate.formats.containerd import traps
+from gpustate.formats.containerd.effective import effective
+from gpustate.formats.containerd.marks import (
+    DROP_IN,
+    MARK,
+    NEW_FILE,
+    import_pattern,
+    retire,
+    strip,
+)
+from gpustate.formats.containerd.model import (
+    Document,
+    Edit,
+    Files,
+    Handler,
+    read_document,
+    release,
+)
+from gpustate.formats.containerd.place import Setting, add_import, render_table, set_in_place
+from gpustate.formats.containerd.wanted import (
+    lookup,
+    low_level,
+    merge,
+    merges_deeply,
+    reached,
+    wanted,
+)
+from gpustate.formats.toml_scan import line_break, parse, render_key, render_value
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """The files without our lines, read, in the order containerd loads them."""
+
+    files: Files
+    texts: Mapping[str, str | None]
+    loaded: tuple[Document, ...]  # the root first, even when there is none
+    release: tuple[int, int]
+    notes: tuple[str, ...]
+    retired: str | None  # a file of somebody else at the drop-in's path that containerd cannot use
+
+    @property
+    def deep(self) -> bool:
+        return merges_deeply(self.release)
+
+    @property
+    def root(self) -> Document:
+        return self.loaded[0]
+
+
+def plan_edit(
+    files: Files,
+    handler: Handler,
+    *,
+    containerd_version: str,
+    dump_text: str,
+    may_import: bool = True,
+) -> Edit:
+    """Return the files to write so that containerd serves ``handler``, and nothing else changes.
+
+    Args:
+        files: what is on the node now, with or without an earlier edit of ours.
+        handler: what is asked for.
+        containerd_version: of the binary on the node, such as ``1.7.24``.
+        dump_text: standard output of the command that :func:`dump_arguments` names.
+        may_import: a drop-in may be used; otherwise the root file is edited in any case.
+
+    Raises:
+        ProbeError: a file is not TOML, or cannot be edited without touching what is not ours.
+        RefusedError: this containerd would not do with the files what they say.
+    """
+    ground = _ground(files, handler, release(containerd_version))
+    now = effective(dump_text)
+    need = wanted(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
+    notes = [*ground.notes, *need.notes]
+    new: dict[str, str | None] = dict(ground.texts)
+    where = ""
+    if need.settings:
+        in_place = need.replaces or not may_import
+        made = None if in_place else _with_drop_in(ground, need.settings)
+        made = made or _in_place(ground, need.settings)
+        if ground.retired is not None:
+            made.setdefault(files.drop_in_path, retire(ground.retired))
+        new.update(made)
+        traps.refuse_awakened(ground.loaded, _after(ground, made), now, ground.release)
+        where = ", ".join(made)
+        if need.replaces:
+            notes.append(
+                f"{handler.name} was registered differently by somebody else; those lines are kept"
+                " as comments"
+            )
+    elif not any(marked != bare for marked, bare in _pairs(ground)):
+        notes.append(f"{handler.name} is registered by somebody else with the same effect")
+    _prove_way_back(ground, new, handler)
+    changed = {p: t for p, t in new.items() if t != files.texts()[p]}
+    what = ", ".join(render_key(s.path) for s in need.settings)
+    why = f"set {what} in {where}" if need.settings else "take out what is no longer needed"
+    return Edit(changed, tuple(notes), why if changed else "")
+
+
+def deciding_runtime(
+    files: Files, handler: Handler, *, containerd_version: str, dump_text: str
+) -> str:
+    """Return the runtime whose cgroup driver the handler's must equal; itself where no other decides.
+
+    Arguments and errors as of :func:`plan_edit`.
+    """
+    ground = _ground(files, handler, release(containerd_version))
+    files_say = merge(ground.loaded, deep=ground.deep)
+    return low_level(files_say, effective(dump_text), handler) or handler.name
+
+
+def plan_removal(
+    files: Files,
+    handler: Handler,
+    *,
+    originals: Mapping[str, str | None] | None = None,
+    containerd_version: str = "",
+) -> Edit:
+    """Return the files to write so that nothing of ours is left; edits made by others since stay.
+
+    Args:
+        files: what is on the node now.
+        handler: what was put in.
+        originals: path to text as it was before the first edit, where that is known. It decides
+            whether an import like ours was there before, and whether an empty file was there at all.
+        containerd_version: of the binary on the node; empty where there is none.
+
+    Raises:
+        RefusedError: the default runtime would not be there any more, and containerd would serve no pods.
+    """
+    known = originals or {}
+    pattern = import_pattern(files.drop_in_path)
+    new: dict[str, str | None] = {}
+    notes: list[str] = []
+    for path, text in files.texts().items():
+        new[path] = text
+        if text is None:
+            continue
+        had_import = pattern in (known.get(path) or "")
+        bare = strip(text, path, pattern=pattern, name=handler.name, keep_import=had_import)
+        notes += bare.notes
+        new[path] = bare.text
+        if path in known and bare.text != known[path]:
+            if known[path] is None and not (bare.text or "").strip():
+                new[path] = None
+            elif bare.text != text:
+                notes.append(f"{path}: edits made by others since are kept")
+    containerd = release(containerd_version) if containerd_version else None
+    left = [
+        read_document(path, text, containerd=containerd)
+        for path, text in new.items()
+        if text is not None and (path == files.root_path or path in files.imported)
+    ]
+    changed = {p: t for p, t in new.items() if t != files.texts()[p]}
+    traps.refuse_dangling_default(left, handler, containerd if changed else None)
+    return Edit(changed, tuple(notes), f"take handler {handler.name} out" if changed else "")
+
+
+def is_imported(imports: Sequence[str], root_path: str, path: str) -> bool:
+    """Whether ``imports`` of the file ``root_path`` match ``path``, as containerd resolves them."""
+    parts = path.split("/")
+    for entry in imports:
+        full = posixpath.normpath(posixpath.join(posixpath.dirname(root_path), entry)).split("/")
+        if len(full) == len(parts) and all(map(fnmatch.fnmatchcase, parts, full)):
+            return True
+    return False
+
+
+def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Ground:
+    pattern = import_pattern(files.drop_in_path)
+    texts: dict[str, str | None] = {}
+    notes: list[str] = []
+    for path, text in files.texts().items():
+        texts[path] = text
+        if text is not None:
+            bare = strip(text, path, pattern=pattern, name=handler.name)
+            texts[path] = bare.text
+            notes += bare.notes
+    root = read_document(files.root_path, texts[files.root_path] or "", containerd=containerd)
+    if _is_blank(root):
+        version = 2 if containerd < (2, 0) else 3
+        root = read_document(root.path, root.text, unversioned=version, containerd=containerd)
+    traps.refuse_unseen_version(root, containerd)
+    # Without a version of its own a file is read as version 1, but by containerd 1.x as the root's.
+    unversioned = root.version if containerd < (2, 0) else 1
+    imported = [
+        read_document(path, text, unversioned=unversioned, containerd=containerd)
+        for path, text in texts.items()
+        if text is not None and path in files.imported
+    ]
+    trapped = [d for d in imported if d.path == files.drop_in_path and d.version > root.version]
+    loaded = (root, *(d for d in imported if d not in trapped))
+    notes += traps.version_notes(imported, trapped, root.version)
+    return _Ground(
+        files, texts, loaded, containerd, tuple(notes), trapped[0].text if trapped else None
+    )
+
+
+def _is_blank(root: Document) -> bool:
+    """No file, or nothing in it that a version could give another meaning."""
+    return not root.data
+
+
+def _pairs(ground: _Ground) -> list[tuple[str | None, str | None]]:
+    return [(text, ground.texts[path]) for path, text in ground.files.texts().items()]
+
+
+def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | None] | None:
+    """Return root and drop-in; ``None`` where a drop-in would not do."""
+    files, root = ground.files, ground.root
+    path = files.drop_in_path
+    if not ground.deep or root.version < 2 or ground.texts[path] != ground.retired:
+        return None
+    lines = [DROP_IN, f"version = {root.version}"]
+    keys: dict[tuple[str, ...], list[str]] = {}
+    for setting in settings:
+        full = (*root.cri_path, *setting.path)
+        if isinstance(setting.value, Mapping):
+            continue
+        keys.setdefault(full[:-1], []).append(
+            f"  {render_key(full[-1:])} = {render_value(setting.value)}"
+        )
+    for table, inside in keys.items():
+        lines += ["", f"[{render_key(table)}]", *inside]
+    for setting in settings:
+        if isinstance(setting.value, Mapping):
+            lines += ["", *render_table((*root.cri_path, *setting.path), setting.value)]
+    text = "\n".join(lines) + "\n"
+    if ground.retired is not None:
+        text += retire(ground.retired).partition("\n")[2]
+    drop_in = read_document(path, text, containerd=ground.release)
+    root_text = _root_text(ground)
+    imported = is_imported(root.data.get("imports", ()), root.path, path)
+    if not imported:
+        root_text = add_import(root_text, import_pattern(path))
+    order = _load_order(ground.loaded, drop_in, by_glob=imported)
+    if not reached(merge(order, deep=True), settings):
+        return None
+    expected = {"version": root.version, **root.data}
+    imports = parse(root_text, root.path).get("imports", [])
+    _prove_meaning(root.path, root_text, {**expected, "imports": imports})
+    made: dict[str, str | None] = {path: text}
+    if root_text != ground.texts[root.path]:
+        made = {root.path: root_text, **made}
+    return made
+
+
+def _load_order(loaded: Sequence[Document], drop_in: Document, *, by_glob: bool) -> list[Document]:
+    """Put the drop-in where containerd loads it: by name within its directory, or last."""
+    directory = posixpath.dirname(drop_in.path)
+    later = [
+        at
+        for at, document in enumerate(loaded)
+        if by_glob
+        and posixpath.dirname(document.path) == directory
+        and document.path > drop_in.path
+    ]
+    at = later[0] if later else len(loaded)
+    return [*loaded[:at], drop_in, *loaded[at:]]
+
+
+def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | None]:
+    """Return the files with marked lines in them."""
+    by_path: dict[str, list[Setting]] = {}
+    documents = {document.path: document for document in ground.loaded}
+    for setting in settings:
+        owner, *earlier = _owners(ground, setting)
+        by_path.setdefault(owner.path, []).append(setting)
+        for other in earlier:
+            by_path.setdefault(other.path, []).append(Setting(setting.path, None))
+    made: dict[str, str | None] = {}
+    after: list[Document] = []
+    for path, document in documents.items():
+        mine = [Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())]
+        if mine:
+            base = _root_text(ground) if document is ground.root else document.text
+            text = set_in_place(base, _for_table(mine, document))
+            _prove_meaning(path, text, _expected(document, mine))
+            made[path] = text
+            document = read_document(
+                path, text, unversioned=document.version, containerd=ground.release
+            )
+        after.append(document)
+    if not reached(merge(after, deep=ground.deep), settings):
+        raise ProbeError(
+            f"several files define {', '.join(render_key(s.path) for s in settings)}",
+            place=ground.root.path,
+            fix="leave it in one of " + ", ".join(documents),
+        )
+    return made
+
+
+def _after(ground: _Ground, made: Mapping[str, str | None]) -> list[Document]:
+    """Return the loaded files as they will be, the drop-in last."""
+    after = [
+        read_document(
+            d.path,
+            made.get(d.path) or d.text,
+            unversioned=d.version,
+            containerd=ground.release,
+        )
+        for d in ground.loaded
+    ]
+    path = ground.files.drop_in_path
+    text = made.get(path)
+    return (
+        after
+        if text is None or path in (d.path for d in after)
+        else [
+            *after,
+            read_document(path, text, unversioned=ground.root.version, containerd=ground.release),
+        ]
+    )
+
+
+def _owners(ground: _Ground, setting: Setting) -> list[Document]:
+    """Return the file that has the last word on ``setting``, then others that must give way."""
+    if not ground.deep:
+        return [[d for d in ground.loaded if d is ground.root or d.get() is not None][-1]]
+    there = [d for d in ground.loaded if d.get(*setting.path) is not None]
+    if not there:
+        return [ground.root]
+    earlier = there[:-1] if isinstance(setting.value, Mapping) else []
+    return [there[-1], *earlier]
+
+
+def _root_text(ground: _Ground) -> str:
+    """Return the root's text, with a version where the file was missing or says nothing."""
+    text = ground.texts[ground.root.path]
+    line = f"version = {ground.root.version} {MARK}"
+    if text is None:
+        return f"{NEW_FILE}\n{line}\n"
+    return line + line_break(text) + text if _is_blank(ground.root) else text
+
+
+def _for_table(settings: Sequence[Setting], document: Document) -> list[Setting]:
+    """The table of version 1 is also read by a shim that knows the binary as ``Runtime``."""
+    changed: list[Setting] = []
+    for setting in settings:
+        options = lookup(setting.value, ("options",)) if document.name == "cri" else None
+        if isinstance(options, Mapping) and (binary := options.get("BinaryName")):
+            value = {**setting.value, "options": {**options, "Runtime": binary}}
+            setting = Setting(setting.path, value)
+        changed.append(setting)
+    return changed
+
+
+def _expected(document: Document, settings: Sequence[Setting]) -> dict[str, Any]:
+    expected = copy.deepcopy(dict(document.data))
+    if _is_blank(document):
+        expected["version"] = document.version
+    for setting in _for_table(settings, document):
+        table = expected
+        for part in setting.path[:-1]:
+            table = table.setdefault(part, {})
+        table.pop(setting.path[-1], None)
+        if setting.value is not None:
+            table[setting.path[-1]] = setting.value
+    return expected
+
+
+def _prove_meaning(path: str, text: str, expected: Mapping[str, Any]) -> None:
+    try:
+        same = parse(text, path) == expected
+    except ProbeError:
+        same = False
+    if not same:
+        raise ProbeError(
+            "the handler cannot be added without touching other settings",
+            place=path,
+            fix="write the tables around runtimes as [headers], not inline",
+        )
+
+
+def _prove_way_back(ground: _Ground, new: Mapping[str, str | None], handler: Handler) -> None:
+    pattern = import_pattern(ground.files.drop_in_path)
+    for path, text in new.items():
+        if text is None or text == ground.texts[path]:
+            continue
+        if strip(text, path, pattern=pattern, name=handler.name).text != ground.texts[path]:
+            raise ProbeError(
+                f"this edit could not be taken back; a line looks like one of ours ({MARK!r})",
+                place=path,
+                fix="remove that line",
+            )

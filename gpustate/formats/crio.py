@@ -1,0 +1,246 @@
+"""Register the NVIDIA runtime handler with CRI-O, as text to text: one drop-in that is wholly ours.
+
+CRI-O reads its main file first and then every file below its drop-in folder, whatever its name ends in,
+sorted by name. A later file wins key by key; but a table of one runtime replaces an earlier one of that
+name as a whole. So a drop-in that is read last needs no copy of anything but the options of the runtime
+that the handler wraps: without its ``monitor_path`` and ``runtime_root`` containers of the handler would
+run under another monitor than all others, or not at all.
+
+Surprising: NVIDIA's own tool wrote to /etc/crio/conf.d until 1.19.0, which CRI-O never reads.
+
+Sources:
+    cri-o/cri-o, pkg/config/config.go: ``UpdateFromPath``, ``UpdateFromDropInFile``; crio.conf.d(5).
+    NVIDIA/nvidia-container-toolkit, pkg/config/engine/crio; #1829.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate.errors import ProbeError, RefusedError
+from gpustate.formats.containerd.marks import DROP_IN
+from gpustate.formats.containerd.model import Edit, Handler
+from gpustate.formats.containerd.place import render_table
+from gpustate.formats.containerd.wanted import lookup
+from gpustate.formats.toml_scan import parse, render_value
+
+MAIN_PATH = "/etc/crio/crio.conf"
+FOLDER = "/etc/crio/crio.conf.d"
+#: Behind 99-nvidia.toml, which NVIDIA's tool writes.
+DROP_IN_NAME = "99-zz-gpustate.toml"
+#: Where NVIDIA's tool put its drop-in before 1.19.1; CRI-O does not read it.
+UNREAD_FOLDER = "/etc/crio/conf.d"
+
+_RUNTIMES = ("crio", "runtime", "runtimes")
+_DEFAULT = ("crio", "runtime", "default_runtime")
+#: The runtimes that NVIDIA's runtime can wrap, best first after the default one.
+_LOW_LEVEL = ("crun", "runc")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """CRI-O's files on one node.
+
+    Args:
+        texts: path to text of all that it reads, in its order.
+        drop_in_path: the file that is wholly ours.
+        main_path: the file that is read first.
+        made: gpustate made that file where there was none: what stands in it now is damage.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    drop_in_path: str = posixpath.join(FOLDER, DROP_IN_NAME)
+    main_path: str = MAIN_PATH
+    made: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """The drop-in is there, and gpustate's."""
+        text = self.texts.get(self.drop_in_path)
+        return text is not None and (self.made or text.startswith(DROP_IN))
+
+    @property
+    def damaged(self) -> bool:
+        """The drop-in is gpustate's, and CRI-O cannot read it."""
+        try:
+            return self.ours and not parse(self.texts[self.drop_in_path], self.drop_in_path)
+        except ProbeError:
+            return True
+
+    def others(self) -> dict[str, str]:
+        """The files without ours."""
+        return {path: text for path, text in self.texts.items() if path != self.drop_in_path}
+
+
+def in_order(paths: list[str], main_path: str) -> list[str]:
+    """Sort files as CRI-O reads them: the main one, then folder by folder in the order of their names."""
+    rest = sorted((path for path in paths if path != main_path), key=lambda path: path.split("/"))
+    return [path for path in paths if path == main_path] + rest
+
+
+def merged(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what files, in this order, set together.
+
+    Raises:
+        ProbeError: one of them is not TOML; CRI-O would not start.
+    """
+    whole: dict[str, Any] = {}
+    for path, text in texts.items():
+        whole = _merge((), whole, parse(text, path))
+    return whole
+
+
+def plan_edit(files: Files, handler: Handler) -> Edit:
+    """Return the drop-in to write so that CRI-O serves ``handler``, and nothing else changes.
+
+    Raises:
+        ProbeError: a file is not TOML.
+        RefusedError: a file that is read after ours says something else.
+    """
+    _refuse_foreign(files)
+    others = files.others()
+    says = merged(others)
+    notes: list[str] = []
+    model = _low_level(says, handler)
+    options = dict(lookup(says, (*_RUNTIMES, model)) or {}) if model else {}
+    if model is None:
+        notes.append(
+            "no runtime but its built-in one is in its files: there are no options to copy"
+        )
+    wanted = {**options, "runtime_path": handler.binary, "runtime_type": "oci"}
+    wanted.pop("inherit_default_runtime", None)
+    lines: list[str] = []
+    now = lookup(says, (*_RUNTIMES, handler.name))
+    if now is not None and _equal(now, wanted):
+        notes.append(f"{handler.name} is registered by somebody else with the same effect")
+    else:
+        lines += ["", *render_table((*_RUNTIMES, handler.name), wanted)]
+        if now is not None:
+            notes.append(f"{handler.name} was registered differently by somebody else")
+    default = lookup(says, _DEFAULT)
+    if handler.default and default != handler.name:
+        lines[:0] = ["", "[crio.runtime]", f"  default_runtime = {render_value(handler.name)}"]
+    elif not handler.default and default == handler.name:
+        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+    if not lines:
+        return _changed(files, None, notes, "take out what is no longer needed")
+    text = "\n".join([DROP_IN, *lines]) + "\n"
+    _refuse_later(files, others, text, handler)
+    what = f"set {'.'.join((*_RUNTIMES, handler.name))}"
+    return _changed(files, text, notes, what)
+
+
+def plan_removal(files: Files, handler: Handler) -> Edit:
+    """Return the removal of the drop-in; edits made by others elsewhere stay.
+
+    Raises:
+        RefusedError: somebody else made the handler the default, and CRI-O would not start.
+    """
+    if not files.ours:
+        return Edit({})
+    left = files.others()
+    says = merged(left)
+    if lookup(says, _DEFAULT) == handler.name and not lookup(says, (*_RUNTIMES, handler.name)):
+        owner = [path for path, text in left.items() if lookup(parse(text, path), _DEFAULT)][-1]
+        raise RefusedError(
+            f"default_runtime is {handler.name}, set by somebody else; without the handler CRI-O "
+            "would not start",
+            place=owner,
+            fix="set another default runtime first",
+        )
+    return _changed(files, None, [], f"take handler {handler.name} out")
+
+
+def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ...]:
+    """Return what keeps ``handler`` from being served, one line each; empty when nothing.
+
+    Args:
+        says: what CRI-O makes of its files.
+        handler: what is asked for.
+    """
+    table = lookup(says, (*_RUNTIMES, handler.name))
+    if not isinstance(table, Mapping):
+        return (f"no runtime {handler.name}",)
+    problems: list[str] = []
+    if table.get("runtime_path") != handler.binary:
+        problems.append(
+            f"runtimes.{handler.name} runs {table.get('runtime_path')!r}, not {handler.binary}"
+        )
+    default = lookup(says, _DEFAULT)
+    if handler.default and default != handler.name:
+        problems.append(f"the default runtime is {default!r}, not {handler.name}")
+    return tuple(problems)
+
+
+def _refuse_foreign(files: Files) -> None:
+    if files.drop_in_path in files.texts and not files.ours:
+        raise RefusedError(
+            "this file is somebody else's",
+            place=files.drop_in_path,
+            fix="choose another drop_in_name",
+        )
+
+
+def _changed(files: Files, text: str | None, notes: list[str], why: str) -> Edit:
+    now = files.texts.get(files.drop_in_path)
+    if text == now or (now and text and now.startswith(DROP_IN) and _same(now, text)):
+        return Edit({}, tuple(notes))
+    return Edit({files.drop_in_path: text}, tuple(notes), why)
+
+
+def _same(one: str, two: str) -> bool:
+    """Two texts mean the same: who adds a comment does not ask for a restart."""
+    try:
+        return parse(one, "") == parse(two, "")
+    except ProbeError:
+        return False
+
+
+def _low_level(says: Mapping[str, Any], handler: Handler) -> str | None:
+    """The runtime whose options are copied: the default, else crun, else runc."""
+    tables = lookup(says, _RUNTIMES) or {}
+    for name in (lookup(says, _DEFAULT), *_LOW_LEVEL):
+        table = tables.get(name) if isinstance(name, str) else None
+        if not isinstance(table, Mapping) or str(name).startswith("nvidia") or name == handler.name:
+            continue
+        if table.get("runtime_type", "oci") in ("", "oci"):
+            return str(name)
+    return None
+
+
+def _equal(there: object, wanted: Mapping[str, Any]) -> bool:
+    if not isinstance(there, Mapping):
+        return False
+    one, two = ({k: v for k, v in t.items() if v not in ("", [], False)} for t in (there, wanted))
+    for table in (one, two):
+        table.setdefault("runtime_type", "oci")
+    return one == two
+
+
+def _refuse_later(files: Files, others: Mapping[str, str], text: str, handler: Handler) -> None:
+    """Raise where a file that CRI-O reads after ours undoes it."""
+    order = in_order([*others, files.drop_in_path], files.main_path)
+    whole = merged({p: text if p == files.drop_in_path else others[p] for p in order})
+    problems = handler_problems(whole, handler)
+    later = order[order.index(files.drop_in_path) + 1 :]
+    if problems and later:
+        raise RefusedError(
+            f"{problems[0]}: this file is read after {files.drop_in_path}",
+            place=later[-1],
+            fix="take that out of it, or give it a name that sorts before",
+        )
+
+
+def _merge(path: tuple[str, ...], to: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    whole = dict(to)
+    for key, value in new.items():
+        old = whole.get(key)
+        # The table of one runtime, or of one workload, is decoded anew.
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and len(path) < 3:
+            whole[key] = _merge((*path, key), old, value)
+        else:
+            whole[key] = value
+    return whole

@@ -1,0 +1,142 @@
+"""DCGM's fields: name to id, and what a GPU must have to report one.
+
+A field may go by several names: DCGM renamed many, and the old names stay valid. Each release of
+dcgm-exporter knows the names of its time and does not start with any other. The exporter's own counters
+(``DCGM_EXP_...``) have no id.
+
+Sources:
+    NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h; NVIDIA/dcgm-exporter (d5e5f51):
+    go.mod of its releases with NVIDIA/go-dcgm, pkg/dcgm at those commits (names each knows),
+    internal/pkg/counters/exporter_counters.go, etc/dcp-metrics-included.csv (profiling: data-centre
+    GPUs of Volta or newer); nvml.h: nvmlDeviceGetTotalEccErrors (ECC mode enabled),
+    nvmlDeviceGetRemappedRows (Ampere or newer), nvmlDeviceGetUtilizationRates and
+    nvmlDeviceGetEncoderUtilization (not on MIG-enabled GPUs), nvmlDeviceGetGpuFabricInfo (Hopper
+    or newer).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from gpustate.formats import dpkg
+
+PREFIX = "DCGM_FI_"
+#: The newest release of dcgm-exporter whose names were read; what it lacks is marked with the next one.
+NEWEST_RELEASE = "4.8.2"
+#: Counters that the exporter makes itself; it writes a line only once there is something to count.
+EXPORTERS_OWN = (
+    "DCGM_EXP_CLOCK_EVENTS_COUNT",
+    "DCGM_EXP_GPU_HEALTH_STATUS",
+    "DCGM_EXP_P2P_STATUS",
+    "DCGM_EXP_XID_ERRORS_COUNT",
+)
+#: The exporter skips a profiling field that the GPUs do not have with a warning in its log.
+_PROFILING = range(1001, 1100)
+
+PROFILING = "profiling"
+ECC = "ecc"
+ROW_REMAP = "row-remap"
+PAGE_RETIREMENT = "page-retirement"
+NVLINK = "nvlink"
+NVLINK_TO_4 = "nvlink-to-4"
+FABRIC = "fabric"
+WHOLE_GPU = "whole-gpu"
+
+_NEEDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (ECC, re.compile(r"DEV_ECC_(SBE|DBE)_\w+")),
+    (ROW_REMAP, re.compile(r"DEV_(ROW_REMAP_\w+|(UN)?CORRECTABLE_REMAPPED_ROWS)")),
+    (PAGE_RETIREMENT, re.compile(r"DEV_(PAGE_)?RETIRED_\w+")),
+    (NVLINK_TO_4, re.compile(r"DEV_NVLINK_(CRC_FLIT|CRC_DATA|REPLAY|RECOVERY)_ERROR_\w+")),
+    (NVLINK, re.compile(r"DEV_NVLINK_\w+")),
+    (FABRIC, re.compile(r"DEV_FABRIC_\w+")),
+    (WHOLE_GPU, re.compile(r"DEV_(GPU|MEM_COPY|ENC|DEC)_UTIL")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of DCGM, or a counter of the exporter's own.
+
+    Args:
+        name: as it was asked for.
+        id: DCGM's number; ``None`` for the exporter's own.
+        need: what a GPU must have to report it; empty: nothing in particular.
+        since: first release of dcgm-exporter that knows the name; empty: 4.0.1 or older.
+    """
+
+    name: str
+    id: int | None
+    need: str = ""
+    since: str = ""
+
+
+@cache
+def _table() -> Mapping[str, tuple[int, str]]:
+    """Id of every field by each of its names, and the first exporter that knows the name."""
+    text = (resources.files("gpustate.formats.dcgm") / "fields.csv").read_text("utf-8")
+    found: dict[str, tuple[int, str]] = {}
+    for line in text.splitlines():
+        number, *names = line.split(",")
+        if not line.startswith("#"):
+            for name, _, since in (one.partition("@") for one in names):
+                # Names of dcgm-exporter 1.x have no prefix.
+                found[name if name.islower() else PREFIX + name] = (int(number), since)
+    return found
+
+
+@cache
+def ids() -> Mapping[str, int]:
+    """Id of every field of DCGM by each of its names."""
+    return {name: number for name, (number, _) in _table().items()}
+
+
+def find(name: str) -> Field | None:
+    """Return the field of a name, ``None`` when there is none."""
+    if name in EXPORTERS_OWN:
+        return Field(name, None)
+    number, since = _table().get(name, (None, ""))
+    return None if number is None else Field(name, number, _need(number), since)
+
+
+def is_known(field: Field, exporter: str) -> bool:
+    """Whether a release of dcgm-exporter knows the name of a field."""
+    return not field.since or bool(dpkg.version_key(exporter) >= dpkg.version_key(field.since))
+
+
+def known_as(field: Field, exporter: str) -> str:
+    """Return a name of the same field that a release of dcgm-exporter knows; empty when there is none."""
+    for name, (number, since) in _table().items():
+        other = Field(name, number, since=since)
+        if number == field.id and name.startswith(PREFIX) and is_known(other, exporter):
+            return name
+    return ""
+
+
+@cache
+def _names() -> Mapping[int, tuple[str, ...]]:
+    by_id: dict[int, tuple[str, ...]] = {}
+    for name, number in ids().items():
+        by_id[number] = (*by_id.get(number, ()), name.removeprefix(PREFIX))
+    return by_id
+
+
+def like(name: str) -> str:
+    """Return a name that may have been meant; empty when none is near."""
+    if len(name) > 100:  # longer than any, and slow to compare
+        return ""
+    near = difflib.get_close_matches(name, [*ids(), *EXPORTERS_OWN], 1, 0.8)
+    return near[0] if near else ""
+
+
+def _need(number: int) -> str:
+    if number in _PROFILING:
+        return PROFILING
+    for need, pattern in _NEEDS:  # a field has the same need under each of its names
+        if any(pattern.fullmatch(name) for name in _names()[number]):
+            return need
+    return ""

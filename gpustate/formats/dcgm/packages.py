@@ -1,0 +1,100 @@
+"""Names and versions of DCGM's packages, and which of them fit a driver.
+
+Sources:
+    NVIDIA/DCGM, cmake/packaging.cmake: names, and that all of one version want each other at it;
+    CUDA 13.0 release notes: CUDA 13 comes with R580, CUDA 12 with R525.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpustate.formats import dpkg
+from gpustate.formats.numbers import whole
+
+#: DCGM 3 and older; conflicts with 4.
+OLD = "datacenter-gpu-manager"
+PREFIX = f"{OLD}-4"
+CORE = f"{PREFIX}-core"
+CLOSED = f"{PREFIX}-proprietary"
+#: NVIDIA's name of the exporter's package, and Microsoft's of its own build.
+EXPORTERS = (f"{OLD}-exporter", "dcgm-exporter")
+MAJORS = (11, 12, 13)
+
+_FIRST_BRANCH = {13: 580, 12: 525}
+_MAJOR = re.compile(r"-cuda(\d+)$")
+
+
+def cuda_major(driver: str) -> int | None:
+    """The CUDA major of a driver by its branch; ``None`` when the text is no version."""
+    branch = whole(driver.partition(".")[0])
+    if branch is None:
+        return None
+    return next((major for major, first in _FIRST_BRANCH.items() if branch >= first), 11)
+
+
+def names(major: int, *, closed: bool) -> tuple[str, ...]:
+    """The packages of a host engine for drivers of a CUDA major."""
+    found = (CORE, f"{PREFIX}-cuda{major}")
+    return (*found, CLOSED, f"{CLOSED}-cuda{major}") if closed else found
+
+
+def all_names() -> tuple[str, ...]:
+    """Every package that is asked for in repositories."""
+    return tuple(dict.fromkeys(name for major in MAJORS for name in names(major, closed=True)))
+
+
+def of_other_major(name: str, major: int) -> bool:
+    """A package of DCGM for another CUDA major."""
+    match = _MAJOR.search(name)
+    return name.startswith(PREFIX) and match is not None and int(match[1]) != major
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One version of some packages, or why there is none."""
+
+    version: str = ""  # as the packages have it, with epoch
+    problem: str = ""
+
+
+def choose(
+    wanted: Iterable[str],
+    installed: Mapping[str, str],
+    offered: Iterable[tuple[str, str]],
+    version: str | None,
+) -> Choice:
+    """Choose the version that all wanted packages have.
+
+    Args:
+        wanted: names of packages.
+        installed: name to version.
+        offered: names and versions of repositories.
+        version: DCGM's own version that is asked for; ``None``: the installed one when all are
+            there or can be had at it, else the newest.
+    """
+    needed = tuple(wanted)
+    sets: dict[str, set[str]] = {name: set() for name in needed}
+    for name, one in (*offered, *installed.items()):
+        if name in sets:
+            sets[name].add(one)
+    common = set.intersection(*sets.values()) if sets else set[str]()
+    if version is not None:
+        fitting = [one for one in common if dpkg.upstream_version(one) == version]
+        if fitting:
+            return Choice(max(fitting, key=dpkg.version_key))
+        lacking = [
+            name
+            for name, found in sets.items()
+            if version not in {dpkg.upstream_version(one) for one in found}
+        ]
+        return Choice(problem=f"{(lacking or list(needed))[0]} {version}")
+    if installed.get(CORE) in common:
+        return Choice(installed[CORE])
+    if common:
+        return Choice(max(common, key=dpkg.version_key))
+    lacking = [name for name, found in sets.items() if not found]
+    what = lacking[0] if lacking else f"{', '.join(needed)} at one version"
+    return Choice(problem=what)

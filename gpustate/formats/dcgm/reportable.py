@@ -1,0 +1,98 @@
+"""Which of the wanted fields these GPUs cannot report, and why.
+
+Only what is known counts: where NVML or a table says nothing about a GPU, it is not accused.
+
+Sources:
+    those of :mod:`gpustate.formats.dcgm.fields`; NVIDIA's data sheets of the boards without NVLink;
+    NVIDIA GPU memory error management: row remapping takes the place of page retirement from
+    Ampere on; NVIDIA/DCGM 4.6.0 tree, dcgm_fields.h: NVLink 5 has error counters of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpustate.formats import gpu_models
+from gpustate.formats.dcgm import fields
+from gpustate.formats.dcgm.counters import Counter
+from gpustate.formats.numbers import whole
+from gpustate.formats.nvml_report import Gpu
+
+_WITHOUT_NVLINK = ("T4", "A10", "A10G", "A16", "A2", "L4", "L40", "L40S", "RTX6000ADA")
+_VOLTA, _AMPERE, _HOPPER, _BLACKWELL = 7, 8, 9, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A wanted field that some GPUs cannot report.
+
+    Args:
+        counter: the line of the counters file.
+        gpus: indexes of the GPUs.
+        because: what they lack.
+    """
+
+    counter: Counter
+    gpus: tuple[int, ...]
+    because: str
+
+    def text(self, place: str) -> str:
+        """One line: where, what, which GPUs, why."""
+        who = ", ".join(map(str, self.gpus))
+        return f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {who}: {self.because}"
+
+
+def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]:
+    """Return the fields that GPUs cannot report, in the order of the file."""
+    known = tuple(gpus)
+    found: list[Unfit] = []
+    for counter in counters:
+        reasons: dict[str, list[int]] = {}
+        for gpu in known:
+            reason = lacking(counter.field, gpu)
+            if reason:
+                reasons.setdefault(reason, []).append(gpu.index)
+        found += [Unfit(counter, tuple(who), why) for why, who in reasons.items()]
+    return tuple(found)
+
+
+def lacking(field: fields.Field, gpu: Gpu) -> str:
+    """Return what a GPU lacks to report a field; empty when nothing is known to be missing."""
+    major = whole(gpu.compute_capability.partition(".")[0]) or 0
+    if field.need == fields.PROFILING:
+        return _profiling(gpu, major)
+    if field.need == fields.ECC:
+        if gpu.ecc is False:
+            return "ECC is off; nvidia-smi -e 1 and a reset turn it on"
+        return "" if gpu.ecc or not major else "it has no ECC memory"
+    if field.need == fields.ROW_REMAP:
+        known = gpu.remap_failed is not None
+        return "" if known or not major else "it does not remap rows (Ampere and newer do)"
+    if field.need == fields.PAGE_RETIREMENT and major >= _AMPERE:
+        return "it remaps rows in place of retiring pages; ask for the fields of remapped rows"
+    if field.need in (fields.NVLINK, fields.NVLINK_TO_4):
+        return _nvlink(field, gpu, major)
+    if field.need == fields.FABRIC and major and not gpu.fabric_state:
+        older = "needs Hopper or newer" if major < _HOPPER else "is in no NVLink fabric"
+        return f"it {older}"
+    if field.need == fields.WHOLE_GPU and gpu.mig_current:
+        return "MIG is on, and NVML has no such number then; ask for DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+    return ""
+
+
+def _profiling(gpu: Gpu, major: int) -> str:
+    if major and major < _VOLTA:
+        return "profiling fields need Volta or newer"
+    if "GeForce" in gpu.name:
+        return "profiling fields need a data-centre GPU"
+    return ""
+
+
+def _nvlink(field: fields.Field, gpu: Gpu, major: int) -> str:
+    model = gpu_models.name(gpu.device_id) if gpu.device_id else ""
+    if model and all(one in _WITHOUT_NVLINK for one in model.split("/")):
+        return f"{model} has no NVLink"
+    if field.need == fields.NVLINK_TO_4 and major >= _BLACKWELL:
+        return "NVLink 5 counts errors in other fields (DCGM_FI_DEV_NVLINK_COUNT_...)"
+    return ""

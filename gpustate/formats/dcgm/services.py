@@ -1,0 +1,141 @@
+"""Units and command lines of the DCGM host engine and of the exporter, as text and as they run.
+
+What a process runs with is read from its command line, so a configuration that was written and never
+read (a run that was killed before the restart) shows, and a comment in a file costs no restart.
+
+Sources:
+    NVIDIA/DCGM: hostengine/src/HostEngineCommandLine.cpp (-b, -p and their defaults),
+    config-files/systemd/nvidia-dcgm.service.in; NVIDIA/dcgm-exporter: README (flags),
+    packaging/config-files/systemd/nvidia-dcgm-exporter.service; proc(5): net/tcp.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import shlex
+from collections.abc import Iterable
+
+from gpustate.formats.dcgm.counters import Counter
+from gpustate.formats.numbers import hexadecimal
+
+ENGINE_UNIT = "nvidia-dcgm.service"
+ENGINE = "/usr/bin/nv-hostengine"
+ENGINE_ADDRESS, ENGINE_PORT = "127.0.0.1", 5555
+EVERYWHERE = "ALL"
+EXPORTER_UNIT = "nvidia-dcgm-exporter.service"
+EXPORTER = "/usr/bin/dcgm-exporter"
+DIGEST = "GPUSTATE_DIGEST"
+WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+_LISTENS = 0x0A
+
+
+def engine_words(address: str, port: int) -> tuple[str, ...]:
+    """Arguments of nv-hostengine: those of NVIDIA's unit, and what differs from its defaults."""
+    words = ["-n", "--service-account", "nvidia-dcgm"]
+    if address != ENGINE_ADDRESS:
+        words += ["-b", address]
+    if port != ENGINE_PORT:
+        words += ["-p", str(port)]
+    return tuple(words)
+
+
+def engine_drop_in(address: str, port: int) -> str:
+    """Drop-in of the host engine's unit: its order, and another address than its own default."""
+    lines = [
+        "[Unit]",
+        # It is to find GPUs that are up and a fabric that is complete.
+        "After=systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service",
+        "After=gpustate-mig.service",
+    ]
+    if (address, port) != (ENGINE_ADDRESS, ENGINE_PORT):
+        command = " ".join((ENGINE, *engine_words(address, port)))
+        lines += ["[Service]", "ExecStart=", f"ExecStart={command}"]
+    return WRITTEN + "\n".join(lines) + "\n"
+
+
+def exporter_words(
+    counters: str, listen: str, interval_ms: int, engine: str, jobs: str
+) -> tuple[str, ...]:
+    """Arguments of dcgm-exporter."""
+    words = ["-f", counters, "-a", listen, "-c", str(interval_ms)]
+    words += ["-r", engine] if engine else []
+    return (*words, "--hpc-job-mapping-dir", jobs) if jobs else tuple(words)
+
+
+def digest(counters: Iterable[Counter]) -> str:
+    """Of what an exporter makes of a counters file: comments and blanks do not count."""
+    rows = [(one.field.name, one.type, one.help) for one in counters]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def exporter_drop_in(words: Iterable[str], mark: str, local_engine: bool) -> str:
+    """Drop-in of the exporter's unit."""
+    return WRITTEN + _exporter_body(words, mark, local_engine)
+
+
+def exporter_unit(words: Iterable[str], mark: str, local_engine: bool) -> str:
+    """A whole unit, where the package brings none."""
+    body = _exporter_body(words, mark, local_engine)
+    head = body.replace("[Unit]\n", "[Unit]\nDescription=NVIDIA dcgm-exporter\n")
+    return f"{WRITTEN}{head}\n[Install]\nWantedBy=multi-user.target\n"
+
+
+def _exporter_body(words: Iterable[str], mark: str, local_engine: bool) -> str:
+    after = "nvidia-persistenced.service nvidia-fabricmanager.service gpustate-mig.service"
+    lines = ["[Unit]", f"After={after}"]
+    if local_engine:
+        lines += [f"Wants={ENGINE_UNIT}", f"After={ENGINE_UNIT}"]
+    lines += [
+        "[Service]",
+        f"Environment={DIGEST}={mark}",
+        "ExecStart=",
+        f"ExecStart={shlex.join((EXPORTER, *words))}",
+        # systemd counts the host engine as started before it listens.
+        "Restart=on-failure",
+        "RestartSec=5",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def words_after(command_line: str, program: str) -> tuple[str, ...] | None:
+    """Arguments of a process, its words parted by blanks; ``None`` where it is another program."""
+    words = command_line.split()
+    for place, word in enumerate(words):
+        if word.rpartition("/")[2] == program:
+            return tuple(words[place + 1 :])
+    return None
+
+
+def overruled(path: str, unit: str, command: str) -> str:
+    """Why a unit cannot be made to run what is asked for, and the next move."""
+    return (
+        f"{path} has {unit} run {command!r}, and has the last word over gpustate's own: "
+        "remove its ExecStart, then systemctl daemon-reload"
+    )
+
+
+def listening(table: str, port: int) -> tuple[str, ...]:
+    """Addresses that a port is bound to, of the rows of ``/proc/net/tcp`` and ``tcp6``."""
+    found: set[str] = set()
+    for line in table.splitlines():
+        parts = line.split()
+        if len(parts) < 4 or hexadecimal(parts[3]) != _LISTENS:
+            continue
+        address, _, number = parts[1].partition(":")
+        if hexadecimal(number) == port:
+            found.add(address_of(address))
+    return tuple(sorted(found))
+
+
+def address_of(text: str) -> str:
+    """An address of those rows. The kernel writes each 32 bits in the machine's own order: little-endian."""
+    try:
+        raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+        found = ipaddress.ip_address(raw)
+    except ValueError:
+        return text
+    if found.is_unspecified:
+        return EVERYWHERE
+    return str(getattr(found, "ipv4_mapped", None) or found)

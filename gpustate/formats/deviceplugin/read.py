@@ -1,0 +1,293 @@
+"""Reads one configuration of the device plugin and writes it again.
+
+:func:`read` stops at the first thing that is wrong, :func:`faults` names them all, for a linter. A key that the
+plugin ignores, and one that stands twice, is a note of a file and an error in a policy (:func:`read_data`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from gpustate.errors import PolicyError
+from gpustate.formats import yaml_events
+from gpustate.formats.deviceplugin import values
+from gpustate.formats.deviceplugin.model import (
+    GPU,
+    MPS_MOST,
+    NO_SHARING,
+    PluginConfig,
+    Shared,
+    Sharing,
+)
+from gpustate.formats.deviceplugin.schema import SCHEMA, Branch, Leaf, places
+from gpustate.formats.words import at, kind_of, named, shown
+
+RULES = yaml_events.Rules(
+    PolicyError, depth=20, values=50_000, text_keys=True, last_key_counts=True, quoted_keys=True
+)
+_STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps"}
+#: Keys that the GPU Operator sets through the environment, which wins over the file.
+_OPERATORS = {
+    "flags.migStrategy": "mig.strategy",
+    "flags.failOnInitError": "",
+    "flags.mpsRoot": "devicePlugin.mps.root",
+    "flags.plugin.passDeviceSpecs": "",
+    "flags.plugin.deviceListStrategy": "",
+}
+
+
+def read(text: str, path: str) -> PluginConfig:
+    """Read the text of a file, YAML or JSON.
+
+    Raises:
+        PolicyError: with the line, and the word that was meant where there is one.
+    """
+    found = yaml_events.documents(text, path, RULES)
+    if not found or found[0].data is None:
+        return PluginConfig(data={"version": "v1"})
+    return read_data(found[0].data, path, found[0].lines)
+
+
+def faults(text: str, path: str) -> tuple[list[PolicyError], list[PolicyError]]:
+    """Everything that is wrong with the text of a file, in its order, and what the plugin goes past in it."""
+    try:
+        found = yaml_events.documents(text, path, RULES)
+    except PolicyError as error:
+        return [error], []
+    if not found or found[0].data is None:
+        return [PolicyError("the configuration of the device plugin is empty", place=path)], []
+    reader = _Reader(path, found[0].lines, lenient=True)
+    try:
+        reader.config(found[0].data)
+    except PolicyError as error:
+        if error not in reader.faults:
+            reader.faults.append(error)
+    return reader.faults, reader.passed
+
+
+def read_data(data: Any, path: str, lines: yaml_events.Lines | None = None) -> PluginConfig:
+    """Check plain data; ``path`` says where it stands, ``lines`` that it is of a file.
+
+    Raises:
+        PolicyError: as :func:`read`.
+    """
+    lenient = lines is not None
+    return _Reader(path, lines or yaml_events.Lines(), lenient=lenient).config(data)
+
+
+def as_text(config: PluginConfig) -> str:
+    """The file, as YAML; equal configurations give equal text."""
+    import yaml
+
+    data = {"version": "v1", **config.data}
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=False, allow_unicode=True)
+    return text
+
+
+class _Reader:
+    def __init__(self, path: str, lines: yaml_events.Lines, *, lenient: bool = False) -> None:
+        self.path = path
+        self.lines = lines
+        self.lenient = lenient
+        #: What a lenient reader goes past, as the plugin does.
+        self.passed: list[PolicyError] = []
+        #: Of keys and values by themselves; what they say together is judged once they are right.
+        self.faults: list[PolicyError] = []
+
+    def fault(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
+        what = f"{where}: {said}" if where else said
+        return PolicyError(what, place=at(self.path, line), fix=fix or None)
+
+    def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
+        raise self.fault(where, said, fix, line)
+
+    def passable(self, where: str, said: str, fix: str, line: int | None) -> None:
+        (self.passed if self.lenient else self.faults).append(self.fault(where, said, fix, line))
+
+    def line(self, holder: Any, key: str) -> int | None:
+        return self.lines.of_keys.get(id(holder), {}).get(key)
+
+    def config(self, data: Any) -> PluginConfig:
+        if not isinstance(data, Mapping):
+            self.fail("", f"wanted a configuration of the device plugin, is {kind_of(data)}")
+        self.mapping(data, SCHEMA, "")
+        if self.faults:
+            raise self.faults[0]
+        sharing = self.sharing(data)
+        flags = data.get("flags") or {}
+        strategy = flags.get("migStrategy", "")
+        self.together(data, sharing, strategy)
+        notes = tuple(self.notes(data, sharing, strategy))
+        return PluginConfig(sharing, strategy, data, notes, tuple(map(str, self.passed)))
+
+    def mapping(self, data: Any, branch: Branch, path: str) -> None:
+        before = len(self.passed)
+        if self.lenient and not branch.listed:
+            self.in_any_case(data, branch)
+        for key, value in [*data.items()]:
+            try:
+                self.key(data, key, value, branch, path)
+            except PolicyError as error:
+                self.faults.append(error)
+        for key, line, _ in self.lines.repeated.get(id(data), ()):
+            self.passable(
+                path,
+                f"the key {shown(key)} is also in line {line}",
+                "the last one counts",
+                self.line(data, key),
+            )
+        missing = [key for key in branch.required if key not in data]
+        if missing and len(self.passed) > before:
+            raise self.passed.pop(before)  # perhaps the one that is missing, by another name
+        if missing:
+            self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
+
+    def in_any_case(self, data: Any, branch: Branch) -> None:
+        """Give keys their own case: Go finds them in any, those of a resource apart."""
+        folded = {known.lower(): known for known in branch.keys}
+        for key in [*data]:
+            known = folded.get(str(key).lower(), key)
+            if known not in data:
+                data[known] = data.pop(key)
+                lines = self.lines.of_keys.get(id(data), {})
+                lines[known] = lines.get(key, 0)
+
+    def key(self, data: Any, key: object, value: Any, branch: Branch, path: str) -> None:
+        below = f"{path}.{key}" if path else str(key)
+        line = self.line(data, str(key))
+        kind = branch.keys.get(str(key))
+        if kind is None:
+            self.unknown(key, branch, path, line)
+            if self.lenient:
+                del data[key]
+        elif isinstance(kind, Branch):
+            self.branch(value, kind, below, line)
+        elif value is not None or kind.kind in ("resource", "count", "ignored", "all"):
+            self.leaf(value, kind, below, line)
+
+    def first_line(self, data: Any) -> int | None:
+        known = self.lines.of_keys.get(id(data), {})
+        return min(known.values(), default=None)
+
+    def leaf(self, value: Any, kind: Leaf, path: str, line: int | None) -> None:
+        wrong = values.check(kind, value)
+        if wrong is not None:
+            self.fail(path, wrong[0], wrong[1], line)
+
+    def branch(self, value: Any, branch: Branch, path: str, line: int | None) -> None:
+        if value is None and branch.nullable and not branch.listed:
+            return
+        if not branch.listed:
+            if not isinstance(value, Mapping):
+                self.fail(path, f"wanted a mapping, is {kind_of(value)}", line=line)
+            self.mapping(value, branch, path)
+            return
+        if not isinstance(value, list) or not value:
+            said = "is empty" if value == [] else f"wanted a list, is {kind_of(value)}"
+            self.fail(path, said, "name at least one resource", line)
+        items = self.lines.of_items.get(id(value), [])
+        for number, one in enumerate(value):
+            place = f"{path}[{number}]"
+            if not isinstance(one, Mapping):
+                where = items[number] if number < len(items) else line
+                self.fail(place, f"wanted a mapping, is {kind_of(one)}", line=where)
+            self.mapping(one, branch, place)
+
+    def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> None:
+        """Say what was meant: a key of this mapping, or the mapping that this key belongs into."""
+        word = str(key)
+        folded = {known.lower(): known for known in branch.keys}
+        near = difflib.get_close_matches(word.lower(), folded, 1)
+        everywhere = {known.lower(): known for known, _ in places()}
+        anywhere = difflib.get_close_matches(word.lower(), everywhere, 1, 0.85)
+        if near and (word.lower() == near[0] or not anywhere or anywhere[0] in folded):
+            fix = f"did you mean {folded[near[0]]}"
+        elif anywhere:
+            meant = everywhere[anywhere[0]]
+            homes = [home or "the top" for known, home in places() if known == meant]
+            fix = f"{meant} belongs under {' or '.join(homes)}"
+        else:
+            fix = f"there are {', '.join(branch.keys)}"
+        said = f"there is no key {named(word)}"
+        self.passable(path, said, f"{fix}; the device plugin ignores it", line)
+
+    def sharing(self, data: Mapping[str, Any]) -> Sharing:
+        given = {key: value for key, value in (data.get("sharing") or {}).items() if value}
+        if len(given) > 1:
+            self.fail(
+                "sharing",
+                "has timeSlicing and mps, and timeSlicing would do nothing",
+                "keep one of them",
+                self.line(data["sharing"], "timeSlicing"),
+            )
+        for key, block in given.items():
+            shared: list[Shared] = []
+            for number, one in enumerate(block["resources"]):
+                name = values.full_name(one["name"])
+                place = f"sharing.{key}.resources[{number}]"
+                if any(name == other.name for other in shared):
+                    self.fail(place, f"{name} stands twice", line=self.line(one, "name"))
+                if block.get("renameByDefault") and len(name + ".shared") > values.LONGEST_NAME:
+                    self.fail(place, f"{name}.shared is longer than {values.LONGEST_NAME}")
+                if key == "mps":
+                    self.mps(one, name, place)
+                shared.append(Shared(name, one["replicas"]))
+            return Sharing(_STRATEGIES[key], tuple(shared), bool(block.get("renameByDefault")))
+        return NO_SHARING
+
+    def mps(self, one: Mapping[str, Any], name: str, place: str) -> None:
+        if name != GPU:
+            self.fail(
+                place,
+                f"{name}: MIG devices cannot be shared with MPS",
+                "use timeSlicing for them",
+                self.line(one, "name"),
+            )
+        if one["replicas"] > MPS_MOST:
+            self.fail(
+                f"{place}.replicas",
+                f"is {one['replicas']}, and MPS has room for {MPS_MOST} clients",
+                line=self.line(one, "replicas"),
+            )
+
+    def together(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
+        if sharing.strategy == "mps" and strategy == "mixed":
+            self.fail(
+                "flags.migStrategy",
+                "is mixed, which the device plugin refuses together with sharing.mps",
+                "use none, or timeSlicing",
+                self.line(data["flags"], "migStrategy"),
+            )
+        for one in sharing.resources:
+            if one.name != GPU and strategy in ("none", "single"):
+                other = GPU if strategy == "single" else "whole GPUs"
+                self.fail(
+                    "sharing",
+                    f"{one.name} is advertised with flags.migStrategy mixed only, it is {strategy}",
+                    f"set mixed, or share {other}",
+                )
+
+    def notes(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> list[str]:
+        found: list[str] = []
+        for path, instead in _OPERATORS.items():
+            here: Any = data
+            for key in path.split("."):
+                here = here.get(key) if isinstance(here, Mapping) else None
+            if here is not None:
+                way = f", from its own {instead}" if instead else ""
+                found.append(
+                    f"{path} counts where the plugin runs by itself; the GPU Operator sets it in the "
+                    f"environment{way}, and that wins"
+                )
+        root = (data.get("flags") or {}).get("mpsRoot")
+        if sharing.strategy == "mps" and root == "":
+            found.append(
+                "flags.mpsRoot is empty: a plugin that runs by itself does not start with MPS and no root; "
+                "name a folder such as /run/nvidia/mps, or leave the key out"
+            )
+        mig = [one.name for one in sharing.resources if one.name != GPU]
+        if mig and not strategy:
+            found.append(f"{mig[0]} is advertised with the MIG strategy mixed only")
+        return found

@@ -1,0 +1,123 @@
+"""Checks of single values of the device plugin's configuration.
+
+Each says what is wrong with a value, with the next move, or ``None``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any
+
+from gpustate.formats.deviceplugin.model import GPU
+from gpustate.formats.deviceplugin.schema import Leaf
+from gpustate.formats.words import kind_of, shown
+
+PREFIX = "nvidia.com/"
+LONGEST_NAME = 63
+#: No GPU is worth advertising more often, and the kubelet keeps a list of them all.
+MOST_REPLICAS = 10_000
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+#: Go counts a duration in nanoseconds of 63 bits: 292 years.
+_LONGEST_S = 2**63 / 1e9
+_MIG = re.compile(r"mig-[1-9]\d?g\.[1-9]\d{0,4}gb(?:\.[a-z]+(?:\.[a-z]+)?|-me)?")
+
+Wrong = tuple[str, str]  # what was seen and wanted, next move
+
+
+def check(leaf: Leaf, value: Any) -> Wrong | None:
+    """Say what is wrong with a value."""
+    match leaf.kind:
+        case "boolean":
+            fine = isinstance(value, bool)
+            return None if fine else (f"wanted true or false, is {_seen(value)}", "")
+        case "text":
+            fine = isinstance(value, str) and value.isprintable()
+            return None if fine else (f"wanted text, is {_seen(value)}", "put it in quotes")
+        case "choice":
+            return _choice(leaf, value)
+        case "choices":
+            values = value if isinstance(value, list) else [value]
+            return next((wrong for one in values if (wrong := _choice(leaf, one))), None)
+        case "duration":
+            return _duration(value)
+        case "count":
+            return _count(value)
+        case "channels":
+            fine = isinstance(value, list) and all(type(one) is int and one == 0 for one in value)
+            fine = fine and len(value) <= 1
+            return None if fine else (f"wanted [] or [0], is {_seen(value)}", "")
+        case "all":
+            return None if value == "all" else (f"is {_seen(value)}, wanted all", leaf.why)
+        case "resource":
+            return _resource(value)
+        case _:
+            return ("is not honoured", leaf.why)
+
+
+def full_name(name: str) -> str:
+    """``nvidia.com/gpu`` for ``gpu``, as the plugin takes both."""
+    return name if name.startswith(PREFIX) else PREFIX + name
+
+
+def _seen(value: Any) -> str:
+    return shown(value) if isinstance(value, str) else f"{kind_of(value)} ({shown(value, 30)})"
+
+
+def _choice(leaf: Leaf, value: Any) -> Wrong | None:
+    if isinstance(value, str) and value in leaf.words:
+        return None
+    near = difflib.get_close_matches(str(value).lower(), leaf.words, 1)
+    if isinstance(value, str) and leaf.words == ("v1",) and near:
+        return f"is {_seen(value)}, wanted v1", ""
+    hint = f"did you mean {near[0]}" if near else ""
+    return f"is {_seen(value)}, wanted {_or(leaf.words)}", hint
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _duration(value: Any) -> Wrong | None:
+    if type(value) in (int, float):
+        return (
+            f"is the number {shown(value, 30)}, which the plugin takes for nanoseconds",
+            'write "60s" for seconds',
+        )
+    if value in ("0", "infinite"):
+        return None
+    if isinstance(value, str) and re.fullmatch(f"(?:{_DURATION.pattern})+", value):
+        seconds = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
+        if seconds < _LONGEST_S:
+            return None
+    return f"is {_seen(value)}, wanted a duration", "write 60s, 5m or infinite"
+
+
+def _count(value: Any) -> Wrong | None:
+    if type(value) is not int:
+        return f"wanted a whole number, is {_seen(value)}", "write replicas: 4"
+    if value < 2:
+        return f"is {value}, wanted 2 or more", "leave the resource out where nothing is shared"
+    if value > MOST_REPLICAS:
+        return f"is {shown(value, 30)}, wanted at most {MOST_REPLICAS}", ""
+    return None
+
+
+def _resource(value: Any) -> Wrong | None:
+    if not isinstance(value, str):
+        return f"wanted the name of a resource, is {_seen(value)}", f"write {GPU}"
+    name = full_name(value).removeprefix(PREFIX)
+    if name == "gpu" or _MIG.fullmatch(name):
+        return None
+    dotted = name.replace("+", ".")
+    if dotted != name and _MIG.fullmatch(dotted):
+        return f"is {_seen(value)}", f"the resource is called {PREFIX}{dotted}"
+    if re.fullmatch(_MIG.pattern.removeprefix("mig-"), dotted):
+        return f"is {_seen(value)}", f"the resource is called {PREFIX}mig-{dotted}"
+    what = f"the device plugin advertises {GPU} and {PREFIX}mig-<profile>, nothing else"
+    near = difflib.get_close_matches(name.lower(), ("gpu", "mig"), 1, 0.5)
+    if "mig" in name.lower():
+        return f"is {_seen(value)}", f"{what}; write {PREFIX}mig-1g.10gb"
+    return f"is {_seen(value)}", f"did you mean {GPU}" if near else what

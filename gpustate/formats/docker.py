@@ -1,0 +1,253 @@
+"""Register the NVIDIA runtime in docker's ``daemon.json``, as text to text.
+
+JSON has no comments, so nothing in the file can say what is ours: a note beside the kept original names
+the keys that were set. What is not ours stays byte for byte (:mod:`.jsonedit`); where nothing else has
+changed since, the way back is the original file itself.
+
+Surprising, and the reason for :func:`interim`: a daemon that rereads its file leaves alone what the file
+no longer names. A runtime that is to go has to be named away first.
+
+Sources:
+    moby/moby: daemon/config (flags and file may not both set an option), daemon/reload_unix.go.
+    NVIDIA/nvidia-container-toolkit, pkg/config/engine/docker: what ``nvidia-ctk`` writes; it loses other
+    ``features``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.errors import RefusedError
+from gpustate.formats.containerd.model import Edit, Handler, same_program
+from gpustate.formats.jsonedit import drop_key, lookup, parse, set_key
+
+CONFIG_PATH = "/etc/docker/daemon.json"
+DEFAULT = ("default-runtime",)
+CDI = ("features", "cdi")
+STOCK_RUNTIME = "runc"
+
+_RELEASE = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """``daemon.json`` of one node.
+
+    Args:
+        path: where the daemon reads it.
+        text: ``None`` where there is none.
+        ours: dotted keys that gpustate has set in it.
+        original: its text before that; ``None`` for no file.
+        flags: the daemon's own command line, which may not name what the file names.
+        version: of the daemon.
+    """
+
+    path: str
+    text: str | None
+    ours: tuple[str, ...] = ()
+    original: str | None = None
+    flags: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What it means."""
+        return parse(self.text or "", self.path)
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor of ``20.10.24+dfsg1``; (0, 0) when it does not say."""
+    found = _RELEASE.match(version.strip())
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def knows_cdi(version: str) -> bool:
+    """docker 25 is the first with ``features.cdi``."""
+    return release(version) >= (25, 0)
+
+
+def cdi_holds(data: Mapping[str, Any], version: str) -> bool:
+    """Whether the daemon injects CDI devices with this file; from 28.2 on unless told otherwise."""
+    says = lookup(data, CDI)
+    return says is True if says is not None else release(version) >= (28, 2)
+
+
+def runtime(handler: Handler) -> dict[str, Any]:
+    """The runtime's own table."""
+    return {"path": handler.binary, "args": []}
+
+
+def plan_edit(file: File, handler: Handler) -> Edit:
+    """Return the file to write so that docker offers ``handler``, and nothing else changes.
+
+    Raises:
+        ProbeError: the file is no JSON, or cannot be edited without touching what is not ours.
+        RefusedError: docker would not start with a file that sets this.
+    """
+    data = file.data
+    notes: list[str] = []
+    wanted: dict[tuple[str, ...], Any] = {}
+    where = ("runtimes", handler.name)
+    there = lookup(data, where)
+    if equal_in_effect(there, handler):
+        if ".".join(where) not in file.ours:
+            notes.append(f"{handler.name} is registered by somebody else with the same effect")
+    elif given := by_flag(file.flags, handler.name):
+        if not same_program(given, handler.binary):
+            raise RefusedError(
+                f"dockerd is started with --add-runtime {handler.name}={given}",
+                place=file.path,
+                fix="take that out of its unit",
+            )
+        notes.append(f"{handler.name} is registered by dockerd's own command line")
+    else:
+        if there is not None and ".".join(where) not in file.ours:
+            notes.append(f"{handler.name} was registered differently by somebody else")
+        wanted[where] = runtime(handler)
+    if handler.default:
+        wanted[DEFAULT] = handler.name
+    elif lookup(data, DEFAULT) == handler.name and ".".join(DEFAULT) not in file.ours:
+        notes.append(f"{handler.name} is the default runtime, set by somebody else; left so")
+    if handler.enable_cdi is not None:
+        if knows_cdi(file.version):
+            if cdi_holds(data, file.version) != handler.enable_cdi:
+                wanted[CDI] = handler.enable_cdi
+            elif ".".join(CDI) in file.ours:
+                wanted[CDI] = lookup(data, CDI)
+        elif handler.enable_cdi:
+            notes.append(f"docker {file.version} has no CDI; 25.0 is the first")
+    _refuse_flags(file, data, wanted)
+    own = {".".join(path): path for path in (where, DEFAULT, CDI)}
+    stays = {*wanted, *([where] if equal_in_effect(there, handler) else [])}
+    back = [own[key] for key in file.ours if key in own and own[key] not in stays]
+    return _edit(file, wanted, back, notes, ", ".join(".".join(path) for path in wanted))
+
+
+def plan_removal(file: File, handler: Handler) -> Edit:
+    """Return the file to write so that nothing of ours is left; edits made by others since stay.
+
+    Raises:
+        ProbeError: the file is no JSON.
+        RefusedError: somebody else made the handler the default, and docker would not start.
+    """
+    if not file.ours:
+        return Edit({})
+    paths = [tuple(key.split(".", 1)) for key in file.ours]
+    edit = _edit(file, {}, paths, [], "", removal=True)
+    if not edit.files:
+        return edit
+    text = edit.files[file.path]
+    left = parse(text or "", file.path)
+    default = lookup(left, DEFAULT)
+    if default == handler.name and lookup(left, ("runtimes", handler.name)) is None:
+        raise RefusedError(
+            f"default-runtime is {handler.name}, set by somebody else; without the handler docker "
+            "would not start",
+            place=file.path,
+            fix="set another default runtime first",
+        )
+    return edit
+
+
+def interim(before: str | None, after: str | None, path: str) -> str | None:
+    """Return what the daemon has to reread before ``after``, so that it forgets; ``None``: nothing.
+
+    A file that no longer has ``runtimes`` or ``default-runtime`` changes neither in a running daemon.
+    """
+    old, new = parse(before or "", path), parse(after or "", path)
+    text, found = after or "", False
+    if "runtimes" in old and "runtimes" not in new:
+        text, found = set_key(text, ("runtimes",), {}, path), True
+    if "default-runtime" in old and "default-runtime" not in new:
+        text, found = set_key(text, DEFAULT, STOCK_RUNTIME, path), True
+    return text if found else None
+
+
+def equal_in_effect(there: object, handler: Handler) -> bool:
+    """Whether a runtime's table of somebody else does what ours would.
+
+    ``nvidia-ctk runtime configure`` writes the program without its folder: docker finds it on the PATH.
+    """
+    if not isinstance(there, Mapping) or not same_program(there.get("path"), handler.binary):
+        return False
+    return not any(value for key, value in there.items() if key != "path")
+
+
+def _edit(
+    file: File,
+    wanted: Mapping[tuple[str, ...], Any],
+    back: Sequence[tuple[str, ...]],
+    notes: list[str],
+    what: str,
+    *,
+    removal: bool = False,
+) -> Edit:
+    was = parse(file.original or "", file.path)
+    text = file.text or ""
+    data = file.data
+    for path, value in wanted.items():
+        if lookup(data, path) != value:
+            text = set_key(text, path, value, file.path)
+    for path in back:
+        value = lookup(was, path)
+        if value is not None:
+            text = text if lookup(data, path) == value else set_key(text, path, value, file.path)
+            continue
+        text = drop_key(text, path, file.path)
+        if len(path) > 1 and path[0] not in was:
+            text = _without_empty(text, path[:1], file.path)
+    if removal and "runtimes" not in was:
+        text = _without_empty(text, ("runtimes",), file.path)
+    new: str | None = text
+    now = parse(text, file.path)
+    if back and now == was and (file.original is not None or not now):
+        new = file.original
+    elif back and removal:
+        notes = [*notes, f"{file.path}: edits made by others since are kept"]
+    if new == file.text or (new == "" and file.text is None):
+        return Edit({}, tuple(notes))
+    why = f"set {what}" if what else f"take {', '.join('.'.join(path) for path in back)} out"
+    return Edit({file.path: new}, tuple(notes), why)
+
+
+def _without_empty(text: str, path: tuple[str, ...], place: str) -> str:
+    return drop_key(text, path, place) if lookup(parse(text, place), path) == {} else text
+
+
+def _flag_values(flags: Sequence[str], name: str) -> list[str]:
+    values: list[str] = []
+    for at, word in enumerate(flags):
+        if word == name and at + 1 < len(flags):
+            values.append(flags[at + 1])
+        elif word.startswith(name + "="):
+            values.append(word.partition("=")[2])
+    return values
+
+
+def by_flag(flags: Sequence[str], name: str) -> str:
+    for value in _flag_values(flags, "--add-runtime"):
+        runtime_name, _, program = value.partition("=")
+        if runtime_name == name:
+            return program
+    return ""
+
+
+def _refuse_flags(
+    file: File, data: Mapping[str, Any], wanted: Mapping[tuple[str, ...], Any]
+) -> None:
+    """docker does not start when its command line and its file both set one option."""
+    pairs = (
+        ("runtimes", "--add-runtime"),
+        ("default-runtime", "--default-runtime"),
+        ("features", "--feature"),
+    )
+    for key, flag in pairs:
+        if key in {path[0] for path in wanted} - data.keys() and _flag_values(file.flags, flag):
+            raise RefusedError(
+                f"dockerd is started with {flag}, and does not start when {key} is in the file as well",
+                place=file.path,
+                fix=f"move {flag} of its unit into the file first",
+            )

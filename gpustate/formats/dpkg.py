@@ -1,0 +1,143 @@
+"""What dpkg and apt print, as data.
+
+Sources:
+    dpkg-query(1): ``db:Status-Abbrev``, ``${Package}``; apt-cache(8): ``madison``;
+    deb-version(7): how versions compare.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cmp_to_key
+
+from gpustate.formats.numbers import whole
+
+#: Name, architecture, version, two-letter status (desired, state), one package a line.
+QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
+
+
+# deb-control(5), deb-version(7). Both become words of commands: nothing else may pass for them.
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
+
+
+def is_name(text: str) -> bool:
+    """The text is a package name, and so a word of a command."""
+    return _NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package of dpkg's database."""
+
+    name: str
+    version: str
+    arch: str
+    status: (
+        str  # "ii" installed, "hi" installed and held, "iF" half-configured, "rc" only conffiles
+    )
+
+    @property
+    def installed(self) -> bool:
+        """Fully installed and configured."""
+        return self.status[1:2] == "i"
+
+    @property
+    def held(self) -> bool:
+        """Marked ``hold``."""
+        return self.status[:1] == "h"
+
+    @property
+    def broken(self) -> bool:
+        """Unpacked, half-configured or half-installed: dpkg was interrupted here."""
+        return self.status[1:2] in ("U", "F", "H", "W", "t") or "R" in self.status[2:3]
+
+
+def parse_query(text: str) -> dict[str, Package]:
+    """Read the output of ``dpkg-query -W -f QUERY_FORMAT``; packages never installed are left out."""
+    packages: dict[str, Package] = {}
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) != 4:
+            continue
+        name, arch, version, status = (part.strip() for part in parts)
+        if _NAME.fullmatch(name) and _VERSION.fullmatch(version) and status[1:2] != "n":
+            packages[name] = Package(name, version, arch, status)
+    return packages
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One version of a package that one repository offers."""
+
+    version: str
+    origin: str  # the repository's address and suite, as apt prints it
+
+
+def parse_madison(text: str) -> dict[str, tuple[Candidate, ...]]:
+    """Read ``apt-cache madison``: ``name | version | origin``, newest first as apt lists it."""
+    found: dict[str, list[Candidate]] = {}
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) != 3 or parts[2].endswith(" Sources"):
+            continue
+        if not _NAME.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
+            continue
+        found.setdefault(parts[0], []).append(Candidate(parts[1], parts[2]))
+    return {name: tuple(candidates) for name, candidates in found.items()}
+
+
+def _order(char: str) -> int:
+    # deb-version(7): letters sort before non-letters, and a tilde before anything, even the end.
+    if char == "~":
+        return -1
+    return ord(char) if char.isalpha() else ord(char) + 256
+
+
+def _compare_part(left: str, right: str) -> int:
+    while left or right:
+        a = re.match(r"[^0-9]*", left)
+        b = re.match(r"[^0-9]*", right)
+        head_l, head_r = a.group() if a else "", b.group() if b else ""
+        for i in range(max(len(head_l), len(head_r))):
+            x = _order(head_l[i]) if i < len(head_l) else 0
+            y = _order(head_r[i]) if i < len(head_r) else 0
+            if x != y:
+                return -1 if x < y else 1
+        left, right = left[len(head_l) :], right[len(head_r) :]
+        a, b = re.match(r"[0-9]*", left), re.match(r"[0-9]*", right)
+        num_l, num_r = a.group() if a else "", b.group() if b else ""
+        # As numbers, but of any length.
+        bare_l, bare_r = num_l.lstrip("0"), num_r.lstrip("0")
+        if bare_l != bare_r:
+            return -1 if (len(bare_l), bare_l) < (len(bare_r), bare_r) else 1
+        left, right = left[len(num_l) :], right[len(num_r) :]
+    return 0
+
+
+def _split(version: str) -> tuple[int, str, str]:
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "0", version
+    upstream, _, revision = rest.rpartition("-")
+    if not upstream:
+        upstream, revision = rest, ""
+    return whole(epoch) or 0, upstream, revision
+
+
+def compare_versions(left: str, right: str) -> int:
+    """-1, 0 or 1 as ``dpkg --compare-versions`` has it."""
+    le, lu, lr = _split(left)
+    re_, ru, rr = _split(right)
+    if le != re_:
+        return -1 if le < re_ else 1
+    return _compare_part(lu, ru) or _compare_part(lr, rr)
+
+
+version_key = cmp_to_key(compare_versions)
+
+
+def upstream_version(version: str) -> str:
+    """The software's own version: no epoch, no Debian revision (``1:580.65.06-0`` gives ``580.65.06``)."""
+    return _split(version)[1]

@@ -1,0 +1,284 @@
+"""Which packages make up one NVIDIA driver, by origin, distribution, branch and module type.
+
+The same driver goes by many names (:mod:`gpustate.formats.driverschemes`). A set is chosen from what the
+repositories really offer on the node: the first scheme whose every required package is offered at one version.
+
+Surprising: Ubuntu's ``-server`` build is the one that the fabric manager is locked to. In Debian's archive the
+open modules and small tools may lag behind the libraries. SUSE's modules have the driver's version only up to
+``_k``, where the kernel's begins.
+
+Sources:
+    As :mod:`gpustate.formats.driverschemes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpustate.formats import driverschemes
+from gpustate.formats.dpkg import upstream_version, version_key
+from gpustate.formats.driverschemes import BUILT_MODULES
+from gpustate.formats.driverschemes import OPEN as OPEN
+from gpustate.formats.driverschemes import PROPRIETARY as PROPRIETARY
+from gpustate.formats.driverschemes import Scheme as Scheme
+from gpustate.formats.numbers import whole
+
+#: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
+#: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
+MEMBER_ERE = (
+    r"^(((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
+    r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(_k[^|-]*)?(-[^|]*)?\|"
+    r"|nv-prefer-signed-open-driver\||linux-(modules|objects|signatures)-nvidia-)"
+)
+_VERSION = re.compile(r"[0-9]{3}\.[0-9]+(\.[0-9]+)*$")
+_KERNEL_MODULES = re.compile(r"linux-(modules|objects|signatures)-nvidia-")
+#: Small tools that the distributions build from sources of their own: any version of them fits.
+_TOOLS = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig)$|libxnvctrl")
+_BRANCH_NAME = re.compile(r"-([0-9]{3})(?=-|$)")
+
+
+def branch_of(version: str) -> int:
+    """The branch of a driver version: 580 of ``580.65.06``."""
+    return whole(version.partition(".")[0]) or 0
+
+
+def driver_version(full: str) -> str:
+    """The driver's version in that of a package: without epoch, release, and the kernel it was built for."""
+    return upstream_version(full).partition("_k")[0]
+
+
+def is_version(text: str) -> bool:
+    """The text is a driver version: three digits, and numbers."""
+    return _VERSION.match(text) is not None
+
+
+def branches_in(names: Iterable[str]) -> set[int]:
+    """Branches that package names carry."""
+    found = (_BRANCH_NAME.search(name) for name in names)
+    return {int(match.group(1)) for match in found if match}
+
+
+def is_member(name: str, version: str) -> bool:
+    """An installed package belongs to the driver: it has a driver's version, or is a built module."""
+    return re.match(MEMBER_ERE, f"{name}|x|{version}|") is not None
+
+
+def may_be_member(name: str) -> bool:
+    """A package of this name belongs to the driver where it has a driver's version."""
+    return is_member(name, "580.65.06")
+
+
+def any_version_fits(name: str) -> bool:
+    """The package works with any driver of the same set: a tool, or modules named after a kernel."""
+    return bool(_TOOLS.match(name) or _KERNEL_MODULES.match(name))
+
+
+def names_to_ask(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
+    """Every package name of every scheme of a distribution, in the branches of interest."""
+    names: dict[str, None] = {}
+    for scheme in driverschemes.of(os_id):
+        for branch in branches if scheme.by_branch else (0,):
+            for module_type in (OPEN, PROPRIETARY):
+                for full in (False, True):
+                    names.update(
+                        dict.fromkeys(
+                            scheme.required(branch, module_type, full=full, prebuilt=False)
+                        )
+                    )
+                names.update(dict.fromkeys(scheme.extra(branch, module_type)))
+    return tuple(names)
+
+
+Versions = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The set of packages to be had.
+
+    Args:
+        scheme: whose names they are.
+        version: driver version, the same in all of them.
+        module_type: open or proprietary.
+        packages: name to the package's version, everything that is there afterwards.
+        remove: installed packages of the driver that must go: another branch or module type.
+        builds: the modules are built on the node, by DKMS.
+    """
+
+    scheme: str
+    version: str
+    module_type: str
+    packages: dict[str, str]
+    remove: tuple[str, ...] = ()
+    builds: bool = True
+
+
+def at_version(versions: tuple[str, ...], version: str) -> str | None:
+    """The newest build of a driver version among packages' versions."""
+    fitting = [one for one in versions if driver_version(one) == version]
+    return max(fitting, key=version_key, default=None)
+
+
+def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
+    """Driver versions at which every one of the packages is to be had."""
+    found: set[str] | None = None
+    for name in names:
+        have = {driver_version(one) for one in available.get(name, ())}
+        found = have if found is None else found & have
+    return {version for version in found or () if _VERSION.match(version)}
+
+
+def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
+    """Scheme, version and module type of the set that is installed as a whole; ``None`` for none."""
+    single = {name: (version,) for name, version in installed.items()}
+    branches = {
+        branch_of(driver_version(v))
+        for n, v in installed.items()
+        if is_member(n, v) and not any_version_fits(n)
+    }
+    modules = sorted(name for name in installed if BUILT_MODULES.match(name))
+    for scheme in driverschemes.of(os_id):
+        for branch in filter(scheme.has, sorted(branches)):
+            for module_type in (OPEN, PROPRIETARY):
+                for full in (False, True):
+                    names = scheme.required(branch, module_type, full=full, prebuilt=False)
+                    found = versions_of(names, single)
+                    if found:
+                        return scheme, found.pop(), module_type
+    for scheme in driverschemes.of(os_id) if modules else ():
+        # What has built modules has no package that builds them.
+        module_type = OPEN if "-open" in modules[0] else PROPRIETARY
+        for branch in filter(scheme.has, sorted(branches)):
+            found = versions_of((*scheme.compute, modules[0]), single)
+            if found and branch_of(max(found)) == branch:
+                return scheme, found.pop(), module_type
+    return None
+
+
+def choices(
+    os_id: str, available: Versions, *, full: bool, prebuilt: bool = False
+) -> list[tuple[Scheme, str, str]]:
+    """Scheme, version and module type of every set to be had, newest first."""
+    found: list[tuple[Scheme, str, str]] = []
+    branches = branches_in(available) | {0}
+    for scheme in driverschemes.of(os_id):
+        if prebuilt and not scheme.prebuilt:
+            continue
+        for branch in branches if scheme.by_branch else {0}:
+            for module_type in (OPEN, PROPRIETARY):
+                names = scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
+                found += [
+                    (scheme, version, module_type)
+                    for version in versions_of(names, available)
+                    if scheme.has(branch_of(version))
+                ]
+    return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
+
+
+def target(
+    scheme: Scheme,
+    version: str,
+    module_type: str,
+    *,
+    full: bool,
+    installed: Mapping[str, str],
+    available: Versions,
+    prebuilt: tuple[str, ...] = (),
+    use_prebuilt: bool = False,
+) -> Target:
+    """The set for one choice: what is required and wanted, and everything installed moved along.
+
+    Args:
+        installed: packages of the driver that are installed, with their versions.
+        available: versions that may be installed, the installed ones among them.
+        prebuilt: kernel releases that want a package with built modules.
+        use_prebuilt: take those instead of building.
+    """
+    branch = branch_of(version)
+    required = scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
+    complete = all(driver_version(installed.get(name, "")) == version for name in required)
+    packages: dict[str, str] = {}
+    for name in (*required, *scheme.extra(branch, module_type), *installed):
+        fitting = at_version(available.get(name, ()), version)
+        mine = installed.get(name)
+        if complete and mine is not None and driver_version(mine) == version:
+            packages[name] = mine
+        elif fitting is not None:
+            packages[name] = fitting
+        elif mine is not None and any_version_fits(name):
+            packages[name] = mine
+        elif mine is not None:
+            packages.update(_renamed(name, version, available))
+    _drop_built(packages, module_type, keep=use_prebuilt)
+    for kernel in prebuilt if use_prebuilt else ():
+        names = scheme.built_for(kernel, version, module_type)
+        name = _built(names, version, installed, available)
+        for other in names:
+            if other != name:
+                packages.pop(other, None)
+        offers = available.get(name, ())
+        if any_version_fits(name) and offers:
+            packages[name] = installed.get(name) or max(offers, key=version_key)
+        elif name not in packages and (fitting := at_version(offers, version)) is not None:
+            packages[name] = fitting
+    for name in _other_type(scheme, branch, module_type, use_prebuilt):
+        packages.pop(name, None)
+    ordered = dict(sorted(packages.items()))
+    gone = tuple(sorted(name for name in installed if name not in packages))
+    builds = scheme.dkms and not use_prebuilt
+    return Target(scheme.name, version, module_type, ordered, gone, builds)
+
+
+def covers(
+    scheme: Scheme, version: str, module_type: str, kernels: Iterable[str], available: Versions
+) -> bool:
+    """There is a package with built modules of a version for every one of some kernels."""
+    names = [scheme.built_for(kernel, version, module_type) for kernel in kernels]
+    return bool(names) and all(
+        any(at_version(available.get(name, ()), version) for name in some) for some in names
+    )
+
+
+def _built(
+    names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
+) -> str:
+    """The one to take of packages with built modules for one kernel: what is there, else the first that is offered."""
+    there = [n for n in names if driver_version(installed.get(n, "")) == version]
+    offered = [n for n in names if at_version(available.get(n, ()), version)]
+    return next(iter((*there, *offered, *names)))
+
+
+def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> None:
+    """Take out packages with built modules that are not wanted, or are of the other type."""
+    for name in [name for name in packages if BUILT_MODULES.match(name)]:
+        if not keep or ("-open" in name) != (module_type == OPEN):
+            packages.pop(name)
+
+
+def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
+    """The fabric manager and its like lost the branch in their names with 580."""
+    stem = _BRANCH_NAME.sub("", name) if _BRANCH_NAME.search(name) else name
+    for new in (stem, f"{stem}-{branch_of(version)}"):
+        fitting = at_version(available.get(new, ()), version)
+        if new != name and fitting is not None:
+            return {new: fitting}
+    return {}
+
+
+def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool) -> set[str]:
+    other = PROPRIETARY if module_type == OPEN else OPEN
+    names = {
+        name
+        for full in (False, True)
+        for name in scheme.required(branch, other, full=full, prebuilt=False)
+    }
+    if use_prebuilt:
+        names |= {Scheme.fill(name, branch, True) for name in scheme.kernel}
+    ours = {
+        n
+        for full in (False, True)
+        for n in scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
+    }
+    return names - ours

@@ -1,0 +1,243 @@
+"""What a node's NVLink fabric needs: nothing, Fabric Manager, the subnet manager too, or IMEX.
+
+Decided from what shows on PCI and in NVML, never from a model's name alone: the same H100 sits on a
+card, on a board with NVSwitches, and alone in a virtual machine.
+
+Surprising: boards of the B200 generation show no NVSwitch on PCI. Their switches are managed through
+functions of ConnectX-7 cards, which differ from the machine's other ConnectX-7 cards only in their
+vital product data (``SW_MNG``). A compute tray of GB200 has neither: its switches are in other trays of
+the rack and run their own manager, and Fabric Manager on the node finds nothing to do and fails.
+
+Sources:
+    NVIDIA Fabric Manager user guide; NVIDIA/gpu-driver-container, ubuntu24.04/nvidia-driver (which
+    machine takes which path); NVIDIA supported-gpus.json (device ids); NVIDIA IMEX guide; Azure/AgentBaker#8839 (no Fabric Manager on GB200);
+    NVIDIA driver installation guide r615 (names lose the branch with R580; Ubuntu's archive keeps it).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gpustate.formats import dpkg, gpu_models
+from gpustate.formats.drivernames import KNOWN_BRANCHES
+from gpustate.formats.nvml_report import NvmlFacts
+
+FABRIC_MANAGER, NVLSM, IMEX = "nvidia-fabricmanager", "nvlsm", "nvidia-imex"
+#: The first branch whose Fabric Manager knows the switches of the B200 generation.
+NVLINK5_BRANCH = 570
+#: The first branch that has IMEX.
+IMEX_BRANCH = 550
+
+#: Boards of these carry NVSwitches, some of them: what an image for them may meet.
+_SWITCHED = frozenset({"A100", "A800", "H100", "H800", "H20", "H200", "B200", "B300"})
+_NVLINK5 = frozenset({"B200", "B300"})
+_MULTI_NODE = frozenset({"GB200", "GB300"})
+#: GPUs with their own CPU, which racks join across nodes (GB200, GB300): switches are never the node's.
+_RACK_IDS = frozenset({"2941", "31c2", "31c3"})
+#: What :func:`summary` says of a fabric that works.
+COMPLETE = "complete"
+_NO_FABRIC = frozenset({"", "not supported", "n/a", "[n/a]"})
+
+
+class Topology(Enum):
+    """What joins the GPUs of a node, as far as the node has to do something for it."""
+
+    NONE = "none"  # cards, NVLink bridges, GPUs joined directly
+    NVSWITCH = "nvswitch"  # NVSwitches on PCI
+    NVLINK5 = "nvlink5"  # NVSwitches behind management functions of ConnectX cards
+    MULTI_NODE = "multi-node"  # a part of a rack whose switches run their own manager
+    ELSEWHERE = "elsewhere"  # switches that another machine manages, as for a virtual machine
+    UNKNOWN = "unknown"  # only NVML could tell, and it does not answer
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The packages that belong on the node, by their names without a branch."""
+        return _PACKAGES.get(self, frozenset())
+
+
+_PACKAGES: Mapping[Topology, frozenset[str]] = {
+    Topology.NVSWITCH: frozenset({FABRIC_MANAGER}),
+    Topology.NVLINK5: frozenset({FABRIC_MANAGER, NVLSM}),
+    Topology.MULTI_NODE: frozenset({IMEX}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFabric:
+    """What NVML says of one GPU's place in a fabric; empty where it says nothing."""
+
+    state: str = ""  # not started, in progress, completed
+    status: str = ""  # once completed: success, or an error
+    cluster: str = ""  # UUID of the NVLink domain; empty when all zero
+    clique: int | None = None
+
+    @property
+    def has_fabric(self) -> bool:
+        """NVML knows a fabric for this GPU, be it complete or not."""
+        return self.state not in _NO_FABRIC
+
+    @property
+    def complete(self) -> bool:
+        """CUDA can use it."""
+        return self.state == "completed" and self.status == "success"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a decision is made from.
+
+    Args:
+        gpu_ids: PCI device ids of the GPUs.
+        nvswitches: how many NVSwitches are on PCI.
+        bridges: how many ConnectX functions manage switches (``SW_MNG``).
+        nvml: NVML answered; without it ``fabrics`` says nothing.
+        fabrics: of each GPU that NVML sees.
+    """
+
+    gpu_ids: tuple[str, ...] = ()
+    nvswitches: int = 0
+    bridges: int = 0
+    nvml: bool = False
+    fabrics: tuple[GpuFabric, ...] = ()
+
+    @property
+    def topology(self) -> Topology:
+        """What this is."""
+        return decide(self)
+
+
+def fabrics(nvml: NvmlFacts) -> tuple[GpuFabric, ...]:
+    """The part of NVML's answer that is about the fabric, of every GPU that answered."""
+    return tuple(
+        GpuFabric(gpu.fabric_state, gpu.fabric_status, gpu.fabric_cluster, gpu.fabric_clique)
+        for gpu in nvml.gpus
+        if gpu.error is None
+    )
+
+
+def decide(sight: Sight) -> Topology:
+    """What joins the GPUs; see the table in docs/fabric.md, whose rows the tests are."""
+    parts = sight.fabrics
+    if _RACK_IDS & set(sight.gpu_ids):
+        if not sight.nvml:
+            return Topology.UNKNOWN
+        # Four of them on one board are joined directly, and NVML knows no fabric.
+        return Topology.MULTI_NODE if any(one.has_fabric for one in parts) else Topology.NONE
+    if sight.nvswitches:
+        return Topology.NVSWITCH
+    if sight.bridges:
+        return Topology.NVLINK5
+    if any(one.cluster for one in parts):
+        return Topology.MULTI_NODE
+    if sight.gpu_ids and any(one.has_fabric for one in parts):
+        return Topology.ELSEWHERE
+    return Topology.NONE
+
+
+def may_need(gpu_ids: Iterable[str], package: str) -> bool:
+    """Whether an image for these GPUs, or for any when none is named, may need a package."""
+    models = _models(gpu_ids)
+    by_package = {FABRIC_MANAGER: _SWITCHED, NVLSM: _NVLINK5, IMEX: _MULTI_NODE}
+    if not models:
+        return package == FABRIC_MANAGER
+    return bool(models & by_package[package])
+
+
+def _models(gpu_ids: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for one in gpu_ids for name in gpu_models.name(one).split("/"))
+
+
+def summary(parts: Sequence[GpuFabric]) -> str:
+    """``complete``, or what keeps the fabric from it, such as ``in progress on 8 of 8 GPUs``.
+
+    Empty where no GPU says anything, as before Hopper.
+    """
+    known = [one for one in parts if one.has_fabric]
+    if not known:
+        return ""
+    words = Counter(
+        one.state if one.state != "completed" else f"completed with {one.status or 'no status'}"
+        for one in known
+        if not one.complete
+    )
+    told = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
+    return ", ".join(told) or COMPLETE
+
+
+def domain(parts: Sequence[GpuFabric]) -> str:
+    """``CLUSTER-UUID.CLIQUE`` of the NVLink domain; empty while the GPUs have, or agree on, none."""
+    found = {
+        f"{one.cluster.lower()}.{one.clique}"
+        for one in parts
+        if one.complete and one.cluster and one.clique is not None
+    }
+    whole = len(found) == 1 and all(one.complete for one in parts if one.has_fabric)
+    return next(iter(found)) if whole else ""
+
+
+# --- packages ------------------------------------------------------------------------------------
+
+
+#: Before branch 580 the rpm package has another name.
+_RPM_NAMES = {FABRIC_MANAGER: ("nvidia-fabric-manager",)}
+
+
+def names(stem: str) -> tuple[str, ...]:
+    """Every name a package may have: without the branch, with each known one, and as rpm had it."""
+    return (stem, *(f"{stem}-{branch}" for branch in KNOWN_BRANCHES), *_RPM_NAMES.get(stem, ()))
+
+
+def fitting(
+    stem: str,
+    driver: str | None,
+    offered: Iterable[tuple[str, str]],
+    driver_packages: Mapping[str, str],
+) -> tuple[str, str] | None:
+    """The package of the driver's version, and from where the driver is.
+
+    NVIDIA's repositories and Ubuntu's archive give the same branch different names and revisions, and
+    one must not be mixed into the other. The archive's fits the ``-server`` packages only.
+
+    Args:
+        stem: name without a branch.
+        driver: version of the driver, as ``580.65.06``.
+        offered: names and full versions, best first.
+        driver_packages: the driver's installed packages, name to full version.
+
+    Returns:
+        Name and full version; ``None`` when no repository has it.
+    """
+    revisions = set(driver_packages.values())
+    archive = any(name.endswith("-server") for name in driver_packages)
+    suits = [
+        (name, version)
+        for name, version in offered
+        if driver is not None
+        and dpkg.upstream_version(version) == driver
+        and name in (stem, f"{stem}-{driver.partition('.')[0]}", *_RPM_NAMES.get(stem, ()))
+    ]
+
+    def rank(one: tuple[str, str]) -> tuple[bool, bool]:
+        name, version = one
+        by_name = (name != stem) == (archive or branch(driver) < 580)
+        return version not in revisions, not by_name
+
+    return min(suits, key=rank, default=None)
+
+
+def branch(driver: str | None) -> int:
+    """``580`` for ``580.65.06``; 0 for what is no version."""
+    head = (driver or "").partition(".")[0]
+    return int(head) if head.isdecimal() and head.isascii() and len(head) < 6 else 0
+
+
+def loaded_version(text: str | None) -> str | None:
+    """Driver version in /proc/driver/nvidia/version; ``None`` where no driver is loaded."""
+    for word in (text or "").partition("\n")[0].split():
+        parts = word.split(".")
+        if len(parts) >= 2 and all(part.isdigit() for part in parts) and len(parts[0]) >= 3:
+            return word
+    return None

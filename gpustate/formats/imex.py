@@ -1,0 +1,137 @@
+"""IMEX's list of nodes, and what a node says of its daemon.
+
+Sources:
+    NVIDIA IMEX guide: nodes_config.cfg has an IP address or a host name a line; what nvidia-imex-ctl
+    answers; the label nvidia.com/gpu.clique (NVIDIA/k8s-device-plugin, internal/lm) for the domain.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpustate.formats.numbers import whole
+
+_HOST = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
+_DOMAIN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}")
+
+#: One line for each thing; the daemon is asked only where its tool is.
+SCRIPT = r"""u=/etc/systemd/system/nvidia-imex.service
+[ ! -L "$u" ] || [ "$(readlink "$u" 2>/dev/null)" != /dev/null ] || echo masked=1
+for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
+  [ -e "$f" ] && { f=$(readlink -f "$f"); echo "library=${f##*.so.}"; break; }
+done
+[ -z "${GPUSTATE_IMAGE-}" ] || exit 0
+ip -o addr show 2>/dev/null | while read -r _ _ _ a _; do a=${a%/*}; case $a in 127.*|::1|fe80:*) ;; *) echo "address=$a";; esac; done
+h=; { read -r h </proc/sys/kernel/hostname; } 2>/dev/null || h=$(uname -n); echo "address=$h"; [ "${h%%.*}" = "$h" ] || echo "address=${h%%.*}"
+n=0; for d in /dev/nvidia-caps-imex-channels/channel*; do [ -e "$d" ] && n=$((n + 1)); done; echo "channels=$n"
+if command -v nvidia-imex-ctl >/dev/null; then
+  s=$(timeout -k 1 10 nvidia-imex-ctl -q 2>&1 | tail -n 1); echo "status=${s:-no answer}"
+fi
+:"""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What :data:`SCRIPT` found."""
+
+    masked: bool = False
+    library: str = ""  # version of the driver's libraries
+    addresses: tuple[str, ...] = ()
+    channels: int = 0
+    status: str = ""
+
+
+def parse(text: str) -> Said:
+    """Read what :data:`SCRIPT` printed."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found.setdefault(key, []).append(value.strip())
+    return Said(
+        masked="masked" in found,
+        library=found.get("library", [""])[0],
+        addresses=tuple(dict.fromkeys(found.get("address", []))),
+        channels=whole(found.get("channels", [""])[0]) or 0,
+        status=found.get("status", [""])[0][:80],
+    )
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The nodes of a list, in their order."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(line for line in lines if line)
+
+
+def render(nodes: tuple[str, ...]) -> str:
+    """The list, an address a line. No comment: what the daemon makes of one is not documented."""
+    return "".join(f"{node}\n" for node in nodes)
+
+
+def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The same, with addresses in their usual form.
+
+    Raises:
+        ValueError: one is no address or host name, or is there twice.
+    """
+    found: list[str] = []
+    for node in nodes:
+        one = _address(node) or (node if _is_host(node) else None)
+        if one is None:
+            raise ValueError(f"{node[:60]!r} is no IP address and no host name")
+        if one in found:
+            raise ValueError(f"{one} is listed twice")
+        found.append(one)
+    return tuple(found)
+
+
+def checked_domains(domains: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """The same, with lower-case UUIDs.
+
+    Raises:
+        ValueError: a name is no ``CLUSTER-UUID.CLIQUE``, or a domain has no nodes.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
+    for name, nodes in domains.items():
+        key = name.lower()
+        if not _DOMAIN.fullmatch(key) or key in found:
+            raise ValueError(f"{name[:80]!r} is no CLUSTER-UUID.CLIQUE, or is there twice")
+        if not nodes:
+            raise ValueError(f"domain {key} has no nodes")
+        found[key] = checked_nodes(nodes)
+        for node in found[key]:
+            if owner.setdefault(node, key) != key:
+                raise ValueError(f"{node} is in two domains, {owner[node]} and {key}")
+    return found
+
+
+def has_own(nodes: tuple[str, ...], addresses: tuple[str, ...]) -> bool:
+    """Whether a node with these addresses and names is, or may be, in the list."""
+    own = {_address(one) or one.lower() for one in addresses}
+    for node in nodes:
+        if _address(node) is None:
+            # A name: an alias may stand for this node, which only its resolver knows.
+            if node.lower() in own or node.partition(".")[0].lower() in own:
+                return True
+        elif _address(node) in own:
+            return True
+    return any(_address(node) is None for node in nodes)
+
+
+def _is_host(text: str) -> bool:
+    # Digits and dots alone are a mistyped address.
+    named = _HOST.fullmatch(text) is not None and len(text) < 254
+    return named and re.fullmatch(r"[0-9.]+", text) is None
+
+
+def _address(text: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None

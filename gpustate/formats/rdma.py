@@ -1,0 +1,77 @@
+"""Which way the memory of GPUs reaches network cards: DMA-BUF, or nvidia-peermem.
+
+DMA-BUF needs the open kernel modules, Linux 5.12 or newer and GPUs from Turing on, and nothing else
+on the node. nvidia-peermem works with any driver, but only beside the RDMA stack of NVIDIA (MLNX_OFED,
+DOCA-OFED), whose headers it must have been built with: the kernel's own stack does not know the
+calls it registers with.
+
+Surprising: nvidia-peermem is always built. Without OFED's headers it becomes a shell that answers
+every load with "Invalid argument", and nothing in dpkg or DKMS tells it from a good one. The list of
+symbols that the module file wants (``modprobe --dump-modversions``) does, and the checksum in
+it says with which OFED it was built.
+
+Sources:
+    NVIDIA/cloud-native-docs, gpu-operator/gpu-operator-rdma.rst (who needs what).
+    NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem and conftest.sh
+    (``ib_register_peer_memory_client`` is looked for when the module is compiled).
+    NVIDIA/gpu-operator#2868, #2844; Mellanox/nv_peer_memory#63, #113.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpustate.formats.numbers import whole
+
+DMA_BUF, PEERMEM = "dma-buf", "peermem"
+#: What nvidia-peermem registers with; only the ib_core of OFED has it.
+SYMBOL = "ib_register_peer_memory_client"
+#: First kernel with the interface of DMA-BUF that network cards use.
+KERNEL = (5, 12)
+_BEFORE_TURING = ("kepler", "maxwell", "pascal", "volta")
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)")
+_CHECKSUM = re.compile(r"0x[0-9a-fA-F]{1,16}")
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """The first two numbers of a kernel release; (0, 0) where it has none."""
+    found = _RELEASE.match(release)
+    return (whole(found[1]) or 0, whole(found[2]) or 0) if found else (0, 0)
+
+
+def why_no_dma_buf(
+    *, driver: str | None, kernel: str, architectures: Iterable[str | None]
+) -> str | None:
+    """What keeps a node from DMA-BUF, ``None`` where nothing does.
+
+    Args:
+        driver: ``"580.65.06 open"``, version and kind of the loaded driver.
+        kernel: release that runs.
+        architectures: of its GPUs, in lower case; ``None`` for one not known, which is taken for new.
+    """
+    old = sorted({name for name in architectures if name in _BEFORE_TURING})
+    if old:
+        return f"GPUs of the {', '.join(old)} generation do not know it (Turing and later do)"
+    if driver is None:
+        return "no driver is loaded"
+    if not driver.endswith(" open"):
+        return f"the loaded driver {driver.partition(' ')[0]} is proprietary (the open modules know it)"
+    if kernel_version(kernel) < KERNEL:
+        return f"Linux {kernel} does not know it (5.12 does)"
+    return None
+
+
+def checksum(text: str, symbol: str = SYMBOL) -> str | None:
+    """The checksum of a symbol in Module.symvers or ``modprobe --dump-modversions``, without zeros in front."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[1] == symbol and _CHECKSUM.fullmatch(words[0]):
+            return f"0x{words[0][2:].lower().lstrip('0') or '0'}"
+    return None
+
+
+def ofed_version(text: str) -> str | None:
+    """The version in the answer of ``ofed_info -s``: ``24.10-1.1.4`` of ``OFED-internal-24.10-1.1.4:``."""
+    found = re.search(r"([0-9]+\.[0-9]+(?:-[0-9][0-9.]*)?)", text)
+    return found[1] if found else None

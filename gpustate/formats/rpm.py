@@ -1,0 +1,164 @@
+"""What rpm, dnf and zypper print and keep, as the data that :mod:`gpustate.formats.dpkg` has for Debian.
+
+A version is ``epoch:version-release``, the epoch left out where it is 0 or not given. A package is held
+where dnf's versionlock or a lock of zypper keeps it at what is installed: rpm itself knows no hold.
+
+Surprising: ``name`` alone in versionlock.list holds nothing, for it allows every version of the package;
+only an entry with a version counts. A lock of zypper may be meant for a repository or a version only; such a
+one does not count either.
+
+Sources:
+    rpm(8), rpm-queryformat(7); dnf-plugins-core, versionlock (file format, ``!`` excludes); zypper(8),
+    "Package Locks Management"; libzypp, zypp/Locks.h (file /etc/zypp/locks).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from html import unescape
+
+from gpustate.formats import rpmversion
+from gpustate.formats.dpkg import Candidate, Package
+
+#: What a node's packages are managed with.
+MANAGERS = ("apt", "dnf", "zypper")
+#: sh: sets ``pm`` to one of them. What the distribution says of itself decides: dpkg and apt can be had on
+#: Fedora and its kin, dnf and rpm on Debian, and there they manage nothing.
+FAMILY = (
+    'pm=; ID=; ID_LIKE=; [ ! -r /etc/os-release ] || . /etc/os-release; case " $ID $ID_LIKE " in '
+    "*' debian '*|*' ubuntu '*) pm=apt ;; *' suse '*|*' sles '*|*' opensuse '*) pm=zypper ;; "
+    "*' rhel '*|*' fedora '*|*' centos '*|*' amzn '*) pm=dnf ;; "
+    "*) for p in apt-get dnf zypper; do command -v $p >/dev/null && { pm=${p%-get}; break; }; done ;; esac"
+)
+#: Name, architecture, version; one package a line.
+QUERY_FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_LABEL = re.compile(
+    r"(?:(?P<epoch>[0-9]+):)?(?P<rest>[0-9A-Za-z][0-9A-Za-z.+~^_]*-[0-9A-Za-z.+~^_]+)"
+)
+_SOLVABLE = re.compile(r"<solvable\s([^>]*?)/?>")
+_ATTRIBUTE = re.compile(r"([a-z-]+)=\"([^\"]*)\"")
+
+
+def is_rpm(manager: str) -> bool:
+    """The packages of such a node are rpm packages."""
+    return manager in ("dnf", "zypper")
+
+
+def is_name(text: str) -> bool:
+    """The text is a package name, and so a word of a command."""
+    return _NAME.fullmatch(text) is not None
+
+
+def version(text: str) -> str | None:
+    """A full version without an epoch of 0; ``None`` where it is none."""
+    found = _LABEL.fullmatch(text)
+    if found is None:
+        return None
+    epoch = (found["epoch"] or "0").lstrip("0")
+    return f"{epoch}:{found['rest']}" if epoch else found["rest"]
+
+
+def with_epoch(full: str) -> str:
+    """A full version with its epoch, as dnf's lock list has it."""
+    return full if ":" in full else f"0:{full}"
+
+
+def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
+    """Read ``rpm -qa --qf QUERY_FORMAT``; of a package that is there twice, as kernels are, the newest counts.
+
+    Args:
+        text: the output.
+        held: names of packages that are held.
+    """
+    kept = frozenset(held)
+    packages: dict[str, Package] = {}
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        full = version(parts[2]) if len(parts) == 3 else None
+        if full is None or not is_name(parts[0]):
+            continue
+        name, arch = parts[0], parts[1]
+        there = packages.get(name)
+        if there is None or rpmversion.compare(there.version, full) < 0:
+            packages[name] = Package(name, full, arch, "hi" if name in kept else "ii")
+    return packages
+
+
+def versionlocks(text: str) -> tuple[str, ...]:
+    """The entries of a versionlock.list that keep a package at something; those that exclude are left out."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("!"))
+
+
+def held_by_dnf(entries: Iterable[str], packages: Mapping[str, Package]) -> frozenset[str]:
+    """Which installed packages are locked at what is installed."""
+    patterns = tuple(entries)
+    return frozenset(
+        one.name
+        for one in packages.values()
+        if any(fnmatch.fnmatchcase(label, p) for p in patterns for label in _labels(one))
+    )
+
+
+def _labels(package: Package) -> tuple[str, ...]:
+    """Ways to name a package with its version."""
+    full = with_epoch(package.version)
+    bare = full.partition(":")[2]
+    found = [f"{package.name}-{full}"]
+    if full.startswith("0:"):
+        found.append(f"{package.name}-{bare}")
+    return (*found, *(f"{one}.{package.arch}" for one in found))
+
+
+def held_by_zypper(text: str, names: Iterable[str]) -> frozenset[str]:
+    """Which names the locks of zypper keep from moving."""
+    patterns: list[str] = []
+    for block in re.split(r"\n\s*\n", text):
+        pairs = (line.partition(":") for line in block.splitlines() if not line.startswith("#"))
+        keys = {key.strip(): value.strip() for key, colon, value in pairs if colon}
+        if (
+            keys.get("solvable_name")
+            and keys.get("type", "package") == "package"
+            and not (keys.get("version") or keys.get("repo") or keys.get("solvable_arch"))
+        ):
+            patterns.append(keys["solvable_name"])
+    return frozenset(
+        name for name in names if any(fnmatch.fnmatchcase(name, one) for one in patterns)
+    )
+
+
+def parse_repoquery(text: str) -> dict[str, tuple[Candidate, ...]]:
+    """Read ``dnf repoquery --qf 'name|epoch:version-release|repository'``, the newest first."""
+    rows: list[tuple[str, str, str]] = []
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        if len(parts) == 3:
+            rows.append((parts[0], parts[1], parts[2]))
+    return _candidates(rows)
+
+
+def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
+    """Read ``zypper -x search -s``: what repositories offer, the newest first; what is installed is none of it."""
+    rows: list[tuple[str, str, str]] = []
+    for found in _SOLVABLE.finditer(text):
+        keys = {key: unescape(value) for key, value in _ATTRIBUTE.findall(found[1])}
+        origin = keys.get("repository", "")
+        if keys.get("kind") == "package" and origin and origin != "(System Packages)":
+            rows.append((keys.get("name", ""), keys.get("edition", ""), origin))
+    return _candidates(rows)
+
+
+def _candidates(rows: Iterable[tuple[str, str, str]]) -> dict[str, tuple[Candidate, ...]]:
+    found: dict[str, dict[Candidate, None]] = {}
+    for name, label, origin in rows:
+        full = version(label)
+        if full is not None and is_name(name):
+            found.setdefault(name, {})[Candidate(full, origin)] = None
+    return {
+        name: tuple(sorted(some, key=lambda one: rpmversion.version_key(one.version), reverse=True))
+        for name, some in found.items()
+    }

@@ -1,0 +1,36 @@
+"""GPUs as Slurm's configuration has them: lines of ``gres.conf``, features of a node.
+
+Sources:
+    Slurm, gres.conf(5) 22.05 and 25.11: File, MultipleFiles, Type, Cores, Links, order of devices;
+    slurm.conf(5): NodeName, Gres, Feature; "Generic Resource (GRES) Scheduling", MIG management.
+"""
+
+from gpustate.formats.slurm.block import foreign, marked, place, text_outside
+from gpustate.formats.slurm.lines import (
+    MigFiles,
+    SlurmGpu,
+    features,
+    gres_lines,
+    gres_value,
+    node_line,
+    type_name,
+)
+from gpustate.formats.slurm.topology import Cpu, core_numbers, expand, links
+
+__all__ = [
+    "Cpu",
+    "MigFiles",
+    "SlurmGpu",
+    "core_numbers",
+    "expand",
+    "features",
+    "foreign",
+    "gres_lines",
+    "gres_value",
+    "links",
+    "marked",
+    "node_line",
+    "place",
+    "text_outside",
+    "type_name",
+]

@@ -1,0 +1,136 @@
+"""Lines of ``gres.conf``, and what ``slurm.conf`` has to say of a node."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpustate.formats.labels.names import family
+from gpustate.formats.numbers import whole
+from gpustate.formats.nvml_report import NvmlFacts
+
+_MAKER = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce)\s+", re.IGNORECASE)
+_UNFIT = re.compile(r"[^a-z0-9_.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class MigFiles:
+    """One MIG device: its profile, and the device nodes that a job needs for it."""
+
+    profile: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmGpu:
+    """One GPU.
+
+    Args:
+        minor: the X of ``/dev/nvidiaX``; it need not be the GPU's place in PCI order.
+        type_name: as jobs ask for it: ``h100``.
+        cores: Slurm's numbers of the cores near it; empty: any.
+        links: NVLinks to each GPU in PCI order; empty where there are none.
+        migs: its MIG devices; ``None`` where MIG is off.
+    """
+
+    minor: int
+    type_name: str
+    cores: str = ""
+    links: tuple[int, ...] = ()
+    migs: tuple[MigFiles, ...] | None = None
+
+
+def type_name(name: str) -> str:
+    """``h100`` for ``NVIDIA H100 80GB HBM3``, ``rtx_pro_6000`` for the RTX PRO 6000."""
+    rest, before = name.strip(), ""
+    while rest != before:
+        rest, before = _MAKER.sub("", rest), rest
+    words: list[str] = []
+    for word in rest.split():
+        words.append(word.partition("-")[0])
+        if any(letter.isdigit() for letter in word):
+            break
+    return _UNFIT.sub("_", "_".join(words).lower()).strip("_") or "gpu"
+
+
+def gres_lines(gpus: Sequence[SlurmGpu], *, shards: int = 0, node: str = "") -> list[str]:
+    """The lines, one a device, GPUs in PCI order as Slurm numbers them.
+
+    Args:
+        gpus: in PCI order.
+        shards: jobs that may share a GPU; 0: GPUs are not shared.
+        node: put ``NodeName=`` before each line, for one file of a whole cluster.
+    """
+    prefix = f"NodeName={node} " if node else ""
+    lines: list[str] = []
+    for gpu in gpus:
+        near = f" Cores={gpu.cores}" if gpu.cores else ""
+        if gpu.migs is not None:
+            for mig in gpu.migs:
+                kind = f"{gpu.type_name}_{mig.profile}"
+                lines.append(
+                    f"{prefix}Name=gpu Type={kind} MultipleFiles={','.join(mig.files)}{near}"
+                )
+            continue
+        linked = f" Links={','.join(map(str, gpu.links))}" if gpu.links else ""
+        lines.append(
+            f"{prefix}Name=gpu Type={gpu.type_name} File=/dev/nvidia{gpu.minor}{near}{linked}"
+        )
+    if shards:
+        lines += [
+            f"{prefix}Name=shard Count={shards} File=/dev/nvidia{gpu.minor}"
+            for gpu in gpus
+            if gpu.migs is None
+        ]
+    return lines
+
+
+def gres_value(gpus: Iterable[SlurmGpu], *, shards: int = 0) -> str:
+    """What ``Gres=`` says in ``slurm.conf``: ``gpu:h100:8``."""
+    counts: Counter[str] = Counter()
+    whole_gpus = 0
+    for gpu in gpus:
+        if gpu.migs is None:
+            counts[gpu.type_name] += 1
+            whole_gpus += 1
+        else:
+            counts.update(f"{gpu.type_name}_{mig.profile}" for mig in gpu.migs)
+    parts = [f"gpu:{kind}:{count}" for kind, count in sorted(counts.items())]
+    if shards and whole_gpus:
+        parts.append(f"shard:{shards * whole_gpus}")
+    return ",".join(parts)
+
+
+def features(nvml: NvmlFacts) -> tuple[str, ...]:
+    """Words that jobs may ask for with ``--constraint``; of all GPUs where they differ."""
+    found: list[str] = ["gpu"] if nvml.gpus else []
+    for gpu in nvml.gpus:
+        found.append(type_name(gpu.name))
+        major, _, minor = gpu.compute_capability.partition(".")
+        numbers = whole(major), whole(minor)
+        if numbers[0] and numbers[1] is not None:
+            found.append(family(numbers[0], numbers[1]).replace("-", "_"))
+            found.append(f"cc{numbers[0]}.{numbers[1]}")
+        if gpu.memory_mib:
+            found.append(f"gpumem{round(gpu.memory_mib / 1024)}g")
+        if gpu.mig_current:
+            found.append("mig")
+        if gpu.fabric_state == "completed":
+            found.append("nvlink_fabric")
+    if nvml.gpus and nvml.driver_version:
+        found.append(f"driver{nvml.driver_version.partition('.')[0]}")
+    if nvml.gpus and nvml.cuda_version:
+        found.append(f"cuda{nvml.cuda_version}")
+    return tuple(dict.fromkeys(found))
+
+
+def node_line(node: str, gres: str, words: Sequence[str]) -> str:
+    """The ``NodeName`` line that ``slurm.conf`` needs for the node, without its CPUs and memory."""
+    parts = [f"NodeName={node}"]
+    if gres:
+        parts.append(f"Gres={gres}")
+    if words:
+        parts.append(f"Feature={','.join(words)}")
+    return " ".join(parts)

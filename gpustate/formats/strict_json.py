@@ -1,0 +1,112 @@
+"""JSON text to plain Python data, strictly: a key that stands twice and numbers JSON lacks are errors.
+
+Python's own reader keeps the last of two equal keys, takes ``NaN``, and tells a number of too many digits
+with advice for programmers. Every error here is of the caller's class, one line, with its line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from gpustate.errors import GpustateError
+from gpustate.formats.words import at, named
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+
+
+def _as_it_is(found: dict[str, Any]) -> Any:
+    return found
+
+
+def _tokens(text: str) -> Iterator[tuple[int, str]]:
+    """Texts, brackets, colons and words of JSON, each with its line."""
+    line, end = 1, 0
+    for found in _TOKEN.finditer(text):
+        line += text.count("\n", end, found.start())
+        end = found.start()
+        yield line, found[0]
+
+
+def _line_of(text: str, word: str) -> int | None:
+    return next((line for line, token in _tokens(text) if token == word), None)
+
+
+def _line_of_second(text: str) -> int | None:
+    """The line of the key that stands twice: that of the object that ends first, as the reader meets them."""
+    objects: list[dict[str, int]] = []
+    twice: list[int | None] = []
+    before = (0, "")
+    for line, token in _tokens(text):
+        if token == "{":
+            objects.append({})
+            twice.append(None)
+        elif token == "}" and objects:
+            objects.pop()
+            second = twice.pop()
+            if second is not None:
+                return second
+        elif token == ":" and objects:
+            key = json.loads(before[1])
+            if key in objects[-1] and twice[-1] is None:
+                twice[-1] = before[0]
+            objects[-1].setdefault(key, before[0])
+        before = line, token
+    return None
+
+
+def read(
+    text: str,
+    place: str,
+    error: type[GpustateError],
+    *,
+    said: str = "is not JSON",
+    lined: bool = True,
+    fix: str | None = None,
+    make: Callable[[dict[str, Any]], Any] = _as_it_is,
+) -> Any:
+    """Read a whole text.
+
+    Args:
+        text: all of it.
+        place: where it stands, a file's path as a rule.
+        error: raised for everything that is wrong with it.
+        said: of a text that is none.
+        lined: it has lines of its own, to be named; not what was written on a command line.
+        fix: the next move, whatever is wrong.
+        make: what becomes of an object, when all in it is made.
+
+    Raises:
+        GpustateError: of the class that was given.
+    """
+
+    def pairs(rows: list[tuple[str, Any]]) -> Any:
+        found = dict(rows)
+        if len(found) != len(rows):
+            keys = [key for key, _ in rows]
+            twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+            raise error(
+                f"the key {named(twice)} is there twice",
+                place=at(place, _line_of_second(text) if lined else None),
+                fix=fix,
+            )
+        return make(found)
+
+    def constant(word: str) -> NoReturn:
+        line = _line_of(text, word) if lined else None
+        raise error(f"{word} is no number of JSON", place=at(place, line), fix=fix)
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as wrong:
+        line = wrong.lineno if lined else None
+        raise error(
+            f"{said}: {wrong.msg} (column {wrong.colno})", place=at(place, line), fix=fix
+        ) from wrong
+    except RecursionError as wrong:
+        raise error(f"{said}: nested too deep", place=place, fix=fix) from wrong
+    except ValueError as wrong:
+        why = str(wrong).partition("; use sys.")[0]
+        raise error(f"{said}: {why}", place=place, fix=fix) from wrong

@@ -1,0 +1,241 @@
+"""Read and set keys of the NVIDIA container toolkit's ``config.toml``, and keep every other byte.
+
+The file ships with its defaults written down and the unset ones as comments (``#debug = "..."``). A key
+that is set takes the place of its comment; a key that is unset becomes such a comment again. The
+toolkit ignores keys it does not know, so a typing error there goes unnoticed until a container lacks
+its GPU: unknown keys are refused here.
+
+Sources:
+    NVIDIA/nvidia-container-toolkit, internal/config/config.go and features.go (1.17 to 1.20).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpustate.errors import PolicyError, ProbeError
+from gpustate.formats.toml_scan import (
+    Comment,
+    Scan,
+    Statement,
+    line_break,
+    parse,
+    render_key,
+    render_value,
+    scan,
+)
+
+CONFIG_PATH = "/etc/nvidia-container-runtime/config.toml"
+
+Value = bool | str | list[str]
+
+_CLI = "nvidia-container-cli."
+_RUNTIME = "nvidia-container-runtime."
+
+#: Dotted key to the type of its value.
+KEYS: Mapping[str, type[bool] | type[str] | type[list[str]]] = {
+    "disable-require": bool,
+    "swarm-resource": str,
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": bool,
+    "accept-nvidia-visible-devices-as-volume-mounts": bool,
+    "supported-driver-capabilities": str,
+    _CLI + "root": str,
+    _CLI + "path": str,
+    _CLI + "environment": list,
+    _CLI + "debug": str,
+    _CLI + "ldcache": str,
+    _CLI + "load-kmods": bool,
+    _CLI + "no-cgroups": bool,
+    _CLI + "user": str,
+    _CLI + "ldconfig": str,
+    _RUNTIME + "debug": str,
+    _RUNTIME + "log-level": str,
+    _RUNTIME + "runtimes": list,
+    _RUNTIME + "mode": str,
+    _RUNTIME + "modes.cdi.default-kind": str,
+    _RUNTIME + "modes.cdi.annotation-prefixes": list,
+    _RUNTIME + "modes.cdi.spec-dirs": list,
+    _RUNTIME + "modes.csv.mount-spec-path": str,
+    _RUNTIME + "modes.legacy.cuda-compat-mode": str,
+    _RUNTIME + "modes.jit-cdi.nvcdi-feature-flags": list,
+    _RUNTIME + "modes.jit-cdi.nvcdi-disable-hooks": list,
+    "nvidia-container-runtime-hook.path": str,
+    "nvidia-container-runtime-hook.skip-mode-detection": bool,
+    "nvidia-ctk.path": str,
+    "features.allow-cuda-compat-libs-from-container": bool,
+    "features.allow-ldconfig-from-container": bool,
+    "features.allow-unknown-oci-spec-fields": bool,
+    "features.disable-cuda-compat-lib-hook": bool,
+    "features.disable-imex-channel-creation": bool,
+    "features.ignore-imex-channel-requests": bool,
+    "features.no-additional-gids-for-device-nodes": bool,
+}
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    _RUNTIME + "mode": ("auto", "legacy", "cdi", "jit-cdi", "csv"),
+    _RUNTIME + "modes.legacy.cuda-compat-mode": ("disabled", "hook", "ldconfig", "mount"),
+}
+_TYPE_NAMES = {bool: "true or false", str: "a string", list: "a list of strings"}
+
+
+def check_key(key: str, value: object) -> None:
+    """Raise unless the toolkit has this key and the value is of its type.
+
+    Raises:
+        PolicyError: names the nearest key, the type, or the choices.
+    """
+    kind = KEYS.get(key)
+    if kind is None:
+        near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.0)
+        raise PolicyError(
+            f"the container toolkit has no key {key!r} in its config.toml",
+            fix=f"did you mean {near[0]}?",
+        )
+    is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if not (is_list if kind is list else isinstance(value, kind)):
+        raise PolicyError(f"{key} is {value!r}, {_TYPE_NAMES[kind]} was expected")
+    choices = _CHOICES.get(key)
+    if choices and value not in choices:
+        raise PolicyError(f"{key} is {value!r}, one of {', '.join(choices)} was expected")
+
+
+def read_keys(text: str, path: str = CONFIG_PATH) -> dict[str, Any]:
+    """Return dotted key to value of all that is set, keys unknown here included.
+
+    Raises:
+        ProbeError: not TOML; names file and line.
+    """
+    return dict(_flat((), parse(text, path)))
+
+
+def set_keys(text: str, wanted: Mapping[str, Value | None], path: str = CONFIG_PATH) -> str:
+    """Return ``text`` with keys set.
+
+    Args:
+        text: the file; empty where there is none.
+        wanted: dotted key to value; ``None`` unsets it.
+        path: for messages.
+
+    Raises:
+        PolicyError: an unknown key, or a value of the wrong type.
+        ProbeError: the file is not TOML, or an inline table is in the way.
+    """
+    expected = read_keys(text, path)
+    for key, value in wanted.items():
+        check_key(key, value if value is not None else _any_value(key))
+        if value is None:
+            if key in expected:
+                text = _unset(text, tuple(key.split(".")))
+            expected.pop(key, None)
+        elif expected.get(key) != value:
+            text = _set(text, tuple(key.split(".")), value)
+            expected[key] = list(value) if isinstance(value, list | tuple) else value
+    _prove(text, expected, path)
+    return text
+
+
+def _prove(text: str, expected: Mapping[str, Any], path: str) -> None:
+    try:
+        same = read_keys(text, path) == expected
+    except ProbeError:
+        same = False
+    if not same:
+        raise ProbeError(
+            "a key cannot be set without touching others",
+            place=path,
+            fix="write its table as a [header], not inline",
+        )
+
+
+def _any_value(key: str) -> object:
+    """Return a value that passes, to have only the name of a key to unset checked."""
+    if key in _CHOICES:
+        return _CHOICES[key][0]
+    kind = KEYS.get(key)
+    return kind() if kind is not None else None
+
+
+def _set(text: str, key: tuple[str, ...], value: Value) -> str:
+    found = scan(text)
+    there = found.find(key)
+    rendered = render_value(value)
+    if there is not None:
+        return text[: there.value_start] + rendered + text[there.value_end :]
+    newline = line_break(text)
+    section = key[:-1]
+    line = f"{render_key(key[-1:])} = {rendered}"
+    place = _commented(found, section, key[-1])
+    if place is not None:
+        indent = place.text[: len(place.text) - len(place.text.lstrip())]
+        tail = text[place.start + len(place.text) : place.end]
+        return text[: place.start] + indent + line + tail + text[place.end :]
+    header = found.header(section)
+    if header is None and section:
+        lead = "" if not text or text.endswith("\n") else newline
+        gap = newline if text else ""
+        return f"{text}{lead}{gap}[{render_key(section)}]{newline}{line}{newline}"
+    inside = [s for s in found.statements if s.kind == "key" and s.section == section]
+    last = inside[-1] if inside else header
+    if last is None:
+        return line + newline + text
+    indent = text[last.start : last.key_start]
+    if text[last.end - 1] == "\n":
+        return text[: last.end] + indent + line + newline + text[last.end :]
+    return text[: last.end] + newline + indent + line
+
+
+def _unset(text: str, key: tuple[str, ...]) -> str:
+    there = scan(text).find(key)
+    if there is None:
+        return text
+    # Every line of a value gets its own mark, a list over several lines included.
+    lines = text[there.key_start : there.end].removesuffix("\n").split("\n")
+    commented = "\n".join("#" + line for line in lines)
+    tail = "\n" if text[there.start : there.end].endswith("\n") else ""
+    return text[: there.key_start] + commented + tail + text[there.end :]
+
+
+def _commented(found: Scan, section: tuple[str, ...], name: str) -> Comment | None:
+    """Return the line of ``section`` that has the key as a comment, on one line."""
+    pattern = re.compile(rf"\s*#\s*{re.escape(name)}\s*=\s*(.+)")
+    start, end = _extent(found, section)
+    for comment in found.comments:
+        written = pattern.fullmatch(comment.text)
+        if start <= comment.start < end and written and _is_value(written.group(1)):
+            return comment
+    return None
+
+
+def _is_value(written: str) -> bool:
+    """Whether what a comment holds is one whole value: the opening line of a list is none."""
+    try:
+        parse(f"k = {written}", "")
+    except ProbeError:
+        return False
+    return True
+
+
+def _extent(found: Scan, section: tuple[str, ...]) -> tuple[int, int]:
+    """Return where the lines of a section begin and end."""
+    headers: list[Statement] = [s for s in found.statements if s.kind != "key"]
+    ends = [*(s.end for s in found.statements), *(c.end for c in found.comments)]
+    big = max(ends, default=0)
+    if not section:
+        return 0, headers[0].start if headers else big
+    for at, header in enumerate(headers):
+        if header.kind == "table" and header.path == section:
+            return header.end, headers[at + 1].start if at + 1 < len(headers) else big
+    return 0, 0
+
+
+def _flat(path: tuple[str, ...], table: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat += _flat((*path, key), value)
+        else:
+            flat.append((".".join((*path, key)), value))
+    return flat

@@ -1,0 +1,93 @@
+"""The small words that messages about a text are made of: quoted values, kinds, places."""
+
+from __future__ import annotations
+
+import re
+
+from gpustate.formats.masking import masked
+
+LIMIT_SHOWN = 60
+#: C0 without tab, DEL, C1; line and paragraph separators; what turns the direction around or is
+#: invisible; surrogates.
+_ACTED_ON = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+#: The same but for the end of a line: of a JSON document that is no part of a text.
+_ACTED_ON_IN_JSON = re.compile(_ACTED_ON.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
+
+
+def shown(value: object, limit: int = LIMIT_SHOWN) -> str:
+    """Quote ``value`` for a message: on one line, printable, and never longer than ``limit``."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        text = "a number of thousands of digits"
+    text = masked(text)  # before it is cut: half a secret is not recognized
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def told_apart(one: str, other: str, limit: int = 160) -> tuple[str, str]:
+    """Two texts that differ, each cut to ``limit`` characters, with the place where they do in both."""
+    one, other = masked(one), masked(other)  # before they are cut: half a secret is not recognized
+    pairs = enumerate(zip(one, other, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    # Some of what is before the place says where it is.
+    start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
+    return _window(one, start, limit), _window(other, start, limit)
+
+
+def _window(text: str, start: int, limit: int) -> str:
+    start = max(0, min(start, len(text) - limit // 4))
+    before = "..." if start else ""
+    rest = text[start:]
+    return before + (rest if len(rest) <= limit else rest[: limit - 3] + "...")
+
+
+def named(name: object) -> str:
+    """Return a name for a message: as it is, or quoted when it is long or not printable."""
+    text = str(name)
+    return text if text.isprintable() and 0 < len(text) <= LIMIT_SHOWN else shown(text)
+
+
+def kind_of(value: object) -> str:
+    """Name the type of ``value`` the way someone who writes YAML would."""
+    names: tuple[tuple[type, str], ...] = (
+        (dict, "a mapping"),
+        (list, "a list"),
+        (bool, "a boolean"),
+        (str, "a string"),
+        (int, "a number"),
+        (float, "a number"),
+        (type(None), "nothing"),
+    )
+    known = next((name for kind, name in names if isinstance(value, kind)), None)
+    return known or f"a {type(value).__name__}"
+
+
+def at(path: str, line: int | None) -> str:
+    """Return ``path:line``, or the path alone when the line is not known."""
+    return path if line is None else f"{path}:{line}"
+
+
+def printable(text: str) -> str:
+    """Write what a terminal would act on, and what no file can hold, as ``\\x1b``: on one line.
+
+    Text of nodes and inventories is shown to people, and must not move their cursor, change their
+    title, or turn the order of characters around. Tabs stay.
+    """
+    return _ACTED_ON.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def json_text(text: str) -> str:
+    """The same for a JSON document, in JSON's own escapes: it says what it said before."""
+    return _ACTED_ON_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"

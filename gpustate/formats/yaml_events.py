@@ -1,0 +1,355 @@
+"""YAML text to plain Python data whose lines are known, within limits.
+
+Built from the parser's events, not by PyYAML's composer: that one recurses in C and dies of a few
+thousand open brackets. On the way, a key that stands twice in one mapping is refused (PyYAML keeps
+the last and says nothing) unless the rules say that the last one counts, nesting is bounded, also where aliases bring it about, and so is what
+aliases expand to (ten lines of them can stand for a billion values).
+
+Values are YAML 1.1's (``no`` is false); a date stays the text it was written as.
+
+Sources:
+    YAML 1.1, https://yaml.org/type/ (merge keys, implicit types).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import yaml
+from yaml.constructor import ConstructorError, SafeConstructor
+
+from gpustate.errors import GpustateError
+from gpustate.formats.words import at, named, shown
+
+T = TypeVar("T")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+FLOAT = _TAG + "float"
+_TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
+_SCALARS = SafeConstructor()
+
+
+class Written(float):
+    """A number with a point that is shown as it was written: the version 580.10 is not 580.1.
+
+    For :attr:`Rules.tags`, as what :data:`FLOAT` becomes.
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        node = yaml.ScalarNode(FLOAT, text)
+        number = super().__new__(cls, float(_SCALARS.construct_yaml_float(node)))
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a kind of file may hold.
+
+    Args:
+        error: raised for everything wrong with the text.
+        depth: levels of nesting.
+        values: in one file, each alias counted as often as it is used.
+        tags: what a scalar with a tag of this name becomes, beside YAML's own.
+        text_keys: a key is the text it is written as; otherwise it has a type, as values have.
+        many: a file may hold more than one document.
+        last_key_counts: of a key that stands twice the last one counts, as for Go's YAML libraries; both
+            are in :attr:`Lines.repeated`.
+        quoted_keys: with ``text_keys``, a key that Go's YAML would take for another text (``1.10`` becomes
+            ``1.1``, ``yes`` becomes ``true``) has to be quoted.
+    """
+
+    error: type[GpustateError]
+    depth: int
+    values: int
+    tags: Mapping[str, Callable[[str], Any]] = field(default_factory=dict[str, Any])
+    text_keys: bool = False
+    many: bool = False
+    last_key_counts: bool = False
+    quoted_keys: bool = False
+
+
+@dataclass(slots=True)
+class Lines:
+    """Lines, from 1, by the identity of the mapping or list they are in: of each key, of each item.
+
+    ``repeated``: keys that stand twice, with the line of each but the last, and its value: what is kept here
+    cannot leave its identity to another.
+    """
+
+    of_keys: dict[int, dict[Any, int]] = field(default_factory=dict[int, dict[Any, int]])
+    of_items: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    repeated: dict[int, list[tuple[Any, int, Any]]] = field(
+        default_factory=dict[int, list[tuple[Any, int, Any]]]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file; ``line`` is where it begins."""
+
+    data: Any
+    line: int
+    lines: Lines
+
+    def wrapped(self, wrap: Callable[[Any, int], T]) -> T:
+        """Every value with its line, by ``wrap``; what is in a mapping or list is wrapped in its turn.
+
+        What an alias stands for is made once, however often it is used.
+        """
+        made: dict[int, Any] = {}
+
+        def below(data: Any) -> Any:
+            if not isinstance(data, dict | list):
+                return data
+            if id(data) not in made:
+                if isinstance(data, dict):
+                    of_keys = self.lines.of_keys[id(data)]
+                    rows = {key: wrap(below(one), of_keys[key]) for key, one in data.items()}
+                    made[id(data)] = rows
+                else:
+                    lines = self.lines.of_items[id(data)]
+                    pairs = zip(data, lines, strict=True)
+                    made[id(data)] = [wrap(below(one), line) for one, line in pairs]
+            return made[id(data)]
+
+        return wrap(below(self.data), self.line)
+
+
+def documents(text: str, path: str, rules: Rules) -> list[Document]:
+    """Return the documents of a file.
+
+    Raises:
+        GpustateError: of the rules' class, with the line at which the text stops making sense.
+    """
+    loader = None
+    try:
+        loader = _Loader(text)
+        return list(_Builder(loader, path, rules).documents())
+    except yaml.MarkedYAMLError as error:
+        raise _syntax(error, text, path, rules) from error
+    except yaml.reader.ReaderError as error:
+        character = error.character
+        code = character if isinstance(character, int) else ord(str(character)[:1] or "\0")
+        line = text.count("\n", 0, error.position) + 1
+        raise rules.error(
+            f"is not YAML: a control character (0x{code:02x})", place=at(path, line)
+        ) from error
+    except UnicodeError as error:
+        raise rules.error("is not YAML: a character that is no text", place=path) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> GpustateError:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return rules.error(f"is not YAML: {error.problem}", place=path)
+    place = at(path, mark.line + 1)
+    lines = text.splitlines()
+    written = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in written[: mark.column + 1]:
+        return rules.error(
+            "is not YAML: a tab, where only spaces may indent",
+            place=place,
+            fix="replace it by spaces",
+        )
+    context = ""
+    if error.context and error.context_mark is not None and error.context_mark.line != mark.line:
+        context = f" ({error.context} that begins in line {error.context_mark.line + 1})"
+    return rules.error(f"is not YAML: {error.problem}{context}", place=place)
+
+
+@dataclass(slots=True)
+class _Anchored:
+    """What an alias stands for; ``size`` is None while the value is still being read."""
+
+    value: Any = None
+    size: int | None = None
+    height: int = 0
+
+
+class _Builder:
+    """Turns parser events into data; one method a kind of event."""
+
+    def __init__(self, loader: Any, path: str, rules: Rules) -> None:
+        self.loader = loader
+        self.path = path
+        self.rules = rules
+        self.lines = Lines()
+        self.anchors: dict[str, _Anchored] = {}
+        self.values = 0
+        self.deepest = 0  # of what was read since somebody began to measure
+
+    def documents(self) -> Iterator[Document]:
+        self.loader.get_event()  # the stream begins
+        number = 0
+        while not isinstance(start := self.loader.get_event(), yaml.StreamEndEvent):
+            number += 1
+            if number > 1 and not self.rules.many:
+                raise self.error("a second document begins, wanted one", start)
+            self.anchors.clear()
+            event = self.loader.get_event()
+            yield Document(self.value(event, 0), event.start_mark.line + 1, self.lines)
+            self.loader.get_event()  # the document ends
+
+    def value(self, event: Any, depth: int) -> Any:
+        """Return the value that begins with ``event``."""
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event, depth)
+        self.values += 1
+        if self.values > self.rules.values:
+            raise self.error(f"the file holds more than {self.rules.values} values", event)
+        if event.anchor is not None:
+            return self.anchored(event, depth)
+        return self.bare(event, depth)
+
+    def bare(self, event: Any, depth: int) -> Any:
+        if isinstance(event, yaml.ScalarEvent):
+            return self.scalar(event)
+        self.reach(depth + 1, event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.sequence(event, depth + 1)
+        return self.mapping(event, depth + 1)
+
+    def anchored(self, event: Any, depth: int) -> Any:
+        # A name may be given again further down: aliases mean the last one before them.
+        anchored = self.anchors[event.anchor] = _Anchored()
+        values, above, self.deepest = self.values, self.deepest, depth
+        anchored.value = self.bare(event, depth)
+        anchored.size = self.values - values + 1
+        anchored.height = self.deepest - depth
+        self.deepest = max(above, self.deepest)
+        return anchored.value
+
+    def alias(self, event: Any, depth: int) -> Any:
+        anchored = self.anchors.get(event.anchor)
+        if anchored is None:
+            raise self.error(f"the alias *{named(event.anchor)} has no anchor before it", event)
+        if anchored.size is None:
+            raise self.error(f"the alias *{named(event.anchor)} stands inside its own value", event)
+        self.values += anchored.size
+        if self.values > self.rules.values:
+            raise self.error(f"the aliases stand for more than {self.rules.values} values", event)
+        self.reach(depth + anchored.height, event)
+        return anchored.value
+
+    def reach(self, depth: int, event: Any) -> None:
+        """Go down to a level, if that is not too deep."""
+        if depth > self.rules.depth:
+            raise self.error(f"nested deeper than {self.rules.depth} levels", event)
+        self.deepest = max(self.deepest, depth)
+
+    def sequence(self, event: Any, depth: int) -> list[Any]:
+        self.check_tag(event, "seq")
+        found: list[Any] = []
+        lines: list[int] = []
+        while not isinstance(event := self.loader.get_event(), yaml.SequenceEndEvent):
+            lines.append(event.start_mark.line + 1)
+            found.append(self.value(event, depth))
+        self.lines.of_items[id(found)] = lines
+        return found
+
+    def mapping(self, event: Any, depth: int) -> dict[Any, Any]:
+        self.check_tag(event, "map")
+        found: dict[Any, Any] = {}
+        lines: dict[Any, int] = {}
+        merged: list[tuple[Any, Any]] = []
+        while not isinstance(event := self.loader.get_event(), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
+                merged.append((self.value(self.loader.get_event(), depth), event))
+                continue
+            key = self.key(event, depth)
+            if key in found:
+                if not self.rules.last_key_counts:
+                    raise self.error(f"the key {shown(key)} is also in line {lines[key]}", event)
+                self.lines.repeated.setdefault(id(found), []).append((key, lines[key], found[key]))
+            lines[key] = line
+            found[key] = self.value(self.loader.get_event(), depth)
+        for value, where in merged:
+            self.merge(value, where, found, lines)
+        self.lines.of_keys[id(found)] = lines
+        return found
+
+    def key(self, event: Any, depth: int) -> Any:
+        if self.rules.text_keys:
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self.error("a key is not a string", event)
+            if self.rules.quoted_keys and self.is_renamed(event):
+                raise self.error(
+                    f"the key {shown(event.value)} is no text to YAML; quote it", event
+                )
+            return event.value
+        key = self.value(event, depth)
+        try:
+            hash(key)
+        except TypeError:
+            raise self.error("a key is a list or a mapping, wanted a string", event) from None
+        return key
+
+    def is_renamed(self, event: Any) -> bool:
+        """Whether Go's YAML libraries make another text of a key, or none at all."""
+        if event.implicit[0] and event.value in ("y", "Y", "n", "N"):
+            return True
+        value = self.scalar(event)
+        if type(value) is int:
+            return str(value) != event.value or not -(2**63) <= value < 2**63
+        return not isinstance(value, str) and event.value not in ("true", "false")
+
+    def merge(self, value: Any, event: Any, found: dict[Any, Any], lines: dict[Any, int]) -> None:
+        """Fill in what ``<<`` names; keys written out, and earlier merges, win."""
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, dict):
+                raise self.error("'<<' wants a mapping or a list of mappings", event)
+            known = self.lines.of_keys.get(id(part), {})
+            for key, item in part.items():
+                if key not in found:
+                    found[key] = item
+                    lines[key] = known.get(key) or event.start_mark.line + 1
+
+    def scalar(self, event: Any) -> Any:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag in _TEXT_TAGS:
+            return event.value
+        node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+        try:
+            if tag in self.rules.tags:
+                return self.rules.tags[tag](event.value)
+            if tag == _TAG + "bool":
+                return _SCALARS.construct_yaml_bool(node)
+            if tag == _TAG + "null":
+                return None
+            if tag == _TAG + "int":
+                return _SCALARS.construct_yaml_int(node)
+            if tag == FLOAT:
+                return _SCALARS.construct_yaml_float(node)
+        except (ValueError, KeyError, OverflowError, IndexError, ConstructorError) as error:
+            wanted = tag.removeprefix(_TAG)
+            if wanted == "int" and re.fullmatch(r"[-+]?[0-9_]{1000,}", event.value):
+                digits = sum(map(str.isdigit, event.value))
+                raise self.error(f"a number of {digits} digits is too long", event) from error
+            # The value itself is not quoted: it may stand in a file of secrets.
+            raise self.error(f"what stands here is not a YAML {wanted}", event) from error
+        raise self.error(f"the tag {shown(tag.removeprefix(_TAG))} is not supported", event)
+
+    def check_tag(self, event: Any, wanted: str) -> None:
+        if event.tag not in {None, "!", _TAG + wanted}:
+            name = event.tag.removeprefix(_TAG)
+            raise self.error(f"the tag {shown(name)} is not supported on a {wanted}", event)
+
+    def error(self, why: str, event: Any) -> GpustateError:
+        return self.rules.error(why, place=at(self.path, event.start_mark.line + 1))

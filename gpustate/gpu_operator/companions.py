@@ -1,0 +1,322 @@
+"""ConfigMaps and Secrets that a policy refers to: from the same file, or from a folder beside it.
+
+For ``cp.yaml`` the folder is ``cp.d``. In it, ``*.yaml``, ``*.yml`` and ``*.json`` hold objects as
+kubectl takes them, and a folder ``NAME`` holds the files of the ConfigMap or Secret NAME, as
+``kubectl create configmap NAME --from-file=NAME`` would read them. The file itself comes first.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver_volumes.go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpustate.errors import PolicyError
+from gpustate.files import TextFiles
+from gpustate.formats.words import shown
+from gpustate.gpu_operator import documents
+from gpustate.gpu_operator.documents import Item
+
+_FILES = TextFiles("ConfigMap or Secret", PolicyError, limit_mib=5)
+_SUFFIXES = (".yaml", ".yml", ".json")
+#: More files in a folder than a ConfigMap has keys.
+_MOST_FILES = 1000
+
+CONFIG_MAP, SECRET = "ConfigMap", "Secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A key that names an object.
+
+    Args:
+        path: of the key.
+        kind: of the object.
+        holds: what its data are, for :mod:`gpustate.gpu_operator.contents`.
+    """
+
+    path: str
+    kind: str
+    holds: str
+
+
+_OF_DRIVER = (
+    Reference("certConfig.name", CONFIG_MAP, "certificates"),
+    Reference("licensingConfig.secretName", SECRET, "license"),
+    Reference("kernelModuleConfig.name", CONFIG_MAP, "modules"),
+    Reference("secretEnv", SECRET, "environment"),
+)
+_OF_EXPORTER = (Reference("dcgmExporter.config.name", CONFIG_MAP, "counters"),)
+_OF_POLICY = (
+    *(Reference(f"driver.{one.path}", one.kind, one.holds) for one in _OF_DRIVER),
+    Reference("driver.repoConfig.configMapName", CONFIG_MAP, "repositories"),
+    Reference("driver.licensingConfig.configMapName", CONFIG_MAP, "license"),
+    Reference("driver.virtualTopology.config", CONFIG_MAP, "topology"),
+    Reference("devicePlugin.config.name", CONFIG_MAP, "plugin"),
+    Reference("migManager.config.name", CONFIG_MAP, "mig"),
+    Reference("migManager.gpuClientsConfig.name", CONFIG_MAP, "clients"),
+    Reference("vgpuDeviceManager.config.name", CONFIG_MAP, "vgpu"),
+    Reference("vgpuManager.kernelModuleConfig.name", CONFIG_MAP, "modules"),
+    *_OF_EXPORTER,
+)
+REFERENCES: Mapping[str, tuple[Reference, ...]] = {
+    "clusterpolicy": _OF_POLICY,
+    "helm": _OF_POLICY,
+    "gpucluster": _OF_EXPORTER,
+    "nvidiadriver": (
+        *_OF_DRIVER,
+        Reference("repoConfig.name", CONFIG_MAP, "repositories"),
+        Reference("licensingConfig.name", CONFIG_MAP, "license"),
+        Reference("virtualTopologyConfig.name", CONFIG_MAP, "topology"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of an object: its text, and where that begins."""
+
+    text: str
+    file: str
+    line: int
+
+    def place(self, number: int = 1) -> str:
+        """``file:line`` of a line of the text; the first is 1."""
+        return f"{self.file}:{self.line + number - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A ConfigMap or a Secret.
+
+    Args:
+        kind, name: which.
+        place: where it begins.
+        entries: its data by key.
+    """
+
+    kind: str
+    name: str
+    place: str
+    entries: Mapping[str, Entry]
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Finds companions of one policy file.
+
+    Args:
+        file: the policy's path.
+        beside: ConfigMaps and Secrets of the same file.
+        used: those that were asked for, by kind and name.
+        own_nodes: Nodes of the same file.
+        workloads: labels of Nodes say what a node is for; filled while reading.
+    """
+
+    file: str
+    beside: tuple[Item, ...] = ()
+    used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    own_nodes: tuple[Item, ...] = ()
+    workloads: bool = False
+    _folder: list[tuple[str, Item]] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where files beside the policy are looked for."""
+        path = Path(self.file)
+        return path.with_suffix(".d") if path.suffix in _SUFFIXES else Path(f"{self.file}.d")
+
+    @property
+    def nodes(self) -> tuple[tuple[str, Item], ...]:
+        """Every Node of the file and of the folder, with its file."""
+        there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
+        return (*((self.file, item) for item in self.own_nodes), *there)
+
+    def beside_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
+        """Every object of a kind in the folder, with its file."""
+        return tuple((file, item) for file, item in self._objects() if item.text("kind") == kind)
+
+    def find(self, kind: str, name: str) -> Companion | None:
+        """Return the object of a kind and name.
+
+        Raises:
+            PolicyError: it is there and makes no sense.
+        """
+        self.used.add((kind, name))
+        for item in self.beside:
+            if item.text("kind") == kind and item.text("metadata", "name") == name:
+                return _of_object(item, self.file)
+        for file, item in self._objects():
+            if item.text("kind") == kind and item.text("metadata", "name") == name:
+                return _of_object(item, file)
+        return self._of_files(kind, name)
+
+    def need(self, kind: str, name: Item, path: str) -> Companion:
+        """The same for a key that cannot do without.
+
+        Raises:
+            PolicyError: it is nowhere.
+        """
+        found = self.find(kind, name.value)
+        if found is not None:
+            return found
+        there = ", ".join(
+            sorted(i.text("metadata", "name") for i in self.beside if i.text("kind") == kind)
+        )
+        raise PolicyError(
+            f"{path} names the {kind} {shown(name.value)}, which is not in this file"
+            + (f" (it has {there})" if there else ""),
+            place=f"{self.file}:{name.line}",
+            fix=f"add it as a document of its own, after a line '---', or to the folder {self.folder.name}",
+        )
+
+    def _objects(self) -> list[tuple[str, Item]]:
+        """Objects of the YAML files in the folder."""
+        if self._folder is None:
+            self._folder = []
+            for path in self._listed(self.folder):
+                if path.suffix in _SUFFIXES and path.is_file():
+                    found = documents.read(_FILES.text(str(path)), str(path))
+                    self._folder.extend((str(path), item) for item in found)
+        return self._folder
+
+    def _of_files(self, kind: str, name: str) -> Companion | None:
+        """A folder whose files are the keys."""
+        if not name or "/" in name or name.startswith("."):
+            return None
+        folder = self.folder / name
+        files = [path for path in self._listed(folder) if path.is_file()]
+        if not files:
+            return None
+        entries = {path.name: Entry(_FILES.text(str(path)), str(path), 1) for path in files}
+        return Companion(kind, name, str(folder), entries)
+
+    def _listed(self, folder: Path) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        try:
+            found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        except OSError as error:
+            raise PolicyError(f"cannot be read: {error.strerror}", place=str(folder)) from error
+        if len(found) > _MOST_FILES:
+            raise PolicyError(f"holds more than {_MOST_FILES} files", place=str(folder))
+        return found
+
+
+def mig_text(text: str, file: str) -> str:
+    """The mig-parted file in a ConfigMap, its lines those of the file; empty where there is none.
+
+    Raises:
+        PolicyError: the text is no YAML, or there are several.
+    """
+    found: list[Entry] = []
+    for item in documents.read(text, file):
+        data = item.get("data") if item.text("kind") == CONFIG_MAP else None
+        for value in data.value.values() if data is not None else ():
+            if isinstance(value.value, str) and "mig-configs:" in value.value:
+                found.append(entry_of(value, file))
+    if len(found) > 1:
+        raise PolicyError(
+            "holds several mig-parted files",
+            place=found[1].place(0),
+            fix="give a file with one of them",
+        )
+    return padded(found[0]) if found else ""
+
+
+def padded(entry: Entry) -> str:
+    """The text with as many empty lines before it as make its lines those of the file."""
+    return "\n" * (entry.line - 1) + entry.text
+
+
+def found_beside(shelf: Shelf, spec: Item, kind: str) -> Iterator[tuple[str, Companion]]:
+    """Yield every object that a spec names and that is there, with the path of the key.
+
+    Raises:
+        PolicyError: one is there and makes no sense.
+    """
+    for reference in REFERENCES.get(kind, ()):
+        item = spec.get(*reference.path.split("."))
+        name = "" if item is None else object_name(item.value, kind)
+        if not name:
+            continue
+        found = None
+        if kind == "helm":
+            found = inline_of(spec, reference, name, shelf.file)
+        found = found or shelf.find(reference.kind, name)
+        if found is not None:
+            yield reference.path, found
+
+
+def object_name(value: object, kind: str) -> str:
+    """The name of an object; the chart puts a number in quotes. Empty when it is none."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if isinstance(value, str) or (number and kind == "helm") else ""
+
+
+def inline_of(values: Item, reference: Reference, name: str, file: str) -> Companion | None:
+    """The ConfigMap that the chart makes of the values, if it makes one."""
+    section, _, rest = reference.path.partition(".")
+    create, data = values.get(section, "config", "create"), values.get(section, "config", "data")
+    if rest != "config.name" or create is None or create.value is not True or data is None:
+        return None
+    return inline(data, name, file, key="dcgm-metrics.csv" if section == "dcgmExporter" else None)
+
+
+def inline(item: Item, name: str, file: str, *, key: str | None = None) -> Companion | None:
+    """A ConfigMap that the chart makes of ``config.data``; ``key``: it has just this one."""
+    if key is not None:
+        if not isinstance(item.value, str):
+            return None
+        return Companion(CONFIG_MAP, name, f"{file}:{item.line}", {key: entry_of(item, file)})
+    if not isinstance(item.value, dict):
+        return None
+    if not all(isinstance(value.value, str) for value in item.value.values()):
+        return None  # told as a value of the wrong type
+    entries = {at: entry_of(value, file) for at, value in item.value.items()}
+    return Companion(CONFIG_MAP, name, f"{file}:{item.line}", entries)
+
+
+def _of_object(item: Item, file: str) -> Companion:
+    kind, name, place = item.text("kind"), item.text("metadata", "name"), f"{file}:{item.line}"
+    entries: dict[str, Entry] = {}
+    for section in ("data", "stringData"):
+        data = item.get(section)
+        if data is None:
+            continue
+        if not isinstance(data.value, dict):
+            raise PolicyError(f"{section} of the {kind} {shown(name)} is no mapping", place=place)
+        for key, value in data.value.items():
+            if not isinstance(value.value, str):
+                raise PolicyError(
+                    f"{key} of the {kind} {shown(name)} is no text", place=f"{file}:{value.line}"
+                )
+            encoded = kind == SECRET and section == "data"
+            entries[key] = _decoded(value, file, key) if encoded else entry_of(value, file)
+    if not entries and item.get("binaryData") is None:
+        raise PolicyError(f"the {kind} {shown(name)} holds no data", place=place)
+    return Companion(kind, name, place, entries)
+
+
+def entry_of(value: Item, file: str) -> Entry:
+    """A block scalar begins on the line after its key."""
+    return Entry(value.value, file, value.line + (1 if "\n" in value.value else 0))
+
+
+def _decoded(value: Item, file: str, key: str) -> Entry:
+    try:
+        text = base64.b64decode("".join(value.value.split()), validate=True).decode(
+            "utf-8", "replace"
+        )
+    except (binascii.Error, ValueError) as error:
+        raise PolicyError(
+            f"{key} of a Secret is no base64",
+            place=f"{file}:{value.line}",
+            fix="encode it, or move it to stringData",
+        ) from error
+    return Entry(text, file, value.line)

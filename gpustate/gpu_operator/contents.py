@@ -1,0 +1,213 @@
+"""Holds ConfigMaps and Secrets beside a policy against what the components read of them.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/object_controls.go, internal/state/driver_volumes.go,
+    internal/config. NVIDIA/dcgm-exporter 4.8: internal/pkg/counters (columns and types).
+    NVIDIA/gpu-driver-container: ubuntu24.04/nvidia-driver (names of files it looks for).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpustate.errors import GpustateError, PolicyError
+from gpustate.formats import dcgm, deviceplugin
+from gpustate.formats.words import kind_of, shown
+from gpustate.gpu_operator import documents
+from gpustate.gpu_operator.companions import Companion, Entry, padded
+from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.driver import MODULES
+from gpustate.mig import config as mig_config
+
+_REPOSITORIES = (".list", ".sources", ".repo", ".gpg", ".asc", ".key")
+_LICENSE = ("gridd.conf", "client_configuration_token.tok")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: The key of ``gpuClientsConfig``, and what a service is called in it.
+CLIENTS_KEY = "clients.yaml"
+_UNIT = re.compile(r"[A-Za-z0-9@_.:-]+\.service")
+_PLACE = re.compile(r"(.*):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong with an object beside a policy.
+
+    Args:
+        file, line: where.
+        key: of the object; empty: the object as a whole.
+        message, fix: as in an error.
+        rule: of the linter.
+    """
+
+    file: str
+    line: int
+    key: str
+    message: str
+    fix: str | None = None
+    rule: str = "companion"
+
+
+def check(holds: str, companion: Companion) -> Iterator[Flaw]:
+    """Yield what is wrong with an object; ``holds`` says what its data are."""
+    file, _, line = companion.place.rpartition(":")
+    what = f"the {companion.kind} {shown(companion.name)}"
+    missing = _WANTED_KEY.get(holds)
+    if missing is not None and missing not in companion.entries:
+        yield Flaw(
+            file if line.isdigit() else companion.place,
+            int(line) if line.isdigit() else 1,
+            "",
+            f"{what} has no key {missing}, which is all that is read of it"
+            f" (it has {', '.join(sorted(companion.entries)) or 'none'})",
+            f"call the key {missing}",
+        )
+        return
+    of_entry = _CHECKS.get(holds)
+    if of_entry is None:
+        return
+    for key, entry in companion.entries.items():
+        if missing is None or key == missing:
+            yield from of_entry(key, entry)
+
+
+def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
+    wrong, passed = deviceplugin.faults(padded(entry), entry.file)
+    yield from (_of_error(one, key, entry) for one in wrong)
+    yield from (replace(_of_error(one, key, entry), rule="without-effect") for one in passed)
+
+
+def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
+    try:
+        file = mig_config.read(padded(entry), entry.file)
+    except PolicyError as error:
+        yield _of_error(error, key, entry)
+        return
+    for warning in file.warnings:
+        place, _, message = warning.partition(": ")
+        flaw = _of_error(PolicyError(message, place=place), key, entry)
+        yield replace(flaw, rule="without-effect")
+
+
+def clients(entry: Entry) -> list[Item]:
+    """The services that a list of GPU clients names.
+
+    Raises:
+        PolicyError: it is no such list.
+    """
+    found = documents.read(padded(entry), entry.file)
+    top = found[0] if found else Item({}, entry.line)
+    units = top.get("systemd-services")
+    place = f"{entry.file}:{top.line}"
+    if not isinstance(top.value, dict) or top.text("version") != "v1":
+        raise PolicyError("the list of GPU clients wants version: v1 at its top", place=place)
+    for key, child in top.value.items():
+        if key not in ("version", "systemd-services"):
+            raise PolicyError(
+                f"unknown key {shown(key)} in the list of GPU clients",
+                place=f"{entry.file}:{child.line}",
+                fix="there are version and systemd-services",
+            )
+    if units is None:
+        return []
+    if not isinstance(units.value, list):
+        raise PolicyError(
+            f"systemd-services is {kind_of(units.value)}, wanted a list",
+            place=f"{entry.file}:{units.line}",
+        )
+    for item in units.value:
+        if not isinstance(item.value, str) or not _UNIT.fullmatch(item.value):
+            raise PolicyError(
+                f"{shown(item.value)} is no service, wanted one such as nvidia-dcgm.service",
+                place=f"{entry.file}:{item.line}",
+            )
+    return list(units.value)
+
+
+def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
+    try:
+        clients(entry)
+    except PolicyError as error:
+        yield _of_error(error, key, entry)
+
+
+def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
+    yield from (_of_error(one, key, entry) for one in dcgm.check(padded(entry), entry.file).errors)
+
+
+def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
+    if key not in MODULES:
+        wanted = f"wanted {', '.join(MODULES)}"
+        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is for no module", wanted)
+        return
+    for number, line in enumerate(entry.text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#") and "=" not in stripped.split(" ")[0]:
+            yield Flaw(
+                entry.file,
+                entry.line + number - 1,
+                key,
+                f"{key} has the line {shown(stripped)}, wanted NAME=VALUE",
+            )
+
+
+def _repositories(key: str, entry: Entry) -> Iterator[Flaw]:
+    if not key.endswith(_REPOSITORIES):
+        yield Flaw(
+            entry.file,
+            entry.line,
+            key,
+            f"the key {shown(key)} is no name of a repository file",
+            "end it in .list or .sources for apt, in .repo for dnf and zypper",
+        )
+
+
+def _certificates(key: str, entry: Entry) -> Iterator[Flaw]:
+    if "-----BEGIN CERTIFICATE-----" not in entry.text:
+        yield Flaw(entry.file, entry.line, key, f"{key} holds no certificate in PEM form")
+    elif not key.endswith((".crt", ".pem", ".cer")):
+        fix = "end it in .crt, which update-ca-certificates wants"
+        yield Flaw(
+            entry.file, entry.line, key, f"the key {shown(key)} is no name of a certificate", fix
+        )
+
+
+def _license(key: str, entry: Entry) -> Iterator[Flaw]:
+    if key not in _LICENSE:
+        yield Flaw(
+            entry.file,
+            entry.line,
+            key,
+            f"nothing reads the key {shown(key)}",
+            f"wanted {', '.join(_LICENSE)}",
+        )
+
+
+def _environment(key: str, entry: Entry) -> Iterator[Flaw]:
+    if not _VARIABLE.fullmatch(key):
+        yield Flaw(entry.file, entry.line, key, f"the key {shown(key)} is no name of a variable")
+
+
+_WANTED_KEY: Mapping[str, str] = {
+    "mig": "config.yaml",
+    "counters": "dcgm-metrics.csv",
+    "clients": CLIENTS_KEY,
+}
+_CHECKS: Mapping[str, Callable[[str, Entry], Iterator[Flaw]]] = {
+    "plugin": _plugin,
+    "mig": _mig,
+    "clients": _clients,
+    "counters": _counters,
+    "modules": _modules,
+    "repositories": _repositories,
+    "certificates": _certificates,
+    "license": _license,
+    "environment": _environment,
+}
+
+
+def _of_error(error: GpustateError, key: str, entry: Entry) -> Flaw:
+    match = _PLACE.fullmatch(error.place or "")
+    line = int(match[2]) if match is not None else entry.line
+    return Flaw(entry.file, line, key, f"{key}: {error.message}", error.fix)

@@ -1,0 +1,128 @@
+"""Kubernetes YAML (or JSON) text to items that know their lines.
+
+A file may hold several documents, and a ``kind: List`` several more. Values are those the API
+server would see: YAML 1.1, so an unquoted ``on`` or ``no`` is a boolean; keys are text.
+
+Sources:
+    kubernetes-sigs/yaml: what kubectl makes of a file.
+    helm/helm v3: cmd/helm/get_values.go (the line above the values).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.errors import PolicyError
+from gpustate.formats import yaml_events
+from gpustate.formats.yaml_events import Written
+
+#: Of Kubernetes objects: several in one file, with binary data in Secrets.
+OBJECTS = yaml_events.Rules(
+    PolicyError,
+    depth=60,
+    values=500_000,
+    tags={"tag:yaml.org,2002:binary": str, yaml_events.FLOAT: Written},
+    text_keys=True,
+    many=True,
+)
+#: What ``helm get values`` begins with; with ``--all`` the second.
+_HEADING = re.compile(r"(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(\r?\n|\Z)")
+_NO_VALUES = ("", "null", "{}")
+#: A variable that Flux fills in, with what holds where nobody gives it a value.
+_WITH_DEFAULT = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*:?[=-]([^{}\n]*)\}")
+#: What somebody else has to fill in.
+UNFILLED = re.compile(r"(?<!\$)\$\{[A-Za-z_][A-Za-z0-9_]*\}|\{\{.*\}\}", re.DOTALL)
+_RENDERERS = (
+    (".gotmpl", "helmfile template > rendered.yaml"),
+    (".j2", "ansible localhost -m template -a 'src=FILE dest=rendered.yaml'"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value and the line its key (in a list: the value itself) stands on.
+
+    Args:
+        value: a scalar, a dict of items by key, or a list of items.
+        line: counted from 1.
+    """
+
+    value: Any
+    line: int
+
+    def get(self, *path: str) -> Item | None:
+        """Follow keys down mappings; ``None`` where one is missing or leads to nothing."""
+        item: Item | None = self
+        for key in path:
+            if item is None or not isinstance(item.value, dict):
+                return None
+            item = item.value.get(key)
+        return None if item is None or item.value is None else item
+
+    def text(self, *path: str) -> str:
+        """The string at a path; empty when there is none."""
+        item = self.get(*path)
+        return item.value if item is not None and isinstance(item.value, str) else ""
+
+
+def plain(item: Item) -> Any:
+    """Return an item as plain Python data."""
+    if isinstance(item.value, dict):
+        return {key: plain(value) for key, value in item.value.items()}
+    if isinstance(item.value, list):
+        return [plain(value) for value in item.value]
+    return float(item.value) if isinstance(item.value, Written) else item.value
+
+
+def without_heading(text: str) -> str:
+    """Take away what ``helm get values`` writes above the values; every line keeps its number.
+
+    No values at all become a section that says nothing: the chart's own hold then.
+    """
+    heading = _HEADING.match(text)
+    if heading is None:
+        return text
+    rest = text[heading.end() :]
+    return "#\n" + ("operator: {}\n" if rest.strip() in _NO_VALUES else rest)
+
+
+def filled_in(text: str) -> str:
+    """A text with the defaults of Flux's variables in their places: ``${version:=580}``."""
+    return _WITH_DEFAULT.sub(lambda match: match[1], text) if "${" in text else text
+
+
+def rendering(path: str) -> str:
+    """What to do with a template."""
+    command = next((one for ending, one in _RENDERERS if path.endswith(ending)), "")
+    return f"render it first: {command or 'helm template gpu-operator CHART > rendered.yaml'}"
+
+
+def read(text: str, path: str) -> list[Item]:
+    """Return the documents of a file that are not empty, those of a ``List`` one by one.
+
+    Raises:
+        PolicyError: with the line at which the text stops making sense.
+    """
+    found: list[Item] = []
+    try:
+        read = yaml_events.documents(without_heading(text), path, OBJECTS)
+    except PolicyError as error:
+        line = next(
+            (n for n, one in enumerate(text.split("\n"), 1) if "{{" in one or "{%" in one), 0
+        )
+        if not line:
+            raise
+        place = f"{path}:{line}"
+        raise PolicyError("is a template, not YAML", place=place, fix=rendering(path)) from error
+    for document in read:
+        item = document.wrapped(Item)
+        if item.text("kind") == "List" and item.text("apiVersion") == "v1":
+            items = item.get("items")
+            if items is not None and isinstance(items.value, list):
+                found.extend(items.value)
+                continue
+        if item.value is not None:
+            found.append(item)
+    return found

@@ -1,0 +1,248 @@
+"""The GPU Operator's Helm values: ClusterPolicy's spec with other names in some places.
+
+Only what the chart does differently stands here; its defaults, those of values.yaml, are in
+:mod:`gpustate.gpu_operator.history`. Those that are versions change with every release of the chart, and a file of values does not say which it is for,
+so no state takes them: they are told. Values of the subchart are in :mod:`gpustate.gpu_operator.nfd`.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: deployments/gpu-operator/{values.yaml,templates/clusterpolicy.yaml}.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpustate.errors import PolicyError
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.asked import Source
+from gpustate.gpu_operator.blocks import (
+    ENV,
+    IMAGE,
+    RESOURCES,
+    TOLERATIONS,
+    Fate,
+    Leaf,
+    Leaves,
+    dead,
+    honoured,
+    kubernetes,
+    under,
+)
+from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.gpucluster import DRA_DRIVER
+from gpustate.gpu_operator.leaves import CLUSTER_POLICY
+from gpustate.gpu_operator.nfd import NFD
+
+_DEPLOYMENT = "about the Operator's own Deployment"
+_CHART = "what the chart itself installs"
+_DROPPED = "the chart's template does not pass it on"
+
+#: Not in a ClusterPolicy, or not with this meaning.
+_CHART_ONLY: Leaves = {
+    **under("operator", IMAGE, RESOURCES, ENV, TOLERATIONS),
+    **under(
+        "operator",
+        {
+            "labels": kubernetes("map[string]", _CHART),
+            "annotations": kubernetes("map[string]", _DEPLOYMENT),
+            "priorityClassName": kubernetes("string", _DEPLOYMENT),
+            "nodeSelector": kubernetes("map[string]", _DEPLOYMENT),
+            "affinity": kubernetes("any", _DEPLOYMENT),
+            "logging.timeEncoding": kubernetes("string", _DEPLOYMENT),
+            "logging.level": kubernetes("int-or-string", _DEPLOYMENT),
+            "logging.develMode": kubernetes("boolean", _DEPLOYMENT),
+            "cleanupCRD": kubernetes("boolean", _CHART),
+            "upgradeCRD": kubernetes("boolean", _CHART),
+            "defaultGPUMode": dead(
+                "string",
+                "the chart passes it on, and the API server drops it",
+                until="1.5.1",
+            ),
+        },
+    ),
+    "platform.openshift": kubernetes("boolean", _CHART),
+    "nfd.enabled": kubernetes("boolean", _CHART),
+    "nfd.nodefeaturerules": kubernetes("boolean", _CHART),
+    **NFD,
+    "clusterPolicy.deployCR": honoured("boolean", "false: no states but those of a GPUCluster"),
+    "gpuCluster.deployCR": honoured("boolean", "true: the states of a GPUCluster"),
+    **DRA_DRIVER,
+    "extraObjects": kubernetes("any", _CHART),
+    "global": kubernetes("any", "node feature discovery reads its imagePullSecrets, nothing else"),
+    "nameOverride": kubernetes("string", _CHART),
+    "fullnameOverride": kubernetes("string", _CHART),
+    "driver.nvidiaDriverCRD.enabled": honoured("boolean", "driver, which the values describe too"),
+    "driver.nvidiaDriverCRD.deployDefaultCR": honoured(
+        "boolean", "false: the NVIDIADriver beside the values"
+    ),
+    "driver.nvidiaDriverCRD.driverType": honoured(
+        "string",
+        "driver, when it is 'gpu'; the others are refused",
+        choices=("gpu", "vgpu", "vgpu-host-manager"),
+    ),
+    "driver.nvidiaDriverCRD.nodeSelector": dead("map[string]", _DROPPED, until="v26.3.3"),
+    "dcgmExporter.config.create": honoured("boolean", "the ConfigMap of dcgm-exporter.counters"),
+    "dcgmExporter.config.data": honoured("string", "the ConfigMap of dcgm-exporter.counters"),
+    **{
+        f"{section}.config.{key}": honoured(
+            "boolean" if key == "create" else "map[string]", f"the ConfigMap of {parameter}"
+        )
+        for section, parameter in (
+            ("devicePlugin", "device-plugin-config.configs"),
+            ("migManager", "mig.file"),
+        )
+        for key in ("create", "data")
+    },
+}
+#: Of a ClusterPolicy, and not passed on by the chart's template.
+_NOT_PASSED_ON = (
+    *("cdi.default", "dcgm.hostPort", "devicePlugin.mps.root", "driver.useOpenKernelModules"),
+    *("operator.defaultRuntime", "operator.initContainer.", "psp.enabled", "toolkit.args"),
+    *("daemonsets.podSecurityContext.", "vfioManager.driverManager.imagePullSecrets"),
+    "vgpuManager.driverManager.imagePullSecrets",
+)
+#: What the template puts in quotes, so that a number is as good as a string.
+_QUOTED = re.compile(
+    r"(?!operator)[A-Za-z.]+\.version|(devicePlugin|migManager)\.config\.(name|default)"
+    r"|daemonsets\.rollingUpdate\.maxUnavailable"
+)
+_RENAMED = {"driver.upgradePolicy.podDeletion.": "driver.upgradePolicy.gpuPodDeletion."}
+
+
+def _as_in_chart(path: str, leaf: Leaf) -> Leaf:
+    """A leaf of ClusterPolicy, as the chart's template has it."""
+    if path.startswith(_NOT_PASSED_ON) and leaf.fate is not Fate.DEAD:
+        leaf = replace(leaf, fate=Fate.DEAD, detail=_DROPPED, until="")
+    if _QUOTED.fullmatch(path) and leaf.type == "string":
+        leaf = replace(leaf, type="quoted")
+    return leaf
+
+
+def _renamed(path: str) -> str:
+    for old, new in _RENAMED.items():
+        path = new + path.removeprefix(old) if path.startswith(old) else path
+    return path
+
+
+#: Defaults of the chart that say something of a node, and that a ClusterPolicy does not have.
+_ABOUT_NODES = (
+    *("driver.version", "toolkit.version", "driver.upgradePolicy.autoUpgrade", "mig.strategy"),
+    *("dcgm.enabled", "driver.licensingConfig.nlsEnabled"),
+)
+#: On when the object that the Operator gets does not say; everything else is off then.
+NIL_IS_ON = (
+    *("driver.enabled", "toolkit.enabled", "devicePlugin.enabled", "dcgm.enabled"),
+    *("dcgmExporter.enabled", "gfd.enabled", "migManager.enabled", "cdi.enabled"),
+)
+_SWITCHES = (*NIL_IS_ON, "gds.enabled", "gdrcopy.enabled", "sandboxWorkloads.enabled")
+
+
+HELM: Leaves = {
+    **{
+        _renamed(path): _as_in_chart(path, leaf)
+        for path, leaf in CLUSTER_POLICY.items()
+        if path != "driver.useNvidiaDriverCRD"
+    },
+    **_CHART_ONLY,
+}
+SECTIONS = frozenset(path.partition(".")[0] for path in HELM)
+
+
+def deploys_dra(source: Source) -> bool:
+    """The values ask for a GPUCluster."""
+    return source.enabled("gpuCluster", otherwise=False, switch="deployCR")
+
+
+def check_chart(source: Source) -> Item | None:
+    """Refuse what the chart refuses.
+
+    Returns:
+        The key that leaves the driver to an NVIDIADriver which the chart does not make itself.
+
+    Raises:
+        PolicyError: with the line of the value.
+    """
+    spec = source.spec
+    crd = spec.get("driver", "nvidiaDriverCRD")
+    enabled = crd.get("enabled") if crd is not None else None
+    policy = spec.get("clusterPolicy", "deployCR")
+    if deploys_dra(source):
+        dra = spec.get("gpuCluster", "deployCR") or spec
+        if policy is None or policy.value is not False:
+            raise PolicyError(
+                "gpuCluster.deployCR and clusterPolicy.deployCR are both true, wanted one of them",
+                place=source.place(dra),
+                fix="set clusterPolicy.deployCR to false",
+            )
+        if source.enabled("driver", otherwise=True) and (enabled is None or not enabled.value):
+            raise PolicyError(
+                "gpuCluster.deployCR wants driver.nvidiaDriverCRD.enabled, or no driver",
+                place=source.place(dra),
+            )
+    elif policy is not None and policy.value is False:
+        raise PolicyError(
+            "clusterPolicy.deployCR is false and gpuCluster.deployCR is not true: nothing is set up",
+            place=source.place(policy),
+        )
+    if crd is None or enabled is None or not enabled.value:
+        return None
+    if not source.enabled("driver", otherwise=True):
+        return None
+    made = crd.get("deployDefaultCR")
+    if made is not None and not made.value:
+        return made
+    driver_type = crd.get("driverType")
+    if driver_type is not None and driver_type.value != "gpu":
+        raise PolicyError(
+            f"driver.nvidiaDriverCRD.driverType is {driver_type.value!r}, wanted 'gpu'",
+            place=source.place(driver_type),
+        )
+    return None
+
+
+def chart_selector(source: Source) -> Item | None:
+    """The labels of nodes that the NVIDIADriver of the chart is for; later charts do not pass them on."""
+    crd = source.spec.get("driver", "nvidiaDriverCRD")
+    if crd is None or not source.before("v26.7.0"):
+        return None
+    enabled = crd.get("enabled")
+    return crd.get("nodeSelector") if enabled is not None and enabled.value else None
+
+
+def chart_notes(source: Source) -> Iterator[str]:
+    """Say what the chart makes of keys that the values leave out, where that is about a node."""
+    spec, defaults = source.spec, history.chart_defaults(source.release)
+    left_out = [
+        f"{path} {shown_value(defaults[path])}"
+        for path in _ABOUT_NODES
+        if path in defaults and spec.get(*path.split(".")) is None and not is_null(spec, path)
+    ]
+    if left_out:
+        yield (
+            f"{source.file}: left out, and filled in by the chart of {source.release}: "
+            f"{', '.join(left_out)}; versions are not taken from there"
+        )
+    for path in _SWITCHES:
+        if is_null(spec, path):
+            yield (
+                f"{source.file}: {path} is null: the chart renders no value, and the Operator takes "
+                f"that for {'on' if path in NIL_IS_ON else 'off'}"
+            )
+
+
+def shown_value(value: object) -> str:
+    """A default as YAML has it."""
+    return json.dumps(value) if not isinstance(value, str) or not value else value
+
+
+def is_null(spec: Item, path: str) -> bool:
+    """The key stands there with ``null``, which takes the chart's default away."""
+    *above, key = path.split(".")
+    section = spec.get(*above) if above else spec
+    value = (
+        section.value.get(key) if section is not None and isinstance(section.value, dict) else None
+    )
+    return isinstance(value, Item) and value.value is None

@@ -1,0 +1,148 @@
+"""Since which release of the GPU Operator a key is there, until which it was, and chart defaults.
+
+The figures are in ``data/history.json``, counted from the schemas, templates and values of the
+releases (``tests/support/leafhistory.py`` counts them again). A prefix stands for every path below
+it for which no longer one is listed.
+
+Sources:
+    NVIDIA/gpu-operator, tags 1.3.0 to v26.7.0: config/crd/bases, deployments/gpu-operator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from gpustate.errors import UsageError
+from gpustate.formats.words import shown
+
+_RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    text = (
+        resources.files("gpustate.gpu_operator").joinpath("data", "history.json").read_text("utf-8")
+    )
+    data: Mapping[str, Any] = json.loads(text)
+    return data
+
+
+def source() -> str:
+    """What was counted: ``NVIDIA/gpu-operator v26.7.0``."""
+    found: str = _data()["source"]
+    return found
+
+
+def releases() -> tuple[str, ...]:
+    """The releases that were counted, the oldest first, as they are tagged."""
+    return tuple(_data()["releases"])
+
+
+def newest() -> str:
+    """The release whose schemas the tables are."""
+    return releases()[-1]
+
+
+def chart_defaults(release: str = "") -> Mapping[str, Any]:
+    """Every leaf of a release's values.yaml, the newest one's by default; empty collections are leaves."""
+    return _chart(release or newest())
+
+
+@cache
+def _chart(release: str) -> Mapping[str, Any]:
+    found = {path: _at(past, release) for path, past in _data()["chart"].items()}
+    return {path: value[0] for path, value in found.items() if value}
+
+
+def _at(past: list[list[Any]], release: str) -> list[Any]:
+    """What held in a release, of a list of changes; empty: nothing."""
+    wanted, found = number(release), list[Any]()
+    for tag, *value in past:
+        if (number(tag) or ()) > (wanted or ()):
+            break
+        found = value
+    return found
+
+
+def chart_default(path: str, *, mapping: bool = False, release: str = "") -> tuple[bool, Any]:
+    """Whether values.yaml says something at a path, and what; ``mapping``: also by keys below it."""
+    table = chart_defaults(release)
+    if path in table:
+        return True, table[path]
+    below = {
+        key.removeprefix(f"{path}."): table[key] for key in table if key.startswith(f"{path}.")
+    }
+    return (True, below) if mapping and below else (False, None)
+
+
+def filled(kind: str, path: str, release: str) -> Any:
+    """What the API server fills in at a path, with the schema of a release; ``None``: nothing."""
+    past = _data()["filled"].get(kind, {}).get(path.replace("[]", ""))
+    value = _at(past, release) if past else []
+    return value[0] if value else None
+
+
+def since(kind: str, path: str) -> str:
+    """The release that brought a path, or the first of what is below it; empty when none had it."""
+    table: Mapping[str, str] = _data()["since"].get(kind, {})
+    bare = path.replace("[]", "")
+    below = [table[key] for key in table if key.startswith(f"{bare}.")]
+    words = bare.split(".")
+    for count in range(len(words), 0, -1):
+        found = table.get(".".join(words[:count]))
+        if found is not None:
+            below.append(found)
+            break
+    return min(below, key=lambda release: number(release) or (0, 0, 0), default="")
+
+
+def number(release: str) -> tuple[int, int, int] | None:
+    """``v24.9.0`` as numbers; ``None`` for what is no release."""
+    match = _RELEASE.fullmatch(release.strip())
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def before(release: str, other: str) -> bool:
+    """Whether a release came before another one."""
+    return (number(release) or (0, 0, 0)) < (number(other) or (0, 0, 0))
+
+
+def release(asked: str) -> str:
+    """The tag of the release that somebody asks for.
+
+    Raises:
+        UsageError: there is no such release.
+    """
+    found = called(asked)
+    if not found:
+        near = difflib.get_close_matches(asked, releases(), 1, 0.5)
+        raise UsageError(
+            f"no release of the GPU Operator is called {shown(asked)}",
+            fix=f"did you mean {near[0]}" if near else f"the newest known is {newest()}",
+        )
+    return found
+
+
+def called(text: str) -> str:
+    """The tag of the release that a chart's version names; empty when there is none.
+
+    ``24.9.0``, ``v24.9``, ``gpu-operator-v24.9.0`` and ranges that end in ``x`` or ``*``: the newest of them.
+    """
+    bare = text.strip().removeprefix("gpu-operator-").lstrip("~^=vV ").removesuffix(".tgz")
+    exact = number(bare.partition("-")[0].partition("+")[0])
+    tags = releases()
+    if exact is not None and bare.count(".") >= 2:
+        return next((tag for tag in tags if number(tag) == exact), "")
+    words = re.split(r"[.]", bare)
+    start = [int(word) for word in words if word.isdecimal()]
+    rest = words[len(start) :]
+    if not start or any(word.lower() not in ("x", "*") for word in rest):
+        return ""
+    of_range = [tag for tag in tags if list((number(tag) or ())[: len(start)]) == start]
+    return of_range[-1] if of_range else ""

@@ -1,0 +1,107 @@
+"""What the checks of one document ask about it: values as they hold, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.check import Setting
+from gpustate.gpu_operator.documents import Item, plain
+from gpustate.gpu_operator.helm import NIL_IS_ON, is_null
+from gpustate.gpu_operator.lint.finding import Finding
+from gpustate.gpu_operator.records import records
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One document.
+
+    Args:
+        kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
+        file: its path.
+        title: how findings call it.
+        spec: ``spec`` of the object, or all values.
+        settings: what it sets, known and of the right type.
+        item: the whole object; of values the same as ``spec``.
+        release: of the Operator, against which it is held.
+    """
+
+    kind: str
+    file: str
+    title: str
+    spec: Item
+    settings: tuple[Setting, ...]
+    item: Item
+    release: str
+
+    def before(self, release: str) -> bool:
+        """Whether it is held against an earlier release than this one."""
+        return (history.number(self.release) or (0,)) < (history.number(release) or (0,))
+
+    def item_at(self, path: str) -> Item | None:
+        """The value that the file gives at a path; ``None`` when it gives none, or ``null``."""
+        return self.spec.get(*path.split("."))
+
+    def given(self, path: str) -> Any:
+        """The same as plain data."""
+        found = self.item_at(path)
+        return None if found is None else plain(found)
+
+    def value(self, path: str) -> Any:
+        """What holds at a path: the file's, else what the chart or the API server fills in.
+
+        In values, ``null`` takes the default of the chart away, and leaves that of the API server.
+        """
+        found = self.given(path)
+        if found is not None:
+            return found
+        record = records(self.kind, self.release).get(path)
+        if record is None:
+            return None
+        if record.filled_by == "chart" and is_null(self.spec, path):
+            return record.leaf.default
+        return record.default
+
+    def on(self, section: str) -> bool:
+        """Whether a component is switched on; nothing said is what the Operator makes of it."""
+        value = self.value(f"{section}.enabled")
+        return f"{section}.enabled" in NIL_IS_ON if value is None else bool(value)
+
+    def of_nvidia(self, prefix: str) -> bool:
+        """Whether an image is one that NVIDIA publishes: from its registry, under its own name.
+
+        Args:
+            prefix: of the keys ``repository`` and ``image``: ``driver.``, or empty in an NVIDIADriver.
+        """
+        repository = self.value(f"{prefix}repository")
+        if repository and not str(repository).startswith("nvcr.io/nvidia"):
+            return False
+        usual = history.chart_defaults().get(f"{prefix or 'driver.'}image")
+        return self.given(f"{prefix}image") in (None, "", usual)
+
+    def line(self, path: str) -> int:
+        """The line of a key, else of the nearest one above it that the file has; ``""``: the object."""
+        if not path:
+            return self.item.line
+        words = path.split(".")
+        for count in range(len(words), 0, -1):
+            found = self.spec.get(*words[:count])
+            if found is not None:
+                return found.line
+        return self.spec.line
+
+    def find(self, rule: str, path: str, message: str, fix: str | None = None) -> Finding:
+        """A finding at a path of this document."""
+        return Finding(rule, path, message, self.file, self.line(path), fix, self.title)
+
+    def env(self, section: str) -> Iterator[tuple[str, Any, int]]:
+        """Name, value and line of the variables of a component."""
+        found = self.item_at(f"{section}.env")
+        if found is None or not isinstance(found.value, list):
+            return
+        for one in found.value:
+            if isinstance(one.value, dict) and one.text("name"):
+                value = one.get("value")
+                yield one.text("name"), None if value is None else value.value, one.line

@@ -1,0 +1,258 @@
+"""From the text of a file to what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpustate.errors import PolicyError
+from gpustate.formats.words import shown
+from gpustate.gpu_operator import former, history, shape, umbrella
+from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.check import Checker, Problem, Setting
+from gpustate.gpu_operator.companions import Shelf
+from gpustate.gpu_operator.documents import Item, plain
+from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
+from gpustate.gpu_operator.lint.context import Context
+from gpustate.gpu_operator.lint.finding import Finding, Report, Use
+from gpustate.gpu_operator.parts import Part, parts
+from gpustate.gpu_operator.reading import read
+from gpustate.gpu_operator.records import TABLES, TITLES, Record, records
+
+_RULES = {
+    "unknown": "unknown-key",
+    "newer": "newer-key",
+    "misnamed": "misnamed-key",
+    "type": "wrong-type",
+    "value": "wrong-value",
+    "nameless": "wrong-value",
+}
+#: So many keys that the chart does not have, more than it has, make values those of another chart.
+_OF_OTHERS = 8
+_HEAD = ("apiVersion", "kind", "metadata", "spec", "status")
+_CHECKS = (*contradictions.CHECKS, *settings.CHECKS, *variables.CHECKS, *idle.CHECKS)
+
+
+def lint(text: str, file: str, *, release: str | None = None) -> Report:
+    """Say what is to be said of a file of the GPU Operator.
+
+    Args:
+        text: all of it.
+        file: its path, for places, and for the folder of ConfigMaps beside it.
+        release: of the Operator it is for, such as ``v24.9.0``; the newest known otherwise.
+
+    Raises:
+        PolicyError: it is no YAML, or none of the Operator's files.
+        UsageError: there is no such release.
+    """
+    findings: list[Finding] = []
+    contexts: list[Context] = []
+    beside: list[Item] = []
+
+    def failed(error: PolicyError, item: Item) -> None:
+        findings.append(_of_error("kind", error, file, item))
+
+    asked = history.release(release) if release is not None else ""
+    found = parts(text, file, failed=failed)
+    said = next((one.release for one in found if one.release), "")
+    against = asked or said or history.newest()
+    for one in found:
+        bare = one.kind == "helm" and one.held is None
+        foreign = umbrella.foreign(one.item, file, least=_OF_OTHERS) if bare else None
+        if foreign is not None:
+            findings.append(_of_error("kind", foreign, file, one.item))
+        elif one.kind in ("configmap", "secret", "node"):
+            beside.append(one.item)
+        elif one.kind != "other":
+            context, more = _document(one, file, against)
+            contexts.append(context)
+            findings.extend(more)
+    if not contexts and beside and not findings:
+        alone, known = between.alone(file, beside)
+        if known:
+            return Report(file, against, tuple(sorted(alone, key=_order)), ())
+    if not contexts and not findings:
+        kinds = sorted({one.item.text("kind") for one in found})
+        raise PolicyError(f"holds no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED)
+    findings.extend(_together(contexts, Shelf(file, tuple(beside))))
+    if not any(one.level == "error" for one in findings):
+        # An object that is not beside the file has a finding already; the cluster may well have it.
+        lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
+        refused = _refused(text, file, against)
+        findings.extend(one for one in refused if (one.file, one.line) not in lacking)
+    uses = tuple(use for context in contexts for use in _uses(context))
+    return Report(file, against, tuple(sorted(findings, key=_order)), uses)
+
+
+def _order(finding: Finding) -> tuple[str, int, str]:
+    return (finding.file, finding.line, finding.rule)
+
+
+def _document(part: Part, file: str, release: str) -> tuple[Context, list[Finding]]:
+    found: list[Finding] = []
+    item, of_kind = part.item, part.kind
+    spec = item if of_kind == "helm" else item.get("spec")
+    title = TITLES[of_kind]
+    name = item.text("metadata", "name") if of_kind != "helm" else ""
+    title = f"{title} {name}" if name else title
+    if part.held is not None:
+        what = f"these are the values of the chart in {part.held.wrapper}"
+        if part.release:
+            what = f"{what}, for {part.release}"
+        found.append(Finding("wrapped", "", what, file, item.line, None, title))
+    elif of_kind != "helm":
+        found.extend(_head(item, file, title))
+    if spec is None:
+        what = f"the {item.text('kind')} has no spec"
+        found.append(Finding("contradiction", "", what, file, item.line, None, title))
+        spec = Item({}, item.line)
+    good: list[Setting] = []
+    for one in Checker(file, TABLES[of_kind], of_kind, release=release).walk(spec):
+        if isinstance(one, Setting):
+            good.append(one)
+        else:
+            found.extend(_problem(one, of_kind, file, title, release))
+    context = Context(of_kind, file, title, spec, tuple(good), item, release)
+    found.extend(one for setting in good for one in _leaf(setting, context))
+    return context, found
+
+
+def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
+    """Keys beside ``spec``, where the schema has none."""
+    for key, child in item.value.items():
+        if key not in _HEAD:
+            known = key in {path.partition(".")[0] for path in TABLES["clusterpolicy"]}
+            fix = f"known here: {', '.join(_HEAD)}"
+            if key.lower() in _HEAD or key.lower() == "apiversion":
+                fix = f"did you mean {next(one for one in _HEAD if one.lower() == key.lower())}"
+            elif known:
+                fix = f"it belongs below spec: spec.{key}"
+            what = (
+                f"unknown key {shown(key)} beside spec, which the API server would drop in silence"
+            )
+            yield Finding("unknown-key", key, what, file, child.line, fix, title)
+
+
+def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Iterator[Finding]:
+    if problem.rule == "former":
+        return
+    rule, message, fix = _RULES[problem.rule], problem.message, problem.fix
+    if problem.rule == "newer":
+        message = (
+            f"{problem.path} is there since {_since(kind, problem.path)}, and this is {release}"
+        )
+    if problem.rule == "unknown":
+        since = _since(kind, problem.meant.path) if problem.meant is not None else ""
+        if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
+            fix = f"{fix}; that is there since {since}, and this is {release}"
+        if problem.meant is not None and problem.meant.removed:
+            rule = "removed-key"
+        elif problem.meant is not None and any(
+            problem.path.startswith(wrong) and kind in kinds for wrong, kinds, _ in former.RENAMED
+        ):
+            rule = "misnamed-key"
+    elif problem.rule == "misnamed" and problem.meant is not None:
+        message = f"unknown key {shown(problem.path)}, which the API server would drop in silence"
+        fix = f"did you mean {problem.meant.path}, as which gpustate reads it"
+    yield Finding(rule, problem.path, message, file, problem.item.line, fix, title)
+
+
+def _since(kind: str, path: str) -> str:
+    """The release that brought a key, or the first key below it; empty: always there."""
+    tags = [
+        record.since
+        for one, record in records(kind).items()
+        if path and (one == path or one.startswith((f"{path}.", f"{path}[]")))
+    ]
+    return min(tags, key=lambda tag: history.number(tag) or (0, 0, 0)) if tags else ""
+
+
+def _between(first: str, release: str, last: str) -> bool:
+    numbers = [history.number(one) or (0, 0, 0) for one in (first, release, last)]
+    return numbers[0] <= numbers[1] <= numbers[2]
+
+
+def _leaf(setting: Setting, context: Context) -> Iterator[Finding]:
+    """What is to be said of one setting by itself."""
+    record = records(context.kind, context.release)[setting.path]
+    looked_at = setting.leaf.until and _between("1.0.0", context.release, setting.leaf.until)
+    if looked_at or not _asks(setting, record):
+        return
+    if setting.leaf.fate in (Fate.DEAD, Fate.DEPRECATED):
+        rule = "ignored-key" if setting.leaf.fate is Fate.DEAD else "deprecated-key"
+        verb = "is ignored" if setting.leaf.fate is Fate.DEAD else "is deprecated"
+        fix = f"use {setting.leaf.instead}" if setting.leaf.instead else None
+        when = f" since the release after {setting.leaf.until}" if setting.leaf.until else ""
+        what = f"{setting.path} {verb}{when}: {setting.leaf.detail}"
+        yield _of_setting(rule, setting, context, what, fix)
+
+
+def _of_setting(
+    rule: str, setting: Setting, context: Context, message: str, fix: str | None = None
+) -> Finding:
+    line = setting.item.line
+    return Finding(rule, setting.path, message, context.file, line, fix, context.title)
+
+
+def _asks(setting: Setting, record: Record) -> bool:
+    """It says something other than what holds without it."""
+    value = plain(setting.item)
+    if setting.path.endswith("env[].value"):
+        return False  # its name says it already
+    return value not in (None, "", False, [], {}) and value != record.default
+
+
+def _uses(context: Context) -> Iterator[Use]:
+    unread = variables.unread(context)
+    for setting in context.settings:
+        record = records(context.kind)[setting.path]
+        fate, detail = unread.get(id(setting.item), (setting.leaf.fate, setting.leaf.detail))
+        yield Use(setting.path, setting.item.line, fate, detail, record.since, context.title)
+
+
+def _together(contexts: list[Context], shelf: Shelf) -> Iterator[Finding]:
+    for context in contexts:
+        for check in _CHECKS:
+            yield from check(context)
+        yield from _later(context)
+        yield from between.companions(context, shelf)
+    yield from between.documents(contexts)
+
+
+def _later(context: Context) -> Iterator[Finding]:
+    """Settings about nodes that gpustate itself does not carry out."""
+    for setting in context.settings:
+        section = setting.path.partition(".")[0]
+        off = f"{section}.enabled" in records(context.kind) and not context.on(section)
+        sandbox = section in _SANDBOX and not context.on("sandboxWorkloads")
+        dra = (
+            section == "draDriver"
+            and context.kind == "helm"
+            and not context.value("gpuCluster.deployCR")
+        )
+        if setting.leaf.fate is not Fate.LATER or off or sandbox or dra:
+            continue
+        if setting.asks_for_something and not setting.path.endswith("env[].value"):
+            what = f"{setting.path} is not carried out by gpustate: {setting.leaf.detail}"
+            yield _of_setting("not-carried-out", setting, context, what)
+
+
+_SANDBOX = (
+    *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
+    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
+)
+
+
+def _refused(text: str, file: str, release: str) -> Iterator[Finding]:
+    """What the reader would stop at."""
+    try:
+        read(text, file, release=release)
+    except PolicyError as error:
+        yield _of_error("refused", error, file, Item(None, 1))
+
+
+def _of_error(rule: str, error: PolicyError, file: str, item: Item) -> Finding:
+    place, _, line = (error.place or "").rpartition(":")
+    number = int(line) if line.isdigit() else item.line
+    finding = Finding(rule, "", error.message, file, number, error.fix)
+    return replace(finding, file=place) if line.isdigit() and place else finding

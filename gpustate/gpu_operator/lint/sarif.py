@@ -1,0 +1,73 @@
+"""Reports as SARIF 2.1.0, which code hosts show beside the lines of a change.
+
+Notes are SARIF's ``note``. Paths are given as the user gave them, with ``/`` between folders and what
+a URI does not take escaped; code hosts take those that are relative for paths in the repository.
+
+Sources:
+    OASIS, Static Analysis Results Interchange Format (SARIF) 2.1.0, sections 3.13 to 3.52.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gpustate.gpu_operator.lint.finding import RULES, Finding, Report
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
+    """One run with every finding of all files."""
+    ids = list(RULES)
+    findings = [one for report in reports for one in report.findings]
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "gpustate lint",
+                        "semanticVersion": version,
+                        "rules": [
+                            {
+                                "id": rule.id,
+                                "shortDescription": {"text": rule.about},
+                                "defaultConfiguration": {"level": rule.level.value},
+                            }
+                            for rule in RULES.values()
+                        ],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(one, ids) for one in findings],
+            }
+        ],
+    }
+
+
+def _result(finding: Finding, ids: Sequence[str]) -> dict[str, Any]:
+    place: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(finding.file)},
+            "region": {"startLine": max(1, finding.line)},
+        }
+    }
+    if finding.path:
+        name = finding.path
+        place["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "member"}]
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": ids.index(finding.rule),
+        "level": finding.level.value,
+        "message": {"text": finding.message + (f"; {finding.fix}" if finding.fix else "")},
+        "locations": [place],
+    }
+
+
+def _uri(file: str) -> str:
+    path = Path(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())

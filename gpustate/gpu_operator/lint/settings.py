@@ -1,0 +1,280 @@
+"""Single settings that are not what they look like: variables, image tags, configuration names.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: internal/image/image.go, controllers/object_controls.go,
+    deployments/gpu-operator/templates. NVIDIA/nvidia-container-toolkit v1.10 to v1.20: cmd/nvidia-ctk-installer, tools/container.
+    NVIDIA/gpu-operator issues 219, 270, 861, 1200; ibm-mas/ansible-devops issue 1651.
+    kubernetes-sigs/node-feature-discovery v0.19, worker and master configuration reference.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpustate.formats.words import shown
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.lint.context import Context
+from gpustate.gpu_operator.lint.finding import Finding
+from gpustate.gpu_operator.runtime import ENVIRONMENT
+
+#: All that the toolkit's installer reads, or once read (v1.10 to v1.20), beside what a state has.
+INSTALLER = frozenset(ENVIRONMENT) | {
+    *("CDI_KIND", "CDI_OUTPUT_DIR", "CONTAINERD_RESTART_MODE"),
+    *("CONTAINERD_RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_TYPE"),
+    *("CONTAINERD_USE_LEGACY_CONFIG", "CREATE_DEVICE_NODES", "CRIO_HOOKS_DIR"),
+    *("CRIO_HOOK_FILENAME", "CRIO_RESTART_MODE", "CRIO_RUNTIME_CLASS"),
+    *("CRIO_SET_AS_DEFAULT", "CRIO_SOCKET", "DEV_ROOT", "DEV_ROOT_CTR_PATH"),
+    *("DOCKER_RESTART_MODE", "DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "ENABLE_CDI"),
+    *("ENABLE_NRI_PLUGIN", "HOST_ROOT_MOUNT", "NO_DAEMON", "NO_RUNTIME_CONFIG"),
+    *("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", "NRI_NAMESPACE", "NRI_PLUGIN_INDEX"),
+    *("NRI_SOCKET", "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION"),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",),
+    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",),
+    *("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES"),
+    *("NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "NVIDIA_RUNTIME_DIR", "PID_FILE"),
+    *("RUNTIME", "RUNTIME_ARGS", "RUNTIME_CONFIG_OVERRIDE", "TOOLKIT_ARGS"),
+    *("TOOLKIT_DEBUG", "TOOLKIT_INSTALL_DIR", "TOOLKIT_PACKAGE_TYPE", "TOOLKIT_ROOT"),
+    *("TOOLKIT_SOURCE_ROOT", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+}
+_RUNTIME_PREFIXES = (
+    "CONTAINERD_",
+    "CRIO_",
+    "DOCKER_",
+    "RUNTIME_",
+    "NVIDIA_",
+    "CDI_",
+    "NRI_",
+    "ACCEPT_",
+)
+_DEFAULTS = ("CONTAINERD_SET_AS_DEFAULT", "NVIDIA_RUNTIME_SET_AS_DEFAULT")
+_CONTAINERD_FILES = ("CONTAINERD_CONFIG", "RUNTIME_CONFIG")
+#: Components whose images are made of three keys, with the prefix under which those stand.
+_IMAGES = (
+    *("driver", "toolkit", "devicePlugin", "gfd", "migManager", "dcgm", "dcgmExporter"),
+    *("nodeStatusExporter", "gds", "gdrcopy", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
+    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
+)
+_SANDBOX = frozenset(_IMAGES[10:])
+_PARTS = ("repository", "image", "version")
+_SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
+#: The Operator puts the system after the tag of these.
+_GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
+_TAGGED_V_SINCE = "v1.10.0"
+_WITH_V = r"v\d+\.\d+(\.\d+)?(-.+)?"
+#: What NVIDIA's tags look like, without the system that the Operator puts after some of them.
+_TAGS: Mapping[str, str] = {
+    "driver": r"\d{3,4}(\.\d+){0,2}",
+    **dict.fromkeys(("toolkit", "devicePlugin", "gfd", "migManager", "gdrcopy"), _WITH_V),
+    **dict.fromkeys(("sandboxDevicePlugin", "kataSandboxDevicePlugin"), _WITH_V),
+    **dict.fromkeys(("vgpuDeviceManager", "ccManager"), _WITH_V),
+    "gds": r"\d+(\.\d+){1,2}",
+    "dcgm": r"\d+\.\d+\.\d+(-\d+)?-[a-z].*",
+    "dcgmExporter": r"\d+\.\d+\.\d+-\d+\.\d+\.\d+-[a-z].*",
+}
+#: A tag such as ``latest`` or ``main`` is nobody's version.
+_VERSION = re.compile(r"v?\d.*")
+
+
+def variables(context: Context) -> Iterator[Finding]:
+    """Variables of the toolkit: misspelt, twice, at odds."""
+    seen: dict[str, tuple[Any, int]] = {}
+    for name, value, line in context.env("toolkit"):
+        path = "toolkit.env"
+        if name in seen:
+            yield _at(context, path, line, f"toolkit.env has {name} also in line {seen[name][1]}")
+        elif name not in INSTALLER:
+            near = difflib.get_close_matches(name.upper(), sorted(INSTALLER), 1, 0.8)
+            if near or name.startswith(_RUNTIME_PREFIXES):
+                fix = f"did you mean {near[0]}" if near else None
+                what = f"toolkit.env {shown(name)} is nothing that the toolkit reads"
+                yield _at(context, path, line, what, fix)
+        seen[name] = (value, line)
+    if all(name in seen for name in _DEFAULTS) and len({seen[n][0] for n in _DEFAULTS}) > 1:
+        line = seen[_DEFAULTS[1]][1]
+        yield _at(context, "toolkit.env", line, f"{' and '.join(_DEFAULTS)} say different things")
+    if context.value("cdi.nriPluginEnabled"):
+        for name in (*_CONTAINERD_FILES, *_DEFAULTS):
+            if name in seen:
+                what = (
+                    f"toolkit.env {name} does nothing with cdi.nriPluginEnabled, which leaves the "
+                )
+                yield _at(context, "toolkit.env", seen[name][1], f"{what}runtime's files alone")
+
+
+def _at(context: Context, path: str, line: int, message: str, fix: str | None = None) -> Finding:
+    return Finding("variable", path, message, context.file, line, fix, context.title)
+
+
+def images(context: Context) -> Iterator[Finding]:
+    """Of repository, image and version all are needed, or none, or the image alone."""
+    if context.kind not in ("clusterpolicy", "helm", "gpucluster"):
+        return
+    for section in _IMAGES:
+        if not _matters(context, section):
+            continue
+        parts = {part: context.value(f"{section}.{part}") for part in _PARTS}
+        given = [part for part in _PARTS if context.item_at(f"{section}.{part}") is not None]
+        missing = [part for part, value in parts.items() if not value]
+        if (
+            not given
+            or not missing
+            or len(missing) == len(_PARTS)
+            or missing == ["repository", "version"]
+        ):
+            continue
+        yield context.find(
+            "image",
+            f"{section}.{given[0]}",
+            f"{section} has {' and '.join(p for p in _PARTS if p not in missing)} and no "
+            f"{' and no '.join(missing)}, which the Operator refuses",
+            f"give {section}.{missing[0]} too, or none of {', '.join(_PARTS)}",
+        )
+
+
+def _matters(context: Context, section: str) -> bool:
+    if context.item_at(section) is None or not context.on(section):
+        return False
+    if section == "driver" and context.kind == "helm":
+        return True
+    if section == "driver" and context.value("driver.useNvidiaDriverCRD"):
+        return False
+    return section not in _SANDBOX or context.on("sandboxWorkloads")
+
+
+def tags(context: Context) -> Iterator[Finding]:
+    """Tags that make the name of an image which nobody publishes."""
+    of_driver = context.kind == "nvidiadriver"
+    for section in ("driver",) if of_driver else dict.fromkeys((*_GET_SYSTEM, *_TAGS)):
+        prefix = "" if of_driver else f"{section}."
+        path = f"{prefix}version"
+        version = context.given(path)
+        if not isinstance(version, str | int) or isinstance(version, bool):
+            continue
+        if not of_driver and not _matters(context, section):
+            continue
+        version = str(version)
+        system = _SYSTEM.search(version) if section in _GET_SYSTEM else None
+        if system is not None:
+            yield context.find(
+                "tag",
+                path,
+                f"{path} is {shown(version)}, and the Operator puts the node's own system after it: "
+                f"{version}{system[0]}",
+                f"write {version[: system.start()]}",
+            )
+        elif section not in _TAGS or not _VERSION.fullmatch(version):
+            continue
+        elif context.value(f"{prefix}repository") and context.of_nvidia(prefix):
+            yield from _unpublished(context, section, path, version)
+
+
+def _unpublished(context: Context, section: str, path: str, version: str) -> Iterator[Finding]:
+    """A version that is not written as NVIDIA tags the image."""
+    if re.fullmatch(_TAGS[section], version):
+        return
+    if context.before(_TAGGED_V_SINCE) and _TAGS[section] == _WITH_V:
+        return
+    bare = version.removeprefix("v")
+    meant = next((one for one in (bare, f"v{bare}") if re.fullmatch(_TAGS[section], one)), "")
+    usual = history.chart_defaults().get(f"{section}.version")
+    example = f"the newest of this Operator is {usual}" if usual else "see NVIDIA's catalogue"
+    yield context.find(
+        "tag",
+        path,
+        f"{path} is {shown(version)}, and NVIDIA publishes no image with such a tag",
+        f"write {meant}" if meant else f"write the whole tag; {example}",
+    )
+
+
+def configurations(context: Context) -> Iterator[Finding]:
+    """ConfigMaps: a default without a name, data that nobody makes a ConfigMap of."""
+    for section in ("devicePlugin", "migManager", "dcgmExporter"):
+        if context.item_at(f"{section}.config") is None:
+            continue
+        name, data = (
+            context.given(f"{section}.config.name"),
+            context.given(f"{section}.config.data"),
+        )
+        create = context.given(f"{section}.config.create") is True
+        if context.kind != "helm":
+            create, data = False, None  # keys of the chart, told as such
+        if section == "devicePlugin" and context.given("devicePlugin.config.default") and not name:
+            yield context.find(
+                "without-effect",
+                "devicePlugin.config.default",
+                "devicePlugin.config.default does nothing without devicePlugin.config.name",
+                "name the ConfigMap",
+            )
+        if create and not name:
+            yield context.find(
+                "contradiction",
+                f"{section}.config.create",
+                f"{section}.config.create is true and {section}.config.name is empty",
+                "give it a name",
+            )
+        if create and not data:
+            yield context.find(
+                "contradiction" if section == "devicePlugin" else "without-effect",
+                f"{section}.config.create",
+                f"{section}.config.create is true and {section}.config.data is empty: no ConfigMap "
+                "is made",
+                "give the data, or set create to false",
+            )
+        if data and not create:
+            yield context.find(
+                "without-effect",
+                f"{section}.config.data",
+                f"{section}.config.data does nothing while {section}.config.create is not true",
+                f"set {section}.config.create to true",
+            )
+
+
+def tolerations(context: Context) -> Iterator[Finding]:
+    """Those of the chart's ``operator`` are the Operator's own, not its components'."""
+    given = context.given("operator.tolerations") if context.kind == "helm" else None
+    if given and not _of_control_plane(given) and context.given("daemonsets.tolerations") is None:
+        yield context.find(
+            "not-carried-out",
+            "operator.tolerations",
+            "operator.tolerations is for the Operator's own pod only",
+            "daemonsets.tolerations is for the components on the nodes",
+        )
+
+
+def _of_control_plane(given: Any) -> bool:
+    keys = (
+        [one.get("key") for one in given if isinstance(one, dict)]
+        if isinstance(given, list)
+        else []
+    )
+    return all(str(key).startswith("node-role.kubernetes.io/") for key in keys)
+
+
+def labels(context: Context) -> Iterator[Finding]:
+    """Labels of GPUs reach a node through node feature discovery, if that lets them."""
+    nfd = "node-feature-discovery"
+    if context.kind != "helm" or not context.value("nfd.enabled") or not context.on("gfd"):
+        return
+    if context.given(f"{nfd}.worker.enable") is False:
+        yield _lost(context, f"{nfd}.worker.enable", "is false: nothing reads the labels of GPUs")
+    path = f"{nfd}.worker.config.core.labelSources"
+    sources = context.given(path)
+    if isinstance(sources, list) and not {"all", "local"} & set(map(str, sources)):
+        what = "lacks local, the source that the labels of GPUs come from"
+        yield _lost(context, path, what)
+    for path in (f"{nfd}.master.denyLabelNs", f"{nfd}.master.config.denyLabelNs"):
+        denied = context.given(path)
+        if isinstance(denied, list) and {"*", "nvidia.com"} & set(map(str, denied)):
+            allowed = context.given(path.replace("deny", "extra"))
+            if not isinstance(allowed, list) or "nvidia.com" not in allowed:
+                yield _lost(context, path, "keeps the labels of nvidia.com off the nodes")
+
+
+def _lost(context: Context, path: str, what: str) -> Finding:
+    return context.find("without-effect", path, f"{path} {what}", "gfd.enabled is true")
+
+
+CHECKS = (variables, images, tags, configurations, tolerations, labels)

@@ -1,0 +1,232 @@
+"""Environment variables of the components other than the toolkit: misspelt, or beside a setting.
+
+A variable that no table here has is not accused: containers take proxies, log levels and whatever a
+newer image reads. Only a name that is nearly one the component reads is.
+
+Surprising: since v25.3.3 ``devicePlugin.env`` is set after what ``mig.strategy`` becomes, so its
+``MIG_STRATEGY`` wins in the device plugin; in GPU feature discovery ``mig.strategy`` is set last,
+and wins.
+
+Sources:
+    NVIDIA/gpu-operator v23.9.0 to v26.7.0: cmd/nvidia-validator, controllers/object_controls.go
+    (TransformDevicePlugin, TransformGPUDiscoveryPlugin). NVIDIA/k8s-device-plugin v0.20:
+    cmd/nvidia-device-plugin, cmd/gpu-feature-discovery, cmd/config-manager. NVIDIA/mig-parted:
+    cmd/nvidia-mig-manager. NVIDIA/k8s-driver-manager: cmd/driver-manager/main.go.
+    NVIDIA/dcgm-exporter 4.8: pkg/cmd/app.go.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from gpustate.formats.words import shown
+from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.lint.context import Context
+from gpustate.gpu_operator.lint.finding import Finding
+from gpustate.gpu_operator.runtime import ENVIRONMENT
+
+_PODS = frozenset(
+    {
+        "NODE_NAME",
+        "POD_NAME",
+        "POD_NAMESPACE",
+        "OPERATOR_NAMESPACE",
+        "NAMESPACE",
+        "KUBECONFIG",
+        "LOG_LEVEL",
+    }
+)
+_GPUS = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"})
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
+_VALIDATOR = frozenset(
+    {
+        *("COMPONENT", "WITH_WAIT", "WITH_WORKLOAD", "OUTPUT_DIR", "SLEEP_INTERVAL_SECONDS"),
+        *("MIG_STRATEGY", "CLEANUP_ALL", "DISABLE_DEV_CHAR_SYMLINK_CREATION", "HOST_ROOT"),
+        *("DRIVER_INSTALL_DIR", "DRIVER_INSTALL_DIR_CTR_PATH", "DRIVER_VALIDATION_SKIP_GPU_INIT"),
+        *("METRICS_PORT", "DEFAULT_GPU_WORKLOAD_CONFIG", "GPU_DIRECT_RDMA_ENABLED"),
+        *("USE_HOST_MOFED", "GDS_ENABLED", "GDRCOPY_ENABLED", "VALIDATOR_IMAGE"),
+        *("VALIDATOR_IMAGE_PULL_POLICY", "VALIDATOR_IMAGE_PULL_SECRETS", "VALIDATOR_RUNTIME_CLASS"),
+    }
+)
+_MANAGER = frozenset(
+    {
+        *("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN", "DRAIN_USE_FORCE"),
+        *("DRAIN_POD_SELECTOR_LABEL", "DRAIN_TIMEOUT_SECONDS", "DRAIN_DELETE_EMPTYDIR_DATA"),
+        *("NODE_LABEL_FOR_GPU_POD_EVICTION", "GPU_DIRECT_RDMA_ENABLED", "USE_HOST_MOFED"),
+        *("FORCE_REINSTALL", "DRIVER_CONFIG_DIGEST", "BIND_NVSWITCHES", "HOST_ROOT"),
+        *("NVDRAIN_DEBUG", "NVDRAIN_DELETE_EMPTYDIR_DATA", "NVDRAIN_DRY_RUN"),
+        *("NVDRAIN_GRACE_PERIOD", "NVDRAIN_TIMEOUT_SECONDS", "NVDRAIN_USE_FORCE"),
+    }
+)
+#: Of the container beside the plugin, and beside GPU feature discovery, that chooses a configuration.
+_CHOOSER = frozenset(
+    {
+        *("CONFIG_FILE_DST", "CONFIG_FILE_SRCDIR", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES"),
+        *("NODE_LABEL", "ONESHOT", "PROCESS_TO_SIGNAL", "SEND_SIGNAL", "SIGNAL"),
+        *("KUBE_API_BURST", "KUBE_API_QPS"),
+    }
+)
+_PLUGIN = _CHOOSER | frozenset(
+    {
+        *("MIG_STRATEGY", "FAIL_ON_INIT_ERROR", "NVIDIA_DRIVER_ROOT", "PASS_DEVICE_SPECS"),
+        *("DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "CONFIG_FILE", "CDI_ANNOTATION_PREFIX"),
+        *("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH", "NVIDIA_DEV_ROOT", "DRIVER_ROOT_CTR_PATH"),
+        *("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS", "MPS_ROOT", "CDI_ENABLED"),
+        *("GDS_ENABLED", "MOFED_ENABLED", "GDRCOPY_ENABLED"),
+        *("DEVICE_DISCOVERY_STRATEGY", "CDI_DISABLE_HOOKS", "CDI_FEATURE_FLAGS"),
+        *("CONTAINER_DRIVER_ROOT", "IMEX_CHANNEL_IDS", "IMEX_REQUIRED", "KUBELET_SOCKET"),
+        "SHARED_DEVICES_ALLOCATION_POLICY",
+    }
+)
+_FEATURES = _CHOOSER | frozenset(
+    {
+        *("GFD_SLEEP_INTERVAL", "GFD_FAIL_ON_INIT_ERROR", "GFD_MIG_STRATEGY", "GFD_ONESHOT"),
+        *("GFD_NO_TIMESTAMP", "GFD_OUTPUT_FILE", "GFD_MACHINE_TYPE_FILE", "MIG_STRATEGY"),
+        *("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API", "FAIL_ON_INIT_ERROR", "CONFIG_FILE"),
+        *("GFD_CONFIG_FILE", "CONTAINER_DRIVER_ROOT", "DEVICE_DISCOVERY_STRATEGY"),
+        "DRIVER_ROOT_CTR_PATH",
+    }
+)
+_MIG = frozenset(
+    {
+        *("CONFIG_FILE", "GPU_CLIENTS_FILE", "HOST_ROOT_MOUNT", "HOST_NVIDIA_DIR", "WITH_REBOOT"),
+        *("HOST_MIG_MANAGER_STATE_FILE", "HOST_KUBELET_SYSTEMD_SERVICE", "CDI_ENABLED"),
+        *("WITH_SHUTDOWN_HOST_GPU_CLIENTS", "DEFAULT_GPU_CLIENTS_NAMESPACE", "DRIVER_ROOT"),
+        *("DRIVER_ROOT_CTR_PATH", "DEV_ROOT_CTR_PATH", "DEFAULT_CONFIG_FILE", "RECONFIGURE_SCRIPT"),
+        *("NVIDIA_CDI_HOOK_PATH", "NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "MIG_PARTED_DEBUG"),
+        *("MIG_PARTED_CONFIG_FILE", "MIG_PARTED_HOOKS_FILE", "MIG_PARTED_CHECKPOINT_FILE"),
+        *("MIG_PARTED_SELECTED_CONFIG", "MIG_PARTED_SKIP_RESET", "MIG_PARTED_MODE_CHANGE_ONLY"),
+        *("MIG_PARTED_CONFIG_LABEL", "MIG_PARTED_OUTPUT_FILE", "MIG_PARTED_OUTPUT_FORMAT"),
+        "MIG_PARTED_VALID_CONFIG",
+    }
+)
+_EXPORTER = frozenset(
+    {
+        *("DCGM_EXPORTER_COLLECTORS", "DCGM_EXPORTER_LISTEN", "DCGM_EXPORTER_INTERVAL"),
+        *("DCGM_EXPORTER_KUBERNETES", "DCGM_REMOTE_HOSTENGINE_INFO", "DCGM_EXPORTER_DEVICES_STR"),
+        *("DCGM_EXPORTER_OTHER_DEVICES_STR", "DCGM_EXPORTER_CPU_DEVICES_STR"),
+        *("DCGM_EXPORTER_NO_HOSTNAME", "DCGM_EXPORTER_CONFIGMAP_DATA", "DCGM_HPC_JOB_MAPPING_DIR"),
+        *("DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", "KUBERNETES_ENABLE_DRA"),
+        *("KUBERNETES_VIRTUAL_GPUS", "DISABLE_STARTUP_VALIDATE", "DCGM_EXPORTER_USE_FAKE_GPUS"),
+        *("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
+        "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+        *("DCGM_EXPORTER_DCGM_LOG_LEVEL", "DCGM_EXPORTER_DEBUG", "DCGM_EXPORTER_DUMP_COMPRESSION"),
+        *("DCGM_EXPORTER_DUMP_DIRECTORY", "DCGM_EXPORTER_DUMP_ENABLED"),
+        *("DCGM_EXPORTER_DUMP_RETENTION", "DCGM_EXPORTER_ENABLE_DCGM_LOG"),
+        *("DCGM_EXPORTER_ENABLE_PPROF", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL"),
+        *("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_LOG_FORMAT"),
+        *("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
+        "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
+        "DCGM_EXPORTER_KUBERNETES_POD_LABEL_CACHE_SIZE",
+        *("DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
+        "NVIDIA_RESOURCE_NAMES",
+        *("DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
+    }
+)
+#: Before, mig.strategy was set after it.
+_ENV_IS_LAST_SINCE = "v25.3.3"
+_PARTS = ("cuda", "plugin", "driver", "toolkit", "vfioPCI", "vgpuManager", "vgpuDevices")
+#: What a component reads; ``manager`` is the driver manager of an NVIDIADriver.
+READ: Mapping[str, frozenset[str]] = {
+    "validator": _VALIDATOR,
+    **{f"validator.{part}": _VALIDATOR for part in _PARTS},
+    "driver.manager": _MANAGER,
+    "manager": _MANAGER,
+    "vgpuManager.driverManager": _MANAGER,
+    "vfioManager.driverManager": _MANAGER,
+    "devicePlugin": _PLUGIN,
+    "gfd": _FEATURES,
+    "migManager": _MIG,
+    "dcgmExporter": _EXPORTER,
+}
+#: Names that the reader takes; every other in the same list is none of a state.
+_TAKEN: Mapping[str, frozenset[str]] = {
+    "validator.cuda": frozenset({"WITH_WORKLOAD"}),
+    "validator.driver": frozenset({"DISABLE_DEV_CHAR_SYMLINK_CREATION"}),
+    "migManager": frozenset({"WITH_REBOOT"}),
+    "toolkit": frozenset(name for name, one in ENVIRONMENT.items() if one.states)
+    | {"RUNTIME", "NO_RUNTIME_CONFIG"},
+}
+
+
+def misspelt(context: Context) -> Iterator[Finding]:
+    """Names that are nearly those a component reads."""
+    for section, read in READ.items():
+        known = read | _PODS | _GPUS | _PROXIES
+        for name, _, line in context.env(section):
+            if name in known or name.upper() in _PROXIES:
+                continue
+            near = nearly(name, known)
+            if near:
+                yield Finding(
+                    "variable",
+                    f"{section}.env",
+                    f"{section}.env {shown(name)} is nothing that this container reads",
+                    context.file,
+                    line,
+                    f"did you mean {near}",
+                    context.title,
+                )
+
+
+def nearly(name: str, known: frozenset[str]) -> str | None:
+    """The known name that was meant: alike as a whole, and each word of it like one there."""
+    folded = name.upper().replace("-", "_")
+    for near in difflib.get_close_matches(folded, sorted(known), 3, 0.8):
+        words = near.split("_")
+        if all(difflib.get_close_matches(word, words, 1, 0.6) for word in folded.split("_")):
+            return near
+    return None
+
+
+def strategies(context: Context) -> Iterator[Finding]:
+    """``MIG_STRATEGY`` beside ``mig.strategy``, saying something else."""
+    said = context.value("mig.strategy")
+    if not said:
+        return  # nothing is set beside it
+    last = not context.before(_ENV_IS_LAST_SINCE)
+    for section, what in (
+        (
+            "devicePlugin",
+            "wins in the device plugin; GPU feature discovery keeps that of mig.strategy"
+            if last
+            else "does nothing: mig.strategy wins in the device plugin",
+        ),
+        ("gfd", "does nothing: mig.strategy wins in GPU feature discovery"),
+    ):
+        for name, value, line in context.env(section):
+            if name == "MIG_STRATEGY" and isinstance(value, str) and value not in ("", said):
+                yield Finding(
+                    "variable",
+                    f"{section}.env",
+                    f"{section}.env MIG_STRATEGY is {shown(value)} and mig.strategy is {shown(said)}"
+                    f": the variable {what}",
+                    context.file,
+                    line,
+                    "say it in mig.strategy only",
+                    context.title,
+                )
+
+
+def unread(context: Context) -> dict[int, tuple[Fate, str]]:
+    """What becomes of variables that no state takes, by the identity of their name and value."""
+    found: dict[int, tuple[Fate, str]] = {}
+    for section, taken in _TAKEN.items():
+        env = context.item_at(f"{section}.env")
+        for one in env.value if env is not None and isinstance(env.value, list) else ():
+            if not isinstance(one.value, dict) or one.text("name") in taken:
+                continue
+            if section == "migManager":
+                fate = (Fate.KUBERNETES, "an environment variable of a container")
+            elif section == "toolkit":
+                variable = ENVIRONMENT.get(one.text("name"))
+                why = variable.why if variable is not None else ""
+                fate = (Fate.LATER, why or "no state has such a setting")
+            else:
+                fate = (Fate.LATER, "the validator has no such setting")
+            found.update({id(child): fate for child in one.value.values()})
+    return found
+
+
+CHECKS = (misspelt, strategies)

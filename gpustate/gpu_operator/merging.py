@@ -1,0 +1,66 @@
+"""Helm values laid over one another, as Helm does it. Pure.
+
+Sources:
+    helm/helm v3: pkg/chartutil/coalesce.go (mappings are merged, everything else is replaced),
+    pkg/strvals (paths of ``--set``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpustate.gpu_operator.documents import Item
+
+EMPTY = Item({}, 1)
+_STEP = re.compile(r"((?:[^.\[\]\\]|\\.)+)((?:\[[0-9]{1,4}\])*)(?:\.|\Z)")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+def merged(lower: Item, upper: Item) -> Item:
+    """Values with others laid over them; ``null`` stays and takes the chart's own away."""
+    if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
+        return upper
+    made: dict[str, Any] = dict(lower.value)
+    for key, value in upper.value.items():
+        made[key] = merged(made[key], value) if key in made else value
+    return Item(made, upper.line if upper.value else lower.line)
+
+
+def assign(values: Item, path: str, text: str, line: int, *, typed: bool) -> Item:
+    """Values with one more, at a path of ``--set``: ``toolkit.env[0].name``.
+
+    Args:
+        values: laid under it.
+        path: dots that belong to a key are escaped.
+        text: the value.
+        line: where it stands.
+        typed: a word that is a number, ``true``, ``false`` or ``null`` is that.
+    """
+    steps: list[str | int] = []
+    for key, indices in _STEP.findall(path):
+        steps.append(re.sub(r"\\(.)", r"\1", key))
+        steps.extend(int(index) for index in re.findall(r"\d+", indices))
+    return _put(values, steps, Item(_typed(text) if typed else text, line)) if steps else values
+
+
+def _put(values: Item | None, steps: list[str | int], value: Item) -> Item:
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, int):
+        items = list(values.value) if values is not None and isinstance(values.value, list) else []
+        items += [Item(None, value.line)] * (step + 1 - len(items))
+        items[step] = _put(items[step], rest, value)
+        return Item(items, value.line)
+    there = dict(values.value) if values is not None and isinstance(values.value, dict) else {}
+    there[step] = _put(there.get(step), rest, value)
+    return Item(there, value.line)
+
+
+def _typed(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if text == "null":
+        return None
+    return int(text) if _NUMBER.fullmatch(text) else text

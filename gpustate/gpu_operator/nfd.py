@@ -1,0 +1,142 @@
+"""A class for every value of node feature discovery (NFD), the chart that the Operator's brings along.
+
+NFD is pods and a service account; it says nothing of a node's own state. Three of its values decide
+whether labels reach a node all the same, the ones that the state ``gpu-labels`` writes among them: its
+worker has to be there, has to read feature files (the source ``local``), and its master has to let
+``nvidia.com`` pass.
+
+Sources:
+    kubernetes-sigs/node-feature-discovery v0.9.0 to v0.19.0: deployment/helm/node-feature-discovery
+    (values.yaml, values.schema.json). NVIDIA/gpu-operator 1.3.0 to v26.7.0: Chart.yaml (which of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpustate.gpu_operator.blocks import Fate, Leaf, Leaves, kubernetes, under, with_fate
+
+_POD = "a pod of node feature discovery"
+_READ = "what node feature discovery reads; it has to read what gpu-labels writes"
+_DRAWN = "the chart of node feature discovery no longer has it"
+#: Of the pods of all four programs.
+_ALL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("any", ("affinity", "extraEnvs", "initContainers", "tolerations")),
+    ("any", ("podSecurityContext", "securityContext", "resources")),
+    ("any", ("networkPolicy.egress", "networkPolicy.ingress")),
+    ("list[string]", ("extraArgs",)),
+    ("map[string]", ("annotations", "labels", "nodeSelector", "serviceAccount.annotations")),
+    ("boolean", ("enable", "hostNetwork", "hostUsers", "rbac.create", "networkPolicy.enabled")),
+    ("boolean", ("serviceAccount.create",)),
+    ("string", ("dnsPolicy", "serviceAccount.name")),
+    ("integer", ("port", "revisionHistoryLimit")),
+)
+_PROBE = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold")
+
+
+def _some(kind: str, names: Iterable[str], detail: str = _POD) -> dict[str, Leaf]:
+    return {name: kubernetes(kind, detail) for name in names}
+
+
+def _pods(*probes: str) -> dict[str, Leaf]:
+    """What all four kinds of pods have."""
+    made: dict[str, Leaf] = {}
+    for kind, names in _ALL:
+        made.update(_some(kind, names))
+    for probe in ("livenessProbe", "readinessProbe", *probes):
+        made.update(_some("integer", (f"{probe}.{key}" for key in _PROBE)))
+    made.update(_some("integer", ("readinessProbe.successThreshold",)))
+    return made
+
+
+_BUDGET: Leaves = {
+    **_some("boolean", ("podDisruptionBudget.enable",)),
+    **_some("int-or-string", ("podDisruptionBudget.minAvailable",)),
+    **_some("int-or-string", ("podDisruptionBudget.maxUnavailable",)),
+    **_some("string", ("podDisruptionBudget.unhealthyPodEvictionPolicy",)),
+}
+_MASTER: Leaves = {
+    **_pods("startupProbe"),
+    **_BUDGET,
+    **_some("boolean", ("enableTaints",)),
+    **_some("integer", ("replicaCount", "nfdApiParallelism")),
+    **_some("string", ("instance", "resyncPeriod")),
+    **_some("map[string]", ("deploymentAnnotations",)),
+    **_some("any", ("config",), _READ),
+    **_some("list[string]", ("denyLabelNs", "extraLabelNs"), _READ),
+}
+_WORKER: Leaves = {
+    **_pods(),
+    **_some("list[string]", ("ownerRefs",)),
+    **_some("boolean", ("mountUsrSrc",)),
+    **_some("string", ("priorityClassName",)),
+    **_some("map[string]", ("daemonsetAnnotations",)),
+    **_some("int-or-string", ("updateStrategy.rollingUpdate.maxUnavailable",)),
+    **_some("any", ("config",), _READ),
+    **_some("boolean", ("enable",), _READ),
+}
+_TOPOLOGY: Leaves = {
+    **_pods(),
+    **_some("any", ("config",)),
+    **_some("boolean", ("createCRDs", "podSetFingerprint")),
+    **_some("string", ("kubeletConfigPath", "kubeletPodResourcesSockPath", "kubeletStateDir")),
+    **_some("string", ("updateInterval", "watchNamespace")),
+    **_some("map[string]", ("daemonsetAnnotations",)),
+}
+_GC: Leaves = {
+    **_pods(),
+    **_BUDGET,
+    **_some("integer", ("replicaCount",)),
+    **_some("string", ("interval",)),
+    **_some("map[string]", ("deploymentAnnotations",)),
+}
+#: What earlier charts had, and the last release of the Operator that brought one of those.
+_FORMER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("v1.7.0", "any", ("config", "worker.options")),
+    ("v1.9.1", "any", ("rbac", "serviceAccount")),
+    ("v1.9.1", "string", ("worker.configmapName",)),
+    ("v22.9.2", "boolean", ("nodeFeatureRule.createCRD",)),
+    ("v23.6.2", "any", ("topologyGC",)),
+    ("v24.9.2", "boolean", ("master.crdController", "tls.enable", "tls.certManager")),
+    ("v24.9.2", "any", ("tls.certManagerCertificate", "master.service")),
+    ("v24.9.2", "list[string]", ("master.resourceLabels",)),
+    ("v25.3.4", "boolean", ("enableNodeFeatureApi", "master.featureRulesController")),
+    ("v25.3.4", "any", ("master.featureApi",)),
+    (
+        "v25.3.4",
+        "integer",
+        (
+            *("gc.metricsPort", "master.healthPort", "master.metricsPort"),
+            *("topologyUpdater.healthPort", "topologyUpdater.metricsPort"),
+            *("worker.healthPort", "worker.metricsPort", "master.startupProbe.grpc.port"),
+            *(
+                f"{pods}.{probe}.grpc.port"
+                for pods in ("master", "topologyUpdater", "worker")
+                for probe in ("livenessProbe", "readinessProbe")
+            ),
+        ),
+    ),
+)
+
+
+def _table() -> dict[str, Leaf]:
+    made: dict[str, Leaf] = {
+        **_some("string", ("image.repository", "image.pullPolicy", "image.tag")),
+        **_some("any", ("imagePullSecrets", "global")),
+        **_some("string", ("nameOverride", "fullnameOverride", "namespaceOverride")),
+        **_some("string", ("priorityClassName", "prometheus.scrapeInterval")),
+        **_some("map[boolean]", ("featureGates",)),
+        **_some("map[string]", ("prometheus.labels",)),
+        **_some("boolean", ("checksumValuesOnly", "postDeleteCleanup", "prometheus.enable")),
+        **under("master", _MASTER),
+        **under("worker", _WORKER),
+        **under("topologyUpdater", _TOPOLOGY),
+        **under("gc", _GC),
+    }
+    for until, kind, names in _FORMER:
+        made.update(with_fate(Fate.DEAD, _DRAWN, _some(kind, names), until))
+    return made
+
+
+#: By path from the top of the Operator's values.
+NFD: Leaves = under("node-feature-discovery", _table())

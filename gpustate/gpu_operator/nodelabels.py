@@ -1,0 +1,113 @@
+"""Labels of Kubernetes nodes beside a policy: what single nodes ask of the Operator.
+
+``kubectl get nodes -o yaml`` says it, in the policy's file or in the folder beside it. The names are
+those of the inventory. Everything else in such an object is the kubelet's business and is not read.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: controllers/state_manager.go. NVIDIA/mig-parted v0.15:
+    cmd/nvidia-mig-manager. NVIDIA/k8s-device-plugin v0.20: cmd/config-manager.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpustate.errors import PolicyError
+from gpustate.formats.words import kind_of, named, shown
+from gpustate.gpu_operator.documents import Item
+
+NODE = "Node"
+#: The node's MIG layout, and its configuration of the device plugin.
+MIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/device-plugin.config"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+#: What a node is for; looked at only with ``sandboxWorkloads.enabled``.
+WORKLOAD = "nvidia.com/gpu.workload.config"
+_DEPLOY = "nvidia.com/gpu.deploy."
+#: Values of a ``gpu.deploy`` label with which the Operator deploys the component.
+_DEPLOYED = ("", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One label of one node, and where it stands."""
+
+    node: str
+    value: str
+    place: str
+
+
+def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
+    """Yield every label of a name that says something.
+
+    Args:
+        nodes: Node objects, each with its file.
+        name: of the label.
+
+    Raises:
+        PolicyError: a label that is no text, or one node twice.
+    """
+    seen: dict[str, str] = {}
+    for file, item in nodes:
+        node = item.text("metadata", "name")
+        place = f"{file}:{item.line}"
+        if not node:
+            raise PolicyError("a Node without metadata.name", place=place)
+        if not _NAME.fullmatch(node):
+            raise PolicyError(f"{shown(node)} is no name of a Node", place=place)
+        if node in seen:
+            raise PolicyError(
+                f"a second Node {shown(node)}, the first is at {seen[node]}", place=place
+            )
+        seen[node] = place
+        labels = item.get("metadata", "labels")
+        if labels is not None and not isinstance(labels.value, dict):
+            raise PolicyError(
+                f"metadata.labels of Node {shown(node)} is {kind_of(labels.value)}, wanted a mapping",
+                place=f"{file}:{labels.line}",
+            )
+        found = item.get("metadata", "labels", name)
+        if found is None:
+            continue
+        where = f"{file}:{found.line}"
+        if not isinstance(found.value, str):
+            raise PolicyError(
+                f"label {named(name)} of Node {shown(node)} is {kind_of(found.value)}, wanted text",
+                place=where,
+                fix="put it in quotes",
+            )
+        if found.value:
+            yield Label(node, found.value, where)
+
+
+def notes(nodes: tuple[tuple[str, Item], ...], *, workloads: bool = False) -> Iterator[str]:
+    """Say what becomes of these objects, and which labels ask for what is not done.
+
+    Args:
+        nodes: Node objects, each with its file.
+        workloads: what a node is for was read.
+    """
+    if not nodes:
+        return
+    file, first = nodes[0]
+    what = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
+    read = f"{MIG}, {PLUGIN} and {WORKLOAD}" if workloads else f"{MIG} and {PLUGIN}"
+    yield f"{file}:{first.line}: of {what} the labels {read} are read, nothing else"
+    for file, item in nodes:
+        labels = item.get("metadata", "labels")
+        for name, value in (
+            labels.value.items() if labels and isinstance(labels.value, dict) else ()
+        ):
+            off = name.startswith(_DEPLOY) and value.value not in _DEPLOYED
+            machines = name == WORKLOAD and value.value not in ("", "container")
+            if machines and not workloads:
+                yield (
+                    f"{file}:{value.line}: not used: label {name} {shown(value.value)} of Node "
+                    f"{shown(item.text('metadata', 'name'))}: sandboxWorkloads.enabled is not true"
+                )
+            if off:
+                yield (
+                    f"{file}:{value.line}: not carried out: label {name} {shown(value.value)} of Node "
+                    f"{shown(item.text('metadata', 'name'))}: choose the nodes with --limit"
+                )

@@ -1,0 +1,184 @@
+"""Which kind of document it is, told by what stands in it; and what looks like one and is none.
+
+Values inside another program's file are the business of :mod:`gpustate.gpu_operator.wrappers`.
+
+Sources:
+    NVIDIA/gpu-operator v26.7: api/nvidia/v1, api/nvidia/v1alpha1.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from gpustate.errors import PolicyError
+from gpustate.formats.words import kind_of, shown
+from gpustate.gpu_operator import former, nearest
+from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.helm import HELM, SECTIONS
+from gpustate.gpu_operator.nearest import top_level
+
+KINDS = {
+    ("nvidia.com/v1", "ClusterPolicy"): "clusterpolicy",
+    ("nvidia.com/v1alpha1", "NVIDIADriver"): "nvidiadriver",
+    ("nvidia.com/v1alpha1", "GPUCluster"): "gpucluster",
+    ("v1", "ConfigMap"): "configmap",
+    ("v1", "Secret"): "secret",
+    ("v1", "Node"): "node",
+}
+WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
+#: Kinds of others that are taken for the Operator's: what they are, and what to give instead.
+_OTHERS = {
+    ("kyverno.io", "ClusterPolicy"): "Kyverno's, about admission; the Operator's is nvidia.com/v1",
+    ("mellanox.com", "NicClusterPolicy"): "the Network Operator's, about network cards",
+    ("amd.com", "DeviceConfig"): "the AMD GPU Operator's",
+    ("deviceplugin.intel.com", "GpuDevicePlugin"): "the Intel device plugins'",
+    ("nfd.openshift.io", "NodeFeatureDiscovery"): "the NFD Operator's, about node labels",
+    (
+        "operators.coreos.com",
+        "Subscription",
+    ): "OLM's; it installs the Operator and configures nothing",
+    (
+        "operators.coreos.com",
+        "ClusterServiceVersion",
+    ): "OLM's; its alm-examples hold ClusterPolicies",
+    ("resource.nvidia.com", "ComputeDomain"): "the DRA driver's, for workloads",
+}
+#: Kinds of nvidia.com that people write and that do not exist: what was meant.
+_MEANT = {
+    "gpuoperator": "ClusterPolicy of nvidia.com/v1",
+    "gpupolicy": "ClusterPolicy of nvidia.com/v1",
+    "gpuclusterpolicy": "ClusterPolicy of nvidia.com/v1",
+    "clusterpolicies": "ClusterPolicy of nvidia.com/v1",
+    "nvidiaclusterpolicy": "ClusterPolicy of nvidia.com/v1",
+    "gpudriver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "driver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "nvidiadrivers": "NVIDIADriver of nvidia.com/v1alpha1",
+    "nvdriver": "NVIDIADriver of nvidia.com/v1alpha1",
+    "driverupgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
+    "upgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
+    "dcgmexporter": "dcgmExporter of a ClusterPolicy",
+    "dcgm": "dcgm of a ClusterPolicy",
+    "toolkit": "toolkit of a ClusterPolicy",
+    "containertoolkit": "toolkit of a ClusterPolicy",
+    "deviceplugin": "devicePlugin of a ClusterPolicy",
+    "devicepluginconfig": "a ConfigMap that devicePlugin.config.name names",
+    "timeslicingconfig": "a ConfigMap that devicePlugin.config.name names",
+    "timeslicing": "a ConfigMap that devicePlugin.config.name names",
+    "mpsconfig": "a ConfigMap that devicePlugin.config.name names",
+    "migconfig": "a ConfigMap that migManager.config.name names",
+    "migmanager": "migManager of a ClusterPolicy",
+    "migstrategy": "mig.strategy of a ClusterPolicy",
+    "migpartedconfig": "a ConfigMap that migManager.config.name names",
+    "dracluster": "GPUCluster of nvidia.com/v1alpha1",
+    "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
+    "dradriver": "draDriver of a GPUCluster",
+}
+#: Keys that the chart has below a section, and those of pods, which people write beside the sections.
+_BELOW = frozenset(word for path in HELM for word in re.split(r"[.\[\]]+", path)[1:] if word)
+_OF_PODS = frozenset(
+    {
+        *("tolerations", "nodeSelector", "affinity", "imagePullSecrets", "imagePullPolicy"),
+        *("priorityClassName", "runtimeClassName", "runtimeClass", "podSecurityContext"),
+        *("securityContext", "serviceAccountName", "podAnnotations", "podLabels"),
+        *(
+            "topologySpreadConstraints",
+            "updateStrategy",
+            "hostNetwork",
+            "hostPID",
+            "usePrecompiled",
+        ),
+        *("kernelModuleType", "upgradePolicy", "licensingConfig", "rdma", "serviceMonitor"),
+    }
+)
+
+
+def kind(item: Item, file: str) -> str:
+    """Return which kind a document is; ``other`` for an object that is none of the Operator's.
+
+    Raises:
+        PolicyError: it looks like one of the Operator's and is none.
+    """
+    place = f"{file}:{item.line}"
+    if not isinstance(item.value, dict):
+        raise PolicyError(f"is {kind_of(item.value)}, wanted a policy", place=place)
+    version, name = item.text("apiVersion"), item.text("kind")
+    if not version and not name:
+        return _values(item, place)
+    if (version, name) in KINDS:
+        return KINDS[version, name]
+    _refuse_look_alike(version, name, place)
+    if not version or not name:
+        raise PolicyError(f"lacks {'apiVersion' if not version else 'kind'}", place=place)
+    return "other"
+
+
+def _values(item: Item, place: str) -> str:
+    if SECTIONS & set(item.value):
+        return "helm"
+    key = next(iter(item.value), "")
+    if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):
+        return "helm"
+    if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
+        return "helm"  # so that the key is named, and what was meant by it
+    if _misplaced(item.value):
+        return "helm"  # the same
+    raise PolicyError(
+        f"is no policy: it begins with {shown(key)}{top_level(key, SECTIONS)}",
+        place=place,
+        fix=WANTED,
+    )
+
+
+def _misplaced(keys: Iterable[str]) -> bool:
+    """All of them are keys of the chart at another level, and one at least of no other program's file."""
+    found = list(keys)
+    paths = [key for key in found if key.partition(".")[0] in SECTIONS]
+    known = [*paths, *(key for key in found if _near(key, _BELOW | _OF_PODS))]
+    telling = [*paths, *(key for key in found if _near(key, _OF_PODS))]
+    return bool(telling) and set(known) == set(found)
+
+
+def _near(key: str, known: frozenset[str]) -> bool:
+    return bool(difflib.get_close_matches(key, known, 1, 0.85))
+
+
+def _refuse_look_alike(version: str, name: str, place: str) -> None:
+    group = version.partition("/")[0]
+    if group not in ("nvidia.com", ""):
+        other = _OTHERS.get((group, name))
+        if other is not None:
+            raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
+        meant = _MEANT.get(_folded(name))
+        if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
+            raise _no_such_kind(version, name, f"did you mean {meant}", place)
+        return
+    for known_version, known in KINDS:
+        if known_version == "v1" or name.lower() != known.lower():
+            continue
+        if name == known:
+            raise PolicyError(
+                f"{name} of {shown(version)} is not known, wanted {known_version}", place=place
+            )
+        raise PolicyError(
+            f"unknown kind {shown(name)} of {version}, wanted {known} of {known_version}",
+            place=place,
+        )
+    if not version or not name:
+        return
+    meant = _MEANT.get(_folded(name))
+    if meant is None:
+        near = difflib.get_close_matches(name, [k for v, k in KINDS if v != "v1"], 1)
+        meant = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
+    raise _no_such_kind(version, name, f"did you mean {meant}" if meant else WANTED, place)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:
+    return PolicyError(
+        f"unknown kind {shown(name)} of {version}: there is none of that name", place=place, fix=fix
+    )

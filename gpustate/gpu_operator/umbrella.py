@@ -1,0 +1,133 @@
+"""Values of a chart that has the Operator's as a dependency: below its name, or below an alias.
+
+Source:
+    Helm documentation, "Subcharts and Global Values"; Chart.yaml (``dependencies``, ``alias``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpustate.errors import PolicyError
+from gpustate.formats.words import shown
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.beside import Beside
+from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.helm import SECTIONS
+from gpustate.gpu_operator.nearest import top_level
+
+if TYPE_CHECKING:
+    from gpustate.gpu_operator.wrappers import Held
+
+_NAME = "gpu-operator"
+#: Sections that other charts have as well.
+GENERIC = frozenset(
+    {
+        *("nfd", "global", "operator", "nameOverride", "fullnameOverride", "platform", "psp"),
+        *("node-feature-discovery", "extraObjects", "hostPaths", "daemonsets", "psa"),
+    }
+)
+TELLING = SECTIONS - GENERIC
+#: So many sections make a mapping the values of this chart.
+_ENOUGH = 2
+
+
+def telling(values: Item) -> bool:
+    """Some key is one that only this chart has."""
+    return isinstance(values.value, dict) and bool(TELLING & set(values.value))
+
+
+def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
+    """The error for values of which hardly a key is the chart's: with them everything would be default.
+
+    Args:
+        values: bare ones.
+        file: their path.
+        least: so many keys have to be strange.
+    """
+    if not isinstance(values.value, dict):
+        return None
+    strange = [key for key in values.value if key not in SECTIONS and not key.startswith("x-")]
+    known = len(values.value) - len(strange)
+    if len(strange) < least or (len(strange) <= known and telling(values)):
+        return None
+    return PolicyError(
+        f"is no values file of the Operator's chart: it has no key {shown(strange[0])}"
+        f"{top_level(strange[0], SECTIONS)}, and knows {known} of {len(values.value)} keys",
+        place=f"{file}:{values.value[strange[0]].line}",
+        fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",
+    )
+
+
+def held(item: Item, beside: Beside) -> Held | None:
+    """The values in those of an umbrella chart; ``None``: the document is none, or holds them itself.
+
+    Raises:
+        PolicyError: there are several.
+    """
+    from gpustate.gpu_operator.wrappers import Held
+
+    release = next((release for name, _, release in _dependencies(beside) if name == _NAME), "")
+    own = beside.chart
+    if own is not None and own.text("name") == _NAME and not release:
+        release = history.called(own.text("appVersion") or own.text("version"))
+        if release and telling(item):
+            return Held(item, "the chart's own values", release)
+    found = inner(item, beside, named_chart=False)
+    if found is None:
+        return None
+    key = next(key for key, one in item.value.items() if one.line == found.line)
+    return Held(found, f"the umbrella chart's values, at {key}", release)
+
+
+def inner(values: Item, beside: Beside, *, named_chart: bool) -> Item | None:
+    """The values of the Operator's chart inside others; ``None`` where there are none.
+
+    Raises:
+        PolicyError: there are several.
+    """
+    if not isinstance(values.value, dict):
+        return None
+    keys = [alias for name, alias, _ in _dependencies(beside) if name == _NAME]
+    below = values.get(_NAME)
+    if below is not None and isinstance(below.value, dict) and (SECTIONS & set(below.value)):
+        keys.append(_NAME)
+    found = [key for key in dict.fromkeys(keys) if isinstance(_value(values, key), dict)]
+    if not found and not named_chart and not telling(values):
+        found = [key for key in values.value if len(_sections(values, key)) >= _ENOUGH]
+    if len(found) > 1:
+        raise PolicyError(
+            f"holds values of the chart at {', '.join(map(shown, found))}, wanted one",
+            place=f"{beside.file}:{values.value[found[1]].line}",
+            fix=f"take one out: yq '.\"{found[0]}\"' {beside.name} > values.yaml",
+        )
+    if not found:
+        return None
+    # The condition of a dependency, which Helm takes out before the chart sees its values.
+    there = values.value[found[0]]
+    kept = {key: value for key, value in there.value.items() if key != "enabled"}
+    return Item(kept, there.line)
+
+
+def _value(values: Item, key: str) -> object:
+    found = values.value.get(key)
+    return None if found is None else found.value
+
+
+def _sections(values: Item, key: str) -> frozenset[str]:
+    value = _value(values, key)
+    if not isinstance(value, dict):
+        return frozenset()
+    return frozenset(one for one in TELLING & set(value) if isinstance(value[one].value, dict))
+
+
+def _dependencies(beside: Beside) -> Iterator[tuple[str, str, str]]:
+    """Name, key of the values, and release of every dependency that the chart beside has."""
+    chart = beside.chart
+    found = chart.get("dependencies") if chart is not None else None
+    for one in found.value if found is not None and isinstance(found.value, list) else ():
+        name = one.text("name")
+        version = one.get("version")
+        release = history.called(str(version.value)) if version is not None else ""
+        yield name, one.text("alias") or name, release

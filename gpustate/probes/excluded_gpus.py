@@ -1,0 +1,70 @@
+"""GPUs of a node that are out of use, asked of the node, what is left without them, and what lacks unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpustate.core.facts import PciGpu
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats import quarantine
+from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.formats.quarantine import Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class AskQuarantine(Ask[Quarantine]):
+    """The node's file of GPUs that are out of use, and the node's time."""
+
+    def script(self) -> str:
+        return f"{quarantine.SCRIPT}:"
+
+    def parse(self, answer: Answer) -> Quarantine:
+        keys = dict(
+            reversed([line.split("=", 1) for line in answer.text.splitlines() if "=" in line])
+        )
+        now = keys.get("now", "")
+        return quarantine.read(keys.get("quarantine", ""), int(now) if now.isdecimal() else 0)
+
+    def stand_in(self) -> Quarantine:
+        return Quarantine()
+
+
+def left(nvml: NvmlFacts, held: Quarantine) -> NvmlFacts:
+    """The facts without the GPUs in quarantine.
+
+    A lost GPU may have no name any more. As many as there are entries without a GPU are taken for those.
+    """
+    nameless = [gpu for gpu in nvml.gpus if not gpu.uuid and not gpu.pci]
+    named = [gpu for gpu in nvml.gpus if gpu not in nameless]
+    unmatched = [
+        one
+        for one in held.active
+        if not any((gpu.uuid and gpu.uuid == one.uuid) or gpu.pci == one.pci for gpu in named)
+    ]
+    gone = nameless if len(nameless) <= len(unmatched) else []
+    return replace(
+        nvml,
+        gpus=tuple(
+            gpu for gpu in nvml.gpus if gpu not in gone and not held.holds(gpu.uuid, gpu.pci)
+        ),
+    )
+
+
+def unseen(gpus: Iterable[PciGpu], nvml: NvmlFacts, held: Quarantine) -> str | None:
+    """Why NVML's list must not be taken for the node's GPUs: one that the driver has on PCI is not in it.
+
+    What would be written of the rest would be the node's new truth, and the damage with it. A GPU in
+    quarantine may be away, and one that NVML lists without a name is told of by its own error.
+    """
+    if nvml.error is not None:
+        return None
+    driven = [gpu.address for gpu in gpus if gpu.driver == "nvidia"]
+    listed = {gpu.pci for gpu in nvml.gpus}
+    away = [one for one in driven if one not in listed and not held.holds("", one)]
+    if len(away) <= sum(not gpu.pci for gpu in nvml.gpus):
+        return None
+    return (
+        f"NVML sees {len(driven) - len(away)} of the {len(driven)} GPUs that the driver has on PCI, not {', '.join(away)}: "
+        "gpustate explain says why; a GPU that is to stay away is put into quarantine"
+    )

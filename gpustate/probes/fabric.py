@@ -1,0 +1,68 @@
+"""What a node shows of its NVLink fabric, asked in one go.
+
+Vital product data is read slowly, word by word from the card: it is asked for only where GPUs of the
+B200 generation, or none, are on PCI.
+
+Sources:
+    NVIDIA/gpu-driver-container, ubuntu24.04/nvidia-driver, and bottlerocket-os/bottlerocket-core-kit
+    (``SW_MNG`` in the vital product data of a ConnectX function); kernel sysfs-bus-pci ABI: vpd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustate.core.node import Node
+from gpustate.core.queries import Answer, Ask
+from gpustate.errors import ProbeError
+from gpustate.formats import fabric
+from gpustate.formats.numbers import whole
+from gpustate.probes.gpu_facts import GpuFacts
+
+#: Counts in n the ConnectX functions that manage switches; also run by steps.
+COUNT_BRIDGES = r"""n=0; old=; new=; l=
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; i=; c=; { read -r v <"$d/vendor" && read -r i <"$d/device" && read -r c <"$d/class"; } 2>/dev/null || continue
+  case $v$c in
+  0x10de0x0300*|0x10de0x0302*) case $i in 0x29??|0x3???) new=1;; *) old=1;; esac;;
+  0x15b30x0207*) l="$l $d";;
+  esac
+done
+if [ -n "$new" ] || [ -z "$old" ]; then
+  for d in $l; do if grep -qs SW_MNG "$d/vpd"; then n=$((n + 1)); fi; done
+fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskBridges(Ask[int]):
+    """How many functions of ConnectX cards manage NVSwitches."""
+
+    def script(self) -> str:
+        return COUNT_BRIDGES + 'echo "$n"'
+
+    def parse(self, answer: Answer) -> int:
+        count = whole(answer.text.strip())
+        if count is None:
+            raise ProbeError(f"the search for NVSwitch bridges answered {answer.text[:80]!r}")
+        return count
+
+    def stand_in(self) -> int:
+        return 0
+
+
+def look(node: Node) -> fabric.Sight:
+    """Ask a node for all that decides; the asks leave together."""
+    facts = node.facts()
+    bridges = node.ask(AskBridges())
+    nvml = node.ask(GpuFacts())
+    return fabric.Sight(
+        gpu_ids=tuple(gpu.device_id for gpu in facts.gpus),
+        nvswitches=sum(device.is_nvswitch for device in facts.pci),
+        bridges=bridges,
+        nvml=nvml.error is None and bool(nvml.gpus),
+        fabrics=fabric.fabrics(nvml),
+    )
+
+
+__all__ = ["COUNT_BRIDGES", "AskBridges", "look"]

@@ -1,0 +1,144 @@
+"""Who has a GPU open: process, user, unit and pod.
+
+A process is somebody's: a service that may be stopped, a job that must end by itself, a pod that a
+scheduler put there. So each is told by name, by whoever is about to take a GPU away.
+
+The pod's name is the host name its containers have; where that cannot be read, the pod's UID of its
+cgroup stands for it.
+
+Sources:
+    proc(5); Kubernetes: "Pod hostname" of the documentation of Pods and DNS; kubelet's cgroup drivers
+    (``kubepods-...-podUID.slice`` of systemd, ``kubepods/.../podUID`` of cgroupfs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats.numbers import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has GPUs or MIG capabilities open.
+
+    Args:
+        pid: its number.
+        command: its name.
+        user: who runs it.
+        unit: last part of its cgroup: a systemd unit, or a container's scope.
+        pod: name of its pod, or the pod's UID; empty where it is in none.
+        gpus: minor numbers of the GPUs it has open.
+        parts: ``(minor, GPU instance, compute instance)`` of capabilities it has open; the last is
+            -1 for a GPU instance.
+    """
+
+    pid: int
+    command: str
+    user: str
+    unit: str
+    pod: str = ""
+    gpus: tuple[int, ...] = ()
+    parts: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def who(self) -> str:
+        """For people."""
+        where = f"pod {self.pod}" if self.pod else f"unit {self.unit}" if self.unit else ""
+        return f"pid {self.pid} ({', '.join(filter(None, (self.command, f'user {self.user}', where)))})"
+
+
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+#: Defines ``who PID``: prints ``pid|command|uid|user|hostname|cgroup``, and fails where it has ended.
+WHO = r"""
+who() {
+  c=; { read -r c <"/proc/$1/comm"; } 2>/dev/null || return 1
+  g=; while read -r x; do g=$x; done <"/proc/$1/cgroup"
+  u=$(stat -c '%u|%U' "/proc/$1"); h=
+  case $g in *pod*) { read -r h <"/proc/$1/root/etc/hostname"; } 2>/dev/null;; esac
+  printf '%s' "$1|$c|$u|$h|$g"
+}
+"""
+#: Capabilities first, then processes: what ``who`` prints, and files.
+_HOLDERS = (
+    WHO
+    + r"""
+for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
+  [ -r "$f" ] || continue
+  while IFS=': ' read -r k v; do [ "$k" = DeviceFileMinor ] && echo "cap=$v ${f#*/capabilities/}"; done <"$f"
+done
+find /proc/[0-9]*/fd -lname '/dev/nvidia*' -printf '%h %l\n' 2>/dev/null | sort -u | {
+  p=; l=
+  told() {
+    [ -n "$p" ] || return 0
+    w=$(who "$p") || return 0
+    echo "holder=$w|$l"
+  }
+  while read -r d f; do
+    d=${d%/fd}; d=${d#/proc/}
+    [ "$d" = "$p" ] || { told; p=$d l=; }
+    l="$l $f"
+  done
+  told
+}
+:"""
+)
+_CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
+
+
+@dataclass(frozen=True, slots=True)
+class AskHolders(Ask[tuple[Holder, ...]]):
+    """Who has which part of which GPU open; only worth asking when something is to be taken away."""
+
+    def script(self) -> str:
+        return _HOLDERS
+
+    def parse(self, answer: Answer) -> tuple[Holder, ...]:
+        caps: dict[int, tuple[int, int, int]] = {}
+        found: list[Holder] = []
+        for line in answer.text.splitlines():
+            key, _, value = line.partition("=")
+            if key == "cap" and (match := _CAP.fullmatch(value)):
+                caps[int(match[1])] = (int(match[2]), int(match[3]), int(match[4] or -1))
+            elif key == "holder":
+                found += _holder(value, caps)
+        return tuple(sorted(found, key=lambda holder: holder.pid))
+
+    def stand_in(self) -> tuple[Holder, ...]:
+        return ()
+
+
+def holder(text: str) -> Holder | None:
+    """What ``who`` printed; ``None`` where that is not it."""
+    parts = text.split("|")
+    number = whole(parts[0])
+    if number is None or len(parts) < 6:
+        return None
+    command, uid, user, host, cgroup = parts[1:6]
+    match = _POD.search(cgroup)
+    return Holder(
+        pid=number,
+        command=command,
+        user=uid if user == "UNKNOWN" else user,
+        # One that was started from outside a container is in no unit of it.
+        unit="" if (last := cgroup.rpartition("/")[2]) == ".." else last,
+        pod=(host or match[1]) if match else "",
+    )
+
+
+def _holder(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[Holder]:
+    one, rest = holder(text), text.split("|")[6:]
+    if one is None or not rest:
+        return
+    files = "|".join(rest).split()
+    gpus = {whole(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file}
+    minors = {whole(file.rpartition("nvidia-cap")[2]) for file in files if "/nvidia-caps/" in file}
+    yield replace(
+        one,
+        gpus=tuple(sorted(gpu for gpu in gpus if gpu is not None)),
+        parts=tuple(sorted(caps[one] for one in minors if one is not None and one in caps)),
+    )

@@ -1,0 +1,114 @@
+"""The GPUs of a node as NVML sees them, as one ask.
+
+Asked through nvidia-ml-py, run by the node's own python3, or through nvidia-smi where there is no
+complete one. A node without a loaded driver is not asked at all: NVML would try to load the module,
+and a probe only reads. Then the answer is NVML's number for what is missing, found with two
+builtins of the shell.
+
+Sources:
+    nvidia-ml-py, ``_LoadNvmlLibrary``: it opens exactly ``libnvidia-ml.so.1``;
+    nvml.h: 9 driver not loaded, 12 library not found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.errors import ProbeError
+from gpustate.formats import nvml_report, nvsmi
+from gpustate.formats.numbers import whole
+from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
+from gpustate.formats.words import printable
+
+PYNVML = ShippedFile("pynvml.py", "pynvml")
+NVML_FACTS = ShippedFile("nvml_facts.py", "gpustate.nodeside", "nvml_facts.py")
+NVML_HEALTH = ShippedFile("nvml_health.py", "gpustate.nodeside", "nvml_health.py")
+
+#: Where distributions and NVIDIA's installer put libraries; sh, one word each.
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib64 /lib64 /usr/lib "
+    "/usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/aarch64-linux-gnu/nvidia/current /usr/local/nvidia/lib64"
+)
+
+# What is imported is compiled once, what is run each time.
+_IMPORT = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv.pop(1))); import nvml_facts; nvml_facts.main()"
+
+_SCRIPT = """
+v=; [ -r "$PROC/driver/nvidia/version" ] && v=1
+l=; for d in @FOLDERS@; do [ -e "$d/libnvidia-ml.so.1" ] && { l=$d/libnvidia-ml.so.1; break; }; done
+printf 'loaded=%s\\nlibrary=%s\\n' "$v" "$l"
+[ -n "$v" ] || { [ -n "$l" ] && echo error=9 || echo error=12; exit 0; }
+p=$(command -v python3)
+if [ -n "$p" ] && [ -r "@FACTS@" ] && [ -r "@PYNVML@" ]; then
+  o=$(timeout -k 2 @LIMIT@ "$p" -I -S -c '@IMPORT@' "@FACTS@" "@PYNVML@" @TIMEOUT@ "@HEALTH@") && { printf 'nvml=%s\\n' "$o"; exit 0; }
+fi
+if command -v nvidia-smi >/dev/null; then
+@SMI@
+elif [ -n "$l" ]; then echo error=127; else echo error=12; fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts(Ask[NvmlFacts]):
+    """Everything of :class:`NvmlFacts`.
+
+    Args:
+        timeout_s: how long NVML may take; a GPU that hangs is then named in the answer.
+    """
+
+    timeout_s: int = 20
+
+    @property
+    def ships(self) -> tuple[ShippedFile, ...]:
+        """The binding, the program that uses it and its second half."""
+        return (PYNVML, NVML_FACTS, NVML_HEALTH)
+
+    def script(self) -> str:
+        words = {
+            "@FOLDERS@": LIBRARY_FOLDERS,
+            "@IMPORT@": _IMPORT,
+            "@FACTS@": NVML_FACTS.path,
+            "@PYNVML@": PYNVML.path,
+            "@HEALTH@": NVML_HEALTH.path,
+            "@LIMIT@": str(self.timeout_s + 10),
+            "@TIMEOUT@": str(self.timeout_s),
+            "@SMI@": nvsmi.SCRIPT,
+        }
+        text = _SCRIPT
+        for word, value in words.items():
+            text = text.replace(word, value)
+        return text
+
+    def parse(self, answer: Answer) -> NvmlFacts:
+        return parse(answer.text)
+
+    def stand_in(self) -> NvmlFacts:
+        return NvmlFacts(error=nvml_report.LIBRARY_NOT_FOUND)
+
+
+def parse(text: str) -> NvmlFacts:
+    """Read what the fragment printed; raise ``ProbeError`` when it makes no sense."""
+    head: dict[str, str] = {}
+    rest = text
+    while rest and not rest.startswith("smi-status="):
+        line, _, rest = rest.partition("\n")
+        key, equals, value = line.partition("=")
+        if equals:
+            head[key] = value
+    if "loaded" not in head:
+        raise ProbeError(f"the question about GPUs was answered with {text[:80]!r}")
+    if "nvml" in head:
+        try:
+            facts = nvml_report.parse(head["nvml"])
+        except ValueError as error:
+            raise ProbeError(printable(str(error))) from None
+    elif rest:
+        facts = nvsmi.parse(rest)
+    else:
+        code = whole(head.get("error", "")) or 999
+        facts = NvmlFacts(error=code, error_text=nvml_report.error_name(code))
+    return replace(facts, driver_loaded=bool(head["loaded"]), library=head.get("library", ""))
+
+
+__all__ = ["NVML_FACTS", "PYNVML", "Gpu", "GpuFacts", "MigDevice", "NvmlFacts", "parse"]

@@ -1,0 +1,113 @@
+"""The kernel's command line: as it is now, and as the next boot will have it.
+
+What an argument changes only a boot shows, so both are read: a node whose menu has the argument and whose
+kernel does not waits for a reboot, and one whose menu was not written anew would wait for ever.
+
+Sources:
+    grub-mkconfig(8) and its drop-ins on Debian and Ubuntu; proc(5), /proc/cmdline.
+    :mod:`gpustate.formats.grub`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats import grub
+
+#: There while a drop-in was changed and the menu not yet: a run that was killed in between is seen.
+PENDING = "/var/lib/gpustate/grub-pending"
+
+_SCRIPT = r"""
+[ -n "${GPUSTATE_IMAGE-}" ] || { l=; { IFS= read -r l <"$PROC/cmdline"; } 2>/dev/null; printf 'running=%s\n' "$l"; }
+w=; command -v update-grub >/dev/null && [ -e /etc/default/grub ] && w=grub
+[ -n "$w" ] || { command -v grubby >/dev/null && w=grubby; }
+[ -n "$w" ] || { [ -e /etc/kernel/cmdline ] && w=/etc/kernel/cmdline; }
+printf 'way=%s\n' "$w"
+[ -e @PENDING@ ] && echo pending=1
+v=; while IFS=: read -r n c; do case $n in vendor_id*) v=${c# }; break;; esac; done </proc/cpuinfo
+printf 'cpu=%s\n' "$v"
+[ -e @DROP@ ] && { echo 'drop='; while IFS= read -r l || [ -n "$l" ]; do printf '|%s\n' "$l"; done <@DROP@; }
+[ -r /boot/grub/grub.cfg ] && grep -E '^[[:space:]]*linux(16|efi)?[[:space:]]' /boot/grub/grub.cfg
+:
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The arguments of a node's kernels.
+
+    Args:
+        running: those of the kernel that runs.
+        menu: release and arguments of each entry of GRUB's menu.
+        way: who writes them: ``grub``, ``grubby``, a file, or "" when that is not known.
+        pending: a drop-in was changed, and the menu not written since.
+        drop_in: the owner's arguments file; ``None`` where there is none.
+        cpu: vendor as /proc/cpuinfo has it.
+    """
+
+    running: tuple[str, ...] = ()
+    menu: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    way: str = ""
+    pending: bool = False
+    drop_in: str | None = None
+    cpu: str = ""
+
+    def running_lacks(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Wanted arguments that the kernel that runs was not given."""
+        return grub.lacking(self.running, wanted)
+
+    def menu_lacks(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Wanted arguments that some entry of the menu lacks; all of them where there is no menu."""
+        if not self.menu:
+            return wanted
+        rows = (grub.lacking(words, wanted) for _, words in self.menu)
+        found = {word for row in rows for word in row}
+        return tuple(word for word in wanted if word in found)
+
+    def against(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Arguments of the menu that say the opposite of a wanted one."""
+        return tuple(
+            dict.fromkeys(word for _, words in self.menu for word in grub.against(words, wanted))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AskCommandLine(Ask[CommandLine]):
+    """Everything :class:`CommandLine` holds, in one fragment.
+
+    Args:
+        owner: state whose drop-in is read.
+    """
+
+    owner: str
+
+    def script(self) -> str:
+        path = grub.drop_in_path(self.owner)
+        return _SCRIPT.replace("@PENDING@", f"{PENDING}-{self.owner}").replace("@DROP@", path)
+
+    def parse(self, answer: Answer) -> CommandLine:
+        keys: dict[str, str] = {}
+        menu: list[str] = []
+        drop: list[str] | None = None
+        for line in answer.text.splitlines():
+            if line.startswith("|") and drop is not None:
+                drop.append(line[1:])
+            elif line == "drop=":
+                drop = []
+            elif line.lstrip().startswith("linux"):
+                menu.append(line)
+            else:
+                key, _, value = line.partition("=")
+                keys.setdefault(key, value)
+        return CommandLine(
+            running=tuple(keys.get("running", "").split()),
+            menu=grub.menu_arguments(menu),
+            way=keys.get("way", ""),
+            pending="pending" in keys,
+            drop_in=None if drop is None else "".join(f"{line}\n" for line in drop),
+            cpu=keys.get("cpu", ""),
+        )
+
+    def stand_in(self) -> CommandLine:
+        return CommandLine()

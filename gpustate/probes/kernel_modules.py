@@ -1,0 +1,155 @@
+"""One kernel module that is built beside the NVIDIA driver: on disk, in the kernel, and its source.
+
+Three things are kept apart, for they differ in the field: what is built for each kernel that can
+boot, what is loaded now, and from which source DKMS would build it again.
+
+Sources:
+    modules.dep(5), modinfo(8), modprobe(8) (``--dump-modversions``), dkms(8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.shared_probes import KO
+from gpustate.formats import dkms
+
+_SCRIPT = (
+    KO
+    + r"""
+versions() { # module
+  command -v modprobe >/dev/null || return 1
+  modprobe --dump-modversions "$1" 2>/dev/null | grep -wE '@SYMBOLS@' | while read -r l; do printf 'symbol=%s\n' "$l"; done
+}
+run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
+if [ -n "$run" ] && [ -d "$SYS/module/@UNDER@" ]; then
+  v=; s=; { read -r v <"$SYS/module/@UNDER@/version"; } 2>/dev/null; { read -r s <"$SYS/module/@UNDER@/srcversion"; } 2>/dev/null
+  printf 'loaded=%s|%s\n' "$v" "$s"
+fi
+seen=
+for i in /boot/vmlinuz-* /boot/vmlinux-* "$run"; do
+  k=${i#/boot/vmlinu[xz]-}
+  case $k in ''|*\**|*rescue*|*.old|*.bak|*.dpkg-*|*.rpm*|*.gz) continue;; esac
+  case " $seen " in *" $k "*) continue;; esac
+  [ -e "/lib/modules/$k/modules.dep" ] || continue
+  seen="$seen $k"; h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1; r=; [ "$k" = "$run" ] && r=1
+  ko "$k" '@EITHER@' || :
+  [ -e "$p" ] || p=
+  printf 'kernel=%s|%s|%s|%s' "$k" "$r" "$h" "$p"
+  [ -z "$p" ] || about "$p" '|%s'
+  printf '\n'
+  if [ -n "$r" ] && [ -n "$p" ] && [ -n "@SYMBOLS@" ]; then
+    kept 'symbols-@UNDER@' "$(stat -L -c '%n %s %y %z %i' "$p")" versions "$p"
+  fi
+done
+for f in /usr/src/@DKMS@-[0-9]*/dkms.conf; do [ -e "$f" ] && f=${f%/dkms.conf} && echo "source=${f##*/@DKMS@-}"; done
+for f in /var/lib/dkms/@DKMS@/*/build/make.log; do
+  [ -f "$f" ] || continue; grep -m 1 -E '@CAUSE@' "$f" | cut -c 1-300 | while IFS= read -r l; do printf 'error=%s\n' "$l"; done
+done
+:
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kmod:
+    """One module of a node.
+
+    Args:
+        loaded: version in the kernel that runs; "" where it has none, ``None``: not loaded.
+        stale: another build is loaded than lies on disk.
+        built: version on disk for each kernel that can boot; ``None``: none was built.
+        headers: kernels for which one can be built.
+        running: release that runs; "" in an image.
+        description: of the module for the running kernel (of any, in an image).
+        symbols: lines of ``modprobe --dump-modversions`` that were asked for.
+        sources: versions below /usr/src that DKMS can build.
+        error: first complaint of the compiler in the last build that failed.
+    """
+
+    loaded: str | None = None
+    stale: bool = False
+    built: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    headers: tuple[str, ...] = ()
+    running: str = ""
+    description: str = ""
+    symbols: str = ""
+    sources: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def here(self) -> str | None:
+        """Version on disk for the kernel that runs."""
+        return self.built.get(self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class AskKmod(Ask[Kmod]):
+    """Everything :class:`Kmod` holds, in one fragment.
+
+    Args:
+        module: name, with dashes or underscores.
+        dkms: what DKMS calls the package of sources.
+        symbols: those whose checksums the module file is asked for.
+    """
+
+    module: str
+    dkms: str
+    symbols: tuple[str, ...] = ()
+
+    def script(self) -> str:
+        under = self.module.replace("-", "_")
+        return (
+            _SCRIPT.replace("@UNDER@", under)
+            .replace("@EITHER@", under.replace("_", "[-_]"))
+            .replace("@DKMS@", self.dkms)
+            .replace("@SYMBOLS@", "|".join(self.symbols))
+            .replace("@CAUSE@", dkms.CAUSE_ERE)
+        )
+
+    def parse(self, answer: Answer) -> Kmod:
+        keys: dict[str, list[str]] = {}
+        for line in answer.text.splitlines():
+            key, equals, value = line.partition("=")
+            if equals:
+                keys.setdefault(key, []).append(value)
+        built: dict[str, str | None] = {}
+        headers: list[str] = []
+        running, description, on_disk = "", "", ""
+        for line in keys.get("kernel", []):
+            parts = line.split("|")
+            if len(parts) < 4:
+                continue
+            kernel, runs, has_headers, path = parts[:4]
+            about = {key: value.strip() for key, _, value in (p.partition(":") for p in parts[4:])}
+            built[kernel] = about.get("version", "") if path else None
+            if has_headers:
+                headers.append(kernel)
+            if runs:
+                running, on_disk = kernel, about.get("srcversion", "")
+            if path and (runs or not description):
+                description = about.get("description", "")
+        version, _, source = keys.get("loaded", [""])[0].partition("|")
+        here = built.get(running) or ""
+        stale = bool(
+            "loaded" in keys
+            and (
+                (source and on_disk and source != on_disk) or (version and here and version != here)
+            )
+        )
+        return Kmod(
+            loaded=version if "loaded" in keys else None,
+            stale=stale,
+            built=built,
+            headers=tuple(headers),
+            running=running,
+            description=description,
+            symbols="\n".join(keys.get("symbol", [])),
+            sources=tuple(keys.get("source", [])),
+            error=dkms.first_error("\n".join(keys.get("error", []))) or "",
+        )
+
+    def stand_in(self) -> Kmod:
+        return Kmod()

@@ -1,0 +1,99 @@
+"""Whether a service of ours can have the TCP address that it is to listen on, and who else has it.
+
+A service whose port is taken, or whose address is not the node's, says so in its own log, after a start
+that systemd counts as good; who has the port is in nobody's log.
+
+Sources:
+    proc(5): net/tcp, fd. Linux Documentation/networking/fib_trie.rst; ip-sysctl.rst (ip_nonlocal_bind).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from gpustate.core.shared_probes import LISTENING
+from gpustate.formats.dcgm import services
+from gpustate.probes.gpu_clients import WHO, holder
+
+#: While the process ``$m`` itself has the port, that is all that is looked at.
+_SCRIPT = (
+    WHO
+    + r"""
+while read -r _ a _ w _ _ _ _ _ i _; do
+  case "$a $w" in *:"@PORT@ 0A") ;; *) continue ;; esac
+  s="socket:\[$i\]"
+  case ${m:-0} in 0) ;; *) [ -z "$(find "/proc/$m/fd" -lname "$s" 2>/dev/null)" ] || continue;; esac
+  q=$(find /proc/[0-9]*/fd -lname "$s" -printf '%h\n' 2>/dev/null | sort -u)
+  [ -n "$q" ] || echo "listener=$a"
+  for f in $q; do f=${f%/fd}; w=$(who "${f#/proc/}") && echo "listener=$a|$w"; done
+done <<END
+@LISTENING@
+END
+"""
+)
+_ELSEWHERE = r"""
+[ -n "${GPUSTATE_IMAGE-}" ] || [ ! -r /proc/net/fib_trie ] || grep -qs 1 /proc/sys/net/ipv4/ip_nonlocal_bind ||
+  awk '/\|-- /{ a = $2 } /\/32 host LOCAL/ && a == "@HOST@" { f = 1 } END { exit !f }' /proc/net/fib_trie || echo elsewhere=1
+"""
+
+
+def script(port: int | None = None) -> str:
+    """Print ``listener=...`` for each process that listens on a port, but for the process ``$m``.
+
+    Args:
+        port: its number; without one it is in ``$hp``, in four hexadecimal digits.
+    """
+    return _SCRIPT.replace("@PORT@", "$hp" if port is None else f"{port:04X}").replace(
+        "@LISTENING@", LISTENING
+    )
+
+
+def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
+    """Who keeps a service from its address, in words.
+
+    Args:
+        rows: what :func:`script` printed, without ``listener=``.
+        host: IPv4 address it is to listen on; empty: every one.
+        unit: of the service, which does not stand in its own way.
+    """
+    return tuple(dict.fromkeys(_others(rows, host, unit)))
+
+
+def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
+    for row in rows:
+        address, _, rest = row.partition("|")
+        found = services.address_of(address.partition(":")[0])
+        one = holder(rest)
+        every = host == "" or (host == "0.0.0.0" and ":" not in found)
+        hinders = every or found in (services.EVERYWHERE, host)
+        if hinders and (one is None or one.unit != unit):
+            yield who(rest)
+
+
+def who(row: str) -> str:
+    """Who listens, in words; a row is what :func:`script` prints behind the address."""
+    one = holder(row)
+    return one.who if one is not None else "a process that cannot be seen from here"
+
+
+def elsewhere(host: str) -> str:
+    """Script that prints ``elsewhere=1`` where no service of the node can listen on an IPv4 address."""
+    if host in ("", services.EVERYWHERE, "0.0.0.0") or ipaddress.IPv4Address(host).is_loopback:
+        return ""
+    return _ELSEWHERE.replace("@HOST@", host)
+
+
+def ipv4(host: str) -> str:
+    """An address as it is.
+
+    Raises:
+        ValueError: it is no IPv4 address.
+    """
+    try:
+        return str(ipaddress.IPv4Address(host))
+    except ValueError:
+        raise ValueError(f"{host!r} is no IPv4 address") from None
+
+
+__all__ = ["elsewhere", "ipv4", "others", "script", "who"]

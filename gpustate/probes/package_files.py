@@ -1,0 +1,172 @@
+"""Whether the files that decide are as their packages brought them, as one ask.
+
+A package manager is content with a package of the right version whose files somebody removed, cut off or
+replaced. All files of a package are never checked: those that are named here are, and only when their size,
+times or inode are others than at the last look, so that a look costs one ``stat``.
+
+Of sources one that is missing is told of each package; what somebody has changed in them is theirs, and so wanted.
+
+Surprising: a program may be there and of the right size, and nobody may execute it; root's ``[ -r`` says
+nothing of that. What an administrator diverts, or gives another mode by dpkg-statoverride, is as wanted.
+
+Sources:
+    dpkg 1.21: src/main/unpack.c writes ``info/PACKAGE.md5sums`` where a package brings none; dpkg-divert(1),
+    dpkg-statoverride(1); rpm(8), VERIFY OPTIONS; ld.so(8): a program finds a library by its soname.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpustate.core.queries import Answer, Ask, SharedAsk
+from gpustate.core.shared_probes import KEPT
+
+# One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is no part of what is summed.
+_CHECK = r"""
+as_wanted() { grep -qxF -- "$1" /var/lib/dpkg/diversions || grep -qF -- " $1" /var/lib/dpkg/statoverride; } 2>/dev/null
+checked() {
+  for m in @INFO@; do
+    [ -f "$m" ] || continue
+    p=${m##*/}; p=${p%.md5sums}; pf_lost=
+    while read -r s f; do
+      f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
+      case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is no file'; elif [ -z "$pf_only" ]; then
+        set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
+        set -- $(stat -L -c %a "$f"); case $f:$1 in */bin/*:*[1357]|*/lib*:*[4567]) ;; *) h="has mode $1" ;; esac
+      fi
+      [ -z "$h" ] || as_wanted "$f" || echo "$p: $f $h"
+      case $pf_only$f in /*.so.*) ;; *) continue ;; esac
+      l=${f##*/}; l=${l%%.so.*}.so.1; d=${f%/*}
+      case $d in */*-linux-gnu/*) d=${d%%-linux-gnu/*}-linux-gnu; [ -e "$d/$l" ] ;; *) [ "$d/$l" -ef "$f" ] || [ ! -e "$f" ] ;; esac ||
+        as_wanted "$d/$l" || echo "$p: $d/$l is no link to ${f##*/}"
+    done <"$m"
+  done
+  command -v rpm >/dev/null && for p in @NAMES@; do
+    rpm -q "$p" >/dev/null 2>&1 || continue
+    rpm -V --nodeps --noscripts --nomtime --nouser --nogroup "$p" | while read -r h f g; do
+      f=${g:-$f}; case $f in @FILES@) ;; @THERE@) [ "$h" = missing ] || continue ;; *) continue ;; esac
+      case $h in missing) h='is missing' ;; *) h='is not as the package brought it' ;; esac
+      echo "$p: $f $h"
+    done
+  done
+  :
+}
+"""
+# One cache for all: what each depends on, dpkg's list of packages, is the same for all.
+_SCRIPT = r"""
+set --; for f in @FOUND@ /var/lib/dpkg/status /var/lib/rpm/rpmdb.sqlite /usr/lib/sysimage/rpm/rpmdb.sqlite /var/lib/rpm/Packages \
+  /usr/lib/sysimage/rpm/Packages.db /var/lib/dpkg/diversions /var/lib/dpkg/statoverride
+do { [ -e "$f" ] || [ -L "$f" ]; } && set -- "$@" "$f"; done
+k=; [ $# = 0 ] || k=$(stat --printf='%i:%s:%.9Z ' "$@")
+kept package-files-@KEPT@ "$k" all 2>/dev/null
+:
+"""
+#: Before the rows of each ask.
+_OF = "=of "
+_ROW = re.compile(r"([A-Za-z0-9][\w.+-]*)(?::\w+)?: (/\S+) (.+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageFiles(SharedAsk[tuple[str, ...]]):
+    """Files that are not as their packages brought them, as ``PACKAGE: PATH is missing``.
+
+    Args:
+        name: of the ask, in the answer to several.
+        packages: shell patterns of package names; those of them without a pattern are asked of rpm, too.
+        files: shell patterns of paths that decide; a library has the soname ``.so.1``.
+        there: shell patterns of paths of which only that they are there is looked at.
+        others: asks that leave with this one.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    files: tuple[str, ...]
+    there: tuple[str, ...] = ()
+    others: tuple[PackageFiles, ...] = ()
+
+    def script(self) -> str:
+        asks = (self, *self.others)
+        every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in asks)
+        return _filled(
+            f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
+            FOUND=" ".join(
+                dict.fromkeys(path for one in asks for path in (*one.files, *one.there))
+            ),
+            KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
+        )
+
+    def checked(self) -> str:
+        """Sh that defines ``checked``, which looks at every file and prints a row for each damaged one."""
+        # Of some packages the architecture stands in the file's name.
+        info = (f"/var/lib/dpkg/info/{name}[.:]*md5sums" for name in self.packages)
+        return _filled(
+            _CHECK,
+            INFO=" ".join(info),
+            FILES="|".join(self.files),
+            THERE="|".join(self.there) or "''",
+            NAMES=shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
+        )
+
+    def watches(self, package: str, path: str) -> bool:
+        """A file of a package is one of these; the node need not have it."""
+        return any(fnmatchcase(package, name) for name in self.packages) and any(
+            fnmatchcase(path, pattern) for pattern in (*self.files, *self.there)
+        )
+
+    def joined(self, others: Sequence[Ask[Any]]) -> PackageFiles:
+        mine = tuple(one for one in others if isinstance(one, PackageFiles))
+        return replace(self, others=(*self.others, *mine))
+
+    def parse(self, answer: Answer) -> tuple[str, ...]:
+        _, _, mine = answer.text.partition(f"{_OF}{self.name}\n")
+        rows = itertools.takewhile(lambda row: not row.startswith(_OF), mine.splitlines())
+        return tuple(sorted(row for row in rows if _ROW.fullmatch(row)))
+
+    def stand_in(self) -> tuple[str, ...]:
+        return ()
+
+
+def _filled(text: str, **words: str) -> str:
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def unit_paths(name: str) -> tuple[str, str]:
+    """Where a package may have put the file of a service."""
+    return f"/usr/lib/systemd/system/{name}.service", f"/lib/systemd/system/{name}.service"
+
+
+def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Names of the packages whose files are damaged, without their architecture."""
+    found = (match[1] for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(sorted(dict.fromkeys(found)))
+
+
+def links_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Links to libraries that are missing or lead elsewhere."""
+    found = (match for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(match[2] for match in found if match[3].startswith("is no link"))
+
+
+def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Files that are missing, or in whose place is something that is none."""
+    found = (match for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(match[2] for match in found if match[3] in ("is missing", "is no file"))
+
+
+def sources_of(damaged: Iterable[str]) -> tuple[str, ...]:
+    """The rows of sources that are missing."""
+    found = ((row, _ROW.fullmatch(row)) for row in damaged)
+    return tuple(row for row, match in found if match and match[2].startswith("/usr/src/"))
+
+
+__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "sources_of", "unit_paths"]

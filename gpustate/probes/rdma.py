@@ -1,0 +1,111 @@
+"""The network cards for RDMA of a node, and the RDMA stack that drives them.
+
+Sources:
+    sysfs: bus/pci (vendor 15b3 is NVIDIA's networking, formerly Mellanox), module/NAME/version.
+    NVIDIA/open-gpu-kernel-modules, conftest.sh: where OFED puts what modules are built against.
+    :mod:`gpustate.formats.rdma`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.core.shared_probes import KO
+from gpustate.formats import rdma
+
+# mlx_compat is the one module that OFED has and no kernel does.
+_SCRIPT = (
+    KO
+    + r"""
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
+  case $v$c in 0x15b30x02*) echo "nic=${d##*/}";; esac
+done
+k=; [ -n "${GPUSTATE_IMAGE-}" ] || k="${KERNEL_RELEASE-$(uname -r)}"
+if [ -n "$k" ]; then
+  m=$(uname -m)
+  for n in mlx_compat mlx5_core ib_core; do
+    v=; s=; { read -r v <"$SYS/module/$n/version"; } 2>/dev/null; { read -r s <"$SYS/module/$n/srcversion"; } 2>/dev/null
+    [ -d "$SYS/module/$n" ] && echo "loaded=$n $v|$s"
+    ko "$k" "$n" || continue
+    about "$p" '%s\n' | { v=; s=; while read -r a l; do case $a in version:) v=$l ;; srcversion:) s=$l ;; esac; done; echo "disk=$n $v|$s"; }
+  done
+  for f in "/usr/src/ofa_kernel/$m/$k" "/usr/src/ofa_kernel/$k" /usr/src/ofa_kernel/default; do
+    [ -r "$f/Module.symvers" ] || continue
+    grep -wm1 SYMBOL "$f/Module.symvers" | while read -r l; do echo "symbol=$l"; done; break
+  done
+fi
+command -v ofed_info >/dev/null && echo "info=$(timeout -k 2 10 ofed_info -s 2>/dev/null | head -n 1)"
+:
+"""
+).replace("SYMBOL", rdma.SYMBOL)
+
+_CORE = ("mlx_compat", "mlx5_core", "ib_core")
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """What carries RDMA on a node.
+
+    Args:
+        nics: PCI addresses of NVIDIA's network cards.
+        ofed: version of the OFED that is installed, ``None`` for the kernel's own stack.
+        loaded: version and checksum of each loaded core module, as ``mlx5_core 24.10-1.1.4|A0B1``.
+        stale: core modules of which another build is loaded than lies on disk.
+        ofed_loaded: the loaded stack is OFED's.
+        symbol: checksum under which the installed OFED gives what nvidia-peermem registers with.
+    """
+
+    nics: tuple[str, ...] = ()
+    ofed: str | None = None
+    loaded: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    ofed_loaded: bool = False
+    symbol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskRdma(Ask[Rdma]):
+    """Everything :class:`Rdma` holds, in one fragment."""
+
+    def script(self) -> str:
+        return _SCRIPT
+
+    def parse(self, answer: Answer) -> Rdma:
+        keys: dict[str, list[str]] = {}
+        for line in answer.text.splitlines():
+            key, equals, value = line.partition("=")
+            if equals:
+                keys.setdefault(key, []).append(value.strip())
+        loaded, disk = _by_name(keys.get("loaded", [])), _by_name(keys.get("disk", []))
+        info = keys.get("info", [""])[0]
+        on_disk = "mlx_compat" in disk
+        version = rdma.ofed_version(info) or disk.get("mlx5_core", "").partition("|")[0] or None
+        return Rdma(
+            nics=tuple(sorted(keys.get("nic", []))),
+            ofed=(version or "unknown") if on_disk or info else None,
+            loaded=tuple(f"{name} {loaded[name]}" for name in _CORE if name in loaded),
+            stale=tuple(name for name in _CORE if _differs(loaded, disk, name)),
+            ofed_loaded="mlx_compat" in loaded,
+            symbol=rdma.checksum("\n".join(keys.get("symbol", []))),
+        )
+
+    def stand_in(self) -> Rdma:
+        return Rdma()
+
+
+def _by_name(lines: list[str]) -> dict[str, str]:
+    pairs = (line.partition(" ") for line in lines)
+    return {name: rest.strip() for name, _, rest in pairs}
+
+
+def _differs(loaded: dict[str, str], disk: dict[str, str], name: str) -> bool:
+    """Another build is loaded than the one on disk; what is not known does not differ."""
+    if name not in disk:
+        return False
+    if name not in loaded:
+        # The cards are driven by the kernel's own modules although OFED is installed.
+        return name == "mlx_compat" and "mlx5_core" in loaded
+    pairs = zip(loaded[name].split("|"), disk[name].split("|"), strict=False)
+    return any(left and right and left != right for left, right in pairs)

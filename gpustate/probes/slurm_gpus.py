@@ -1,0 +1,145 @@
+"""What a node tells of its GPUs for Slurm: near which cores they are, links, files of MIG devices.
+
+Sources:
+    kernel, sysfs-devices-system-cpu and sysfs-bus-pci (local_cpulist, numa_node);
+    NVIDIA driver, /proc/driver/nvidia/capabilities: minors of the MIG access files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.formats import slurm
+from gpustate.formats.numbers import whole
+from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
+
+_SCRIPT = r"""
+h=; { read -r h </proc/sys/kernel/hostname; } 2>/dev/null; printf 'host=%s\n' "${h:-$(uname -n)}"
+for d in "$SYS"/devices/system/cpu/cpu[0-9]*; do
+  [ -r "$d/topology/core_id" ] || continue
+  read -r p <"$d/topology/physical_package_id"; read -r c <"$d/topology/core_id"; n=0
+  for m in "$d"/node[0-9]*; do [ -e "$m" ] && n=${m##*/node}; done
+  printf 'cpu=%s %s %s %s\n' "${d##*/cpu}" "$p" "$c" "$n"
+done
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; read -r v 2>/dev/null <"$d/vendor" || continue
+  [ "$v" = 0x10de ] || continue
+  l=; [ -r "$d/local_cpulist" ] && read -r l <"$d/local_cpulist"
+  printf 'near=%s %s\n' "${d##*/}" "$l"
+done
+for f in "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/access "$PROC"/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access; do
+  [ -r "$f" ] || continue
+  while read -r k v; do [ "$k" = DeviceFileMinor: ] && printf 'cap=%s %s\n' "${f#"$PROC"/driver/nvidia/capabilities/}" "$v"; done <"$f"
+done
+if [ -r "$PROC/driver/nvidia/version" ] && @WANTED@command -v nvidia-smi >/dev/null; then
+  t=$(timeout -k 2 20 nvidia-smi topo -m 2>/dev/null) && printf 'topo\n%s\n' "$t"
+fi
+:"""
+_CAP = re.compile(r"gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are.
+
+    Args:
+        host: the node's own name.
+        cpus: those online.
+        near: CPUs near a PCI device, as the kernel lists them, by address.
+        caps: minor of ``nvidia-cap`` by GPU minor, GPU instance and compute instance (``None``: of the
+            GPU instance itself).
+        topology: what ``nvidia-smi topo -m`` prints; empty where it prints nothing.
+    """
+
+    host: str = ""
+    cpus: tuple[Cpu, ...] = ()
+    near: Mapping[str, str] = field(default_factory=dict[str, str])
+    caps: Mapping[tuple[int, int, int | None], int] = field(
+        default_factory=dict[tuple[int, int, "int | None"], int]
+    )
+    topology: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskPlaces(Ask[Places]):
+    """Everything of :class:`Places`.
+
+    Args:
+        for_slurmd: the topology is wanted only where slurmd is installed; nvidia-smi wakes every GPU for it.
+    """
+
+    for_slurmd: bool = False
+
+    def script(self) -> str:
+        wanted = "command -v slurmd >/dev/null && " if self.for_slurmd else ""
+        return _SCRIPT.replace("@WANTED@", wanted)
+
+    def parse(self, answer: Answer) -> Places:
+        head, _, topology = answer.text.partition("\ntopo\n")
+        host, cpus = "", list[Cpu]()
+        near: dict[str, str] = {}
+        caps: dict[tuple[int, int, int | None], int] = {}
+        for line in head.splitlines():
+            key, _, value = line.partition("=")
+            if key == "host":
+                host = value
+            elif key == "cpu":
+                numbers = [whole(word) for word in value.split()]
+                if len(numbers) == 4 and None not in numbers:
+                    cpus.append(Cpu(*(number or 0 for number in numbers)))
+            elif key == "near":
+                address, _, cpulist = value.partition(" ")
+                near[address] = cpulist
+            elif key == "cap" and (found := _CAP.fullmatch(value)):
+                instance = None if found[3] is None else int(found[3])
+                caps[int(found[1]), int(found[2]), instance] = int(found[4])
+        return Places(host.partition(".")[0], tuple(cpus), near, caps, topology)
+
+    def stand_in(self) -> Places:
+        return Places()
+
+
+def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | None]:
+    """Describe the GPUs in PCI order, or say why that cannot be done."""
+    ordered = sorted(nvml.gpus, key=lambda gpu: gpu.pci)
+    linked = slurm.links(places.topology, len(ordered))
+    found: list[SlurmGpu] = []
+    for index, gpu in enumerate(ordered):
+        if gpu.minor is None:
+            return (), (
+                f"GPU {gpu.index}: nvidia-smi alone does not tell which /dev/nvidiaX it is; install a "
+                "complete python3 on the node"
+            )
+        migs: tuple[MigFiles, ...] | None = None
+        if gpu.mig_current:
+            named, why = _migs(gpu, gpu.minor, places)
+            if why is not None:
+                return (), why
+            migs = named
+        cores = slurm.core_numbers(places.cpus, slurm.expand(places.near.get(gpu.pci, "")))
+        row = linked[index] if linked and migs is None else ()
+        found.append(SlurmGpu(gpu.minor, slurm.type_name(gpu.name), cores, row, migs))
+    return tuple(found), None
+
+
+def _migs(gpu: Gpu, minor: int, places: Places) -> tuple[tuple[MigFiles, ...], str | None]:
+    found: list[MigFiles] = []
+    for mig in gpu.mig_devices:
+        profile = mig.name.split()[-1].replace("+", ".") if mig.name.split() else ""
+        instance = mig.gpu_instance or 0
+        caps = [
+            places.caps.get((minor, instance, compute))
+            for compute in (None, mig.compute_instance or 0)
+        ]
+        if not profile or mig.gpu_instance is None or None in caps:
+            return (), (
+                f"GPU {gpu.index}: the MIG device {mig.uuid} has no access files below "
+                f"/proc/driver/nvidia/capabilities/gpu{minor}; see: nvidia-modprobe -f"
+            )
+        files = (f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps))
+        found.append(MigFiles(profile, files))
+    return tuple(found), None

@@ -1,0 +1,335 @@
+"""Bundles and nodes: asking nodes what one has to have, putting one into a policy, holding a node against it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpustate.bundle import reading, write
+from gpustate.bundle.manifest import DRIVER, TOOLKIT
+from gpustate.core.facts import NodeFacts, meant_for
+from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.node import Node
+from gpustate.core.policy import Policy, build, parameters, resolve
+from gpustate.core.state import AnyState
+from gpustate.engine import fleet
+from gpustate.errors import ConnectionFailed, PolicyError, ProbeError, RefusedError, UsageError
+from gpustate.files import TextFiles
+from gpustate.formats import aptsources
+from gpustate.formats.rpm import MANAGERS, is_rpm
+from gpustate.formats.words import shown
+from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.plan.make import Look
+from gpustate.probes.kernels import Kernels
+from gpustate.resolver import deb_bundles, rpm_bundle_nodes, rpm_bundles
+from gpustate.resolver.bundle_roots import asked
+from gpustate.resolver.deb_bundles import Case, key_here, keys_of
+from gpustate.resolver.rpm_bundles import RpmCase
+from gpustate.solve.packages import Repository, Universe, parse
+from gpustate.states.bundle import BundleInPlace
+from gpustate.states.repository import DriverRepository, ToolkitRepository
+from gpustate.states.repository.base import SOURCE_PATTERNS
+
+#: A kind of node, whatever its packages are.
+AnyCase = Case | RpmCase
+
+#: Who uses which repository.
+_USERS: dict[str, tuple[str, type[Any]]] = {
+    DRIVER: ("driver", DriverRepository),
+    TOOLKIT: ("container-toolkit", ToolkitRepository),
+}
+_FILES = TextFiles("file of sources", UsageError, 4)
+_RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
+#: Distributions of rpm packages that no state knows.
+_NOT_KNOWN = frozenset({"azl", "mariner"})
+_KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
+#: sh: what is installed, as an index of packages has it.
+_INSTALLED = (
+    'awk \'BEGIN { RS = ""; FS = "\\n" } /\\nStatus: [a-z]+ ok installed\\n/ { for (i = 1; i <= NF; i++)'
+    ' if ($i ~ /^(Package|Version|Architecture|Provides): /) print $i; print "" }\' /var/lib/dpkg/status'
+)
+#: sh: key rings that source entries may name, and those that count for entries without a Signed-By.
+_KEYS = (
+    "for f in /usr/share/keyrings/*.gpg /usr/share/keyrings/*.asc /usr/share/keyrings/*.pgp /etc/apt/keyrings/*"
+    " /etc/apt/trusted.gpg /etc/apt/trusted.gpg.d/*; do\n"
+    '  [ -f "$f" ] && [ "$(stat -Lc %s "$f")" -lt 300000 ] || continue\n'
+    '  printf \'%s \' "$f"; base64 -w 0 <"$f"; echo; done'
+)
+
+
+def cases_of_nodes(
+    inventory: Inventory, policy: Policy, known: Collection[str], forks: int
+) -> list[AnyCase]:
+    """Ask all nodes.
+
+    Raises:
+        ConnectionFailed, ProbeError: one of them cannot be asked; a bundle without it would lack something.
+    """
+    states = {node.name: resolve(policy, node, known).states for node in inventory}
+    cases: list[AnyCase] = []
+    for node, case, error in fleet.question(
+        inventory.nodes, forks, lambda asked: _case(asked, states[asked.name])
+    ):
+        if case is None:
+            kind = ConnectionFailed if isinstance(error, ConnectionFailed) else ProbeError
+            raise kind(f"{node.name}: {error}", fix="leave it out with --exclude, or use --for")
+        if case.facts.package_manager not in MANAGERS:
+            raise UsageError(
+                f"{node.name}: has neither apt, dnf nor zypper", fix="leave it out with --exclude"
+            )
+        cases.append(case)
+    return cases
+
+
+def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
+    facts = node.facts()
+    kernels = node.ask(Kernels())
+    releases = tuple(sorted(k.release for k in kernels if k.bootable or k.running))
+    if is_rpm(facts.package_manager):
+        return rpm_bundle_nodes.case(node, states, facts, releases)
+    texts = node.read_texts(SOURCE_PATTERNS)
+    installed = node.shell(_INSTALLED).stdout
+    keys = keys_of(node.shell(_KEYS).stdout)
+    trusted = b"".join(_plain(key) for path, key in keys.items() if "/trusted.gpg" in path)
+    if trusted:
+        keys[""] = trusted
+    sources = tuple(
+        source
+        for source in aptsources.parse_sources(texts)
+        if not os.path.basename(source.file).startswith(f"gpustate-{DRIVER}")
+        and not os.path.basename(source.file).startswith(f"gpustate-{TOOLKIT}")
+        and not source.uri.startswith((f"file:{BUNDLE_FOLDER}", "cdrom:"))
+    )
+    return Case(
+        facts,
+        states,
+        sources,
+        keys,
+        releases,
+        (Universe(tuple(parse(installed, Repository("installed"), leaf=True))),),
+    )
+
+
+def _plain(key: bytes) -> bytes:
+    from gpustate.formats import openpgp
+
+    try:
+        return openpgp.binary(key)
+    except ValueError:
+        return b""
+
+
+def case_of_name(
+    text: str, policy: Policy, sources: Sequence[str], gpus: str, installed: Sequence[str] = ()
+) -> AnyCase:
+    """A kind of node that nobody asked: ``debian12/x86_64`` with files of sources.
+
+    Args:
+        text: distribution and machine.
+        policy: whose packages it gets.
+        sources: files of sources.
+        gpus: as ``8xH100``; empty where they are not known.
+        installed: files that say what such nodes have, of rpm packages.
+
+    Raises:
+        UsageError: the name is none, or a file is not to be read.
+    """
+    found = _RELEASE.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--for: {shown(text)} is no distribution and machine", fix="write debian12/x86_64"
+        )
+    if not sources:
+        raise UsageError(
+            "--for does not say where the distribution's packages are",
+            fix="name its sources with --sources FILE, as in /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
+        )
+    if found[1] in _NOT_KNOWN:
+        raise UsageError(
+            f"--for: NVIDIA's packages for {shown(text)} are not known here",
+            fix="keep a mirror of the repositories (origin: mirror) for such nodes",
+        )
+    rpm = rpm_bundle_nodes.family(found[1])
+    if installed and rpm is None:
+        raise UsageError(
+            "--installed is for distributions with dnf or zypper",
+            fix="leave it out: the essential packages of Debian and Ubuntu are known",
+        )
+    try:
+        pci = meant_for(gpus)
+    except ValueError as error:
+        raise UsageError(f"--gpu: {error}") from None
+    if rpm is not None:
+        facts = NodeFacts(
+            os_id=rpm.os_id,
+            os_version=found[2],
+            machine=found[3],
+            package_manager=rpm.manager,
+            pci=pci,
+        )
+        states = resolve(policy, InventoryNode(text)).states
+        return rpm_bundle_nodes.named(facts, states, sources, installed)
+    os_id, digits, machine = found.groups()
+    entries, keys = _read_sources(sources)
+    version = f"{digits[:2]}.{digits[2:]}" if os_id == "ubuntu" and len(digits) == 4 else digits
+    main = (one.suite for one in entries if "main" in one.components)
+    codename = next((one for one in main if not re.search(r"-|/", one)), "")
+    facts = NodeFacts(
+        os_id=os_id,
+        os_version=version,
+        os_codename=codename,
+        machine=machine,
+        package_manager="apt",
+        pci=pci,
+    )
+    return Case(facts, resolve(policy, InventoryNode(text)).states, entries, keys)
+
+
+def _read_sources(
+    files: Sequence[str],
+) -> tuple[tuple[aptsources.Source, ...], dict[str, bytes]]:
+    """Entries of apt's files of sources of this machine, and the keys that they name."""
+    texts: dict[str, str] = {}
+    for file in files:
+        data = _FILES.text(file)
+        deb822 = re.search(r"^Types:", data, re.MULTILINE) is not None
+        texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
+    entries = aptsources.parse_sources(texts)
+    if not entries:
+        raise UsageError("names no repository", place=files[0], fix="as in /etc/apt/sources.list")
+    keys: dict[str, bytes] = {}
+    for entry in entries:
+        for word in entry.signed_by.replace(",", " ").split():
+            if word.startswith("/"):
+                keys[word] = key_here(
+                    word,
+                    of="",
+                    place=entry.file,
+                    fix="name a key ring of this machine in Signed-By, or write the key itself there",
+                )
+    return entries, keys
+
+
+def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
+    """The same kind of node with the repositories of some files in the place of its own.
+
+    Raises:
+        UsageError: a file is not to be read.
+    """
+    if isinstance(case, RpmCase):
+        rows, keys = rpm_bundle_nodes.read_sources(files, case.facts)
+        return replace(case, sources=rows, keys=keys)
+    entries, keys = _read_sources(files)
+    return replace(case, sources=entries, keys=keys)
+
+
+def chosen(cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]) -> list[write.Chosen]:
+    """Everything that every kind of node gets.
+
+    Raises:
+        GpustateError: something is not to be had.
+    """
+    apt, rpm = deb_bundles.Read(cache, say), rpm_bundles.RpmRead(cache, say)
+    debs = deb_bundles.grouped(one for one in cases if isinstance(one, Case))
+    rpms = rpm_bundles.grouped(one for one in cases if isinstance(one, RpmCase))
+    return [
+        *(deb_bundles.chosen(case, apt) for case in debs),
+        *(rpm_bundles.chosen(case, rpm) for case in rpms),
+    ]
+
+
+def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:
+    """Releases of kernels from the command line.
+
+    Raises:
+        UsageError: one is none.
+    """
+    for kernel in kernels:
+        if not _KERNEL.fullmatch(kernel):
+            raise UsageError(f"--kernel: {shown(kernel)} is no release, as uname -r has it")
+    return tuple(kernels)
+
+
+def onto(policy: Policy, file: str | None) -> Policy:
+    """A policy that takes its packages from a bundle: the one named, or that of its own state.
+
+    Raises:
+        UsageError: it is no bundle.
+    """
+    own: Any = next((state for state in policy.states if state.name == BundleInPlace.name), None)
+    if file is None and (own is None or own.file is None or own.absent):
+        return policy
+    path = os.path.abspath(file if file is not None else own.file)
+    bundle = reading.load(path)
+    made: dict[str, AnyState] = {state.name: state for state in policy.states}
+    made[BundleInPlace.name] = build(BundleInPlace, {"file": path})
+    last = [("states", BundleInPlace.name, "file")]
+    for name, (user, cls) in _USERS.items():
+        there = any(target.repository(name) for target in bundle.manifest.targets)
+        if not there or (name not in made and user not in made):
+            continue
+        before = made.get(name)
+        kept = {} if before is None else parameters(before)
+        said = {
+            "origin": "mirror",
+            "url": f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}",
+            "suite": "/",
+            "components": (),
+            "key": bundle.key,
+            "fingerprint": None,
+            "exclusive": True,
+            "refresh_days": None,
+            "signed": "metadata",
+        }
+        made[name] = build(cls, {**kept, **said})
+        last += [("states", name, key) for key in said]
+    return policy.but(*made.values(), name=policy.name, last=last)
+
+
+def lacking(states: Sequence[AnyState], look: Look) -> RefusedError | None:
+    """Why a bundle does not do for a node; ``None`` when it does, or none is used there."""
+    own: Any = next((state for state in states if state.name == BundleInPlace.name), None)
+    if own is None or own.file is None or own.absent:
+        return None
+    facts = look.view.facts
+    bundle = reading.load(own.file)
+    target = bundle.manifest.target(facts.distribution, facts.machine)
+    if target is None:
+        return None  # the state says so
+    there = target.versions()
+    driver: Any = look.seen.get("driver")
+    wanted: Any = next((state for state in states if state.name == "driver"), None)
+    # Built modules of rpm distributions are wanted for every kernel, headers where there are none.
+    every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)
+    bare = sorted(k for k, ready in driver.headers.items() if every or not ready) if driver else []
+    wants = asked(states, facts, lambda name: there.get(name, ()), bare)
+    missing, option = wants.problem, ""
+    if not missing and wants.bare:
+        kernel, missing = next(iter(wants.bare.items()))
+        option = f" --kernel {kernel}"
+    if not missing:
+        return None
+    return RefusedError(
+        f"{missing} is not in the bundle {own.file}",
+        fix=f"make one that has it: gpustate bundle POLICY -i INVENTORY{option} --out FILE",
+    )
+
+
+def check_policy(policy: Policy) -> None:
+    """A policy that bundles are made for takes its packages from repositories.
+
+    Raises:
+        PolicyError: it takes them from a bundle.
+    """
+    for state in policy.states:
+        if isinstance(state, DriverRepository | ToolkitRepository) and "gpustate-bundle" in (
+            state.url or ""
+        ):
+            raise PolicyError(
+                f"{state.name} takes its packages from a bundle",
+                fix="make the bundle for a policy that names the repositories",
+            )

@@ -1,0 +1,203 @@
+"""What a node's repositories offer: the stanzas of its package indexes that a driver set can need.
+
+Three asks. :class:`AskLists` says in one line which indexes a node has and what they hold, so that of
+a thousand nodes with the same indexes one is read. :class:`AskDriver` brings the stanzas of
+everything that is named like a part of the driver; :class:`AskOthers`, which hangs on its answer, the
+names and versions of what those need, and what apt's pins make of them.
+
+Surprising: apt keeps its indexes compressed or not, and only it knows how to read them; which file
+belongs to which repository only ``apt-get indextargets`` says.
+
+Sources:
+    apt-get(8), indextargets; doc/acquire-additional-files.md of apt; apt-cache(8), policy.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpustate.core.queries import Answer, Ask
+from gpustate.errors import ProbeError
+from gpustate.formats import aptsources
+from gpustate.solve import packages
+from gpustate.solve.packages import Package, Repository
+
+#: Names of parts of the driver, for awk: as ``driverset.MEMBER_ERE`` has them.
+_NAMES = (
+    "((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^\\n]*"
+    "|[^\\n]*-nvidia[^\\n]*)"
+)
+_FIELDS = "Package|Version|Architecture|Depends|Pre-Depends|Conflicts|Breaks|Provides|SHA256|Size"
+_LISTED = "FILENAME ORIGIN RELEASE COMPONENT SITE ARCHITECTURE"
+#: One index a line: file, origin, suite, component, address.
+_TARGETS = (
+    "targets() {\n"
+    "  command -v apt-get >/dev/null || exit 69\n"
+    "  a=$(dpkg --print-architecture)\n"
+    f"  apt-get indextargets --format '{'|'.join(f'$({word})' for word in _LISTED.split())}' "
+    "'Created-By: Packages' | while IFS='|' read -r f o s c u m; do\n"
+    # What a flat repository does not have stays as it was asked for.
+    '    case $c in *COMPONENT*) c=;; esac; case $m in "$a"|*ARCHITECTURE*) ;; *) continue;; esac\n'
+    '    [ ! -e "$f" ] || printf \'%s|%s|%s|%s|%s\\n\' "$f" "$o" "$s" "$c" "$u"\n'
+    "  done\n"
+    "}\n"
+    'content() { case $1 in *.lz4|*.xz|*.gz|*.bz2|*.zst) /usr/lib/apt/apt-helper cat-file "$1";; *) cat "$1";; esac; }\n'
+)
+_NO_APT = 69
+_USER = re.compile(r"//[^/@]*@")
+
+
+def _origin(origin: str, site: str) -> str:
+    return origin or _USER.sub("//", site)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Which indexes a node has; ``digest`` is the same where they hold the same."""
+
+    digest: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskLists(Ask[Lists]):
+    """A digest of all package indexes and of apt's pins."""
+
+    def script(self) -> str:
+        return (
+            _TARGETS + "t=$(targets) || exit $?\n"
+            'printf "%s\\n" "$t" | grep -c .\n'
+            '{ printf "%s\\n" "$t" | while IFS="|" read -r f r; do [ -n "$f" ] || continue; echo "$r"; sha256sum <"$f"; done\n'
+            "  cat /etc/apt/preferences /etc/apt/preferences.d/* 2>/dev/null; } | sha256sum"
+        )
+
+    def parse(self, answer: Answer) -> Lists:
+        if answer.status == _NO_APT:
+            return Lists()
+        count, _, digest = answer.text.strip().partition("\n")
+        found = re.match(r"[0-9a-f]{64}", digest)
+        if found is None or not count.isdigit():
+            raise ProbeError(f"apt's list of indexes was answered with {answer.text[:80]!r}")
+        return Lists(found[0], int(count))
+
+    def stand_in(self) -> Lists:
+        return Lists()
+
+
+@dataclass(frozen=True, slots=True)
+class AskDriver(Ask[tuple[Package, ...]]):
+    """Every build of everything named like a part of the driver, with all it says of others.
+
+    Args:
+        kernels: releases whose prebuilt modules are of interest.
+    """
+
+    kernels: tuple[str, ...] = ()
+
+    def script(self) -> str:
+        ends = "|".join(kernel.replace(".", "[.]").replace("+", "[+]") for kernel in self.kernels)
+        built = f"&& ($0 !~ /(^|\\n)Package: linux-/ || $0 ~ /(^|\\n)Package: linux-modules-nvidia-[^\\n]*-({ends or '-'})\\n/)"
+        awk = (
+            f'BEGIN {{ RS = ""; FS = "\\n" }} $0 ~ /(^|\\n)Package: {_NAMES}\\n/ {built} {{'
+            f" for (i = 1; i <= NF; i++) {{ if ($i !~ /^[ \\t]/) keep = ($i ~ /^({_FIELDS}):/);"
+            ' if (keep) print $i } print "" }'
+        )
+        return (
+            _TARGETS + "t=$(targets) || exit $?\ndpkg --print-architecture\n"
+            'printf "%s\\n" "$t" | while IFS="|" read -r f r; do [ -n "$f" ] || continue\n'
+            f'  printf \'=index|%s\\n\' "$r"; content "$f" | awk {shlex.quote(awk)}\n'
+            "done"
+        )
+
+    def parse(self, answer: Answer) -> tuple[Package, ...]:
+        native = answer.text.partition("\n")[0]
+        found = _indexes(answer.text, leaf=False)
+        ours = (one for one in found if one.architecture in (native, "all", ""))
+        return tuple(one for one in ours if _is_named(one.name))
+
+    def stand_in(self) -> tuple[Package, ...]:
+        return ()
+
+
+def _is_named(name: str) -> bool:
+    return re.fullmatch(_NAMES.replace("\\n", "\n"), name) is not None
+
+
+def _indexes(text: str, *, leaf: bool) -> Iterator[Package]:
+    for part in text.split("=index|")[1:]:
+        head, _, body = part.partition("\n")
+        words = [*head.split("|"), "", "", "", ""]
+        origin, suite, component, site = words[:4]
+        where = Repository(_origin(origin, site), suite or "/", component, _USER.sub("//", site))
+        yield from packages.parse(body, where, leaf=leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What packages of the driver need of others, and what apt's pins say.
+
+    Args:
+        packages: offered or installed, as far as somebody needs them.
+        forbidden: names and versions that pins forbid.
+    """
+
+    packages: tuple[Package, ...] = ()
+    forbidden: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AskOthers(Ask[Others]):
+    """Builds of some names, or of packages that stand in for them, and pins of others.
+
+    Args:
+        names: packages or provided names that are needed.
+        pinned: packages whose pins are of interest.
+    """
+
+    names: tuple[str, ...]
+    pinned: tuple[str, ...]
+
+    def script(self) -> str:
+        awk = (
+            'BEGIN { RS = ""; FS = "\\n"; n = split(names, a, " "); for (i = 1; i <= n; i++) want[a[i]] }'
+            ' { p = v = d = s = ""; for (i = 1; i <= NF; i++) {'
+            " if ($i ~ /^Package: /) p = substr($i, 10); else if ($i ~ /^Version: /) v = $i;"
+            " else if ($i ~ /^Provides: /) d = $i; else if ($i ~ /^Status: /) s = $i }"
+            ' if (s != "" && s !~ / installed$/) next; hit = (p in want);'
+            ' if (!hit && d != "") { m = split(substr(d, 11), b, /[ ,]+/);'
+            " for (i = 1; i <= m; i++) if (b[i] in want) { hit = 1; break } }"
+            ' if (hit) { print "Package: " p; print v; if (d != "") print d; print "" } }'
+        )
+        names = shlex.quote(" ".join(self.names))
+        return (
+            _TARGETS + "t=$(targets) || exit $?\n"
+            'printf "%s\\n" "$t" "/var/lib/dpkg/status|installed" | while IFS="|" read -r f r; do [ -n "$f" ] || continue\n'
+            f'  printf \'=index|%s\\n\' "$r"; content "$f" | awk -v names={names} {shlex.quote(awk)}\n'
+            "done\n"
+            f"echo '=policy'; apt-cache policy {shlex.join(self.pinned)}"
+        )
+
+    def parse(self, answer: Answer) -> Others:
+        listed, _, policy = answer.text.partition("=policy\n")
+        offers = aptsources.parse_policy(policy)
+        forbidden = ((n, o.version) for n, rows in offers.items() for o in rows if o.priority < 0)
+        return Others(tuple(_indexes(listed, leaf=True)), frozenset(forbidden))
+
+    def stand_in(self) -> Others:
+        return Others()
+
+
+def with_pins(found: tuple[Package, ...], others: Others) -> tuple[Package, ...]:
+    """The driver's builds with apt's pins marked, and what others there are."""
+    mine = tuple(
+        replace(one, forbidden=True) if (one.name, one.version) in others.forbidden else one
+        for one in found
+    )
+    names = {one.name for one in mine}
+    return (*mine, *(one for one in others.packages if one.name not in names))
+
+
+__all__ = ["AskDriver", "AskLists", "AskOthers", "Lists", "Others", "with_pins"]

@@ -1,0 +1,336 @@
+"""Asks nodes what decides which driver they get, and settles it: once for all nodes that are alike.
+
+Every node is looked at as for a plan, so that the matrix judges with the same facts; its package
+indexes are read from one node of all that have the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustate import compat
+from gpustate.compat.collect import collect
+from gpustate.compat.facts import Value
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.node import Node
+from gpustate.core.outcome import Outcome
+from gpustate.core.policy import Resolved
+from gpustate.core.state import AnyState
+from gpustate.engine import fleet
+from gpustate.engine.probing import look_at
+from gpustate.errors import ConnectionFailed, GpustateError, PolicyError, RefusedError
+from gpustate.formats import driverset
+from gpustate.plan import make
+from gpustate.remote.session import Session
+from gpustate.resolver.deb_indexes import AskDriver, AskLists, AskOthers, with_pins
+from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
+from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
+from gpustate.solve import branches, keeping
+from gpustate.solve.keeping import Outdated, Settled
+from gpustate.solve.lock import Lock, Situation, gathered
+from gpustate.solve.packages import Package, Universe, outside_names
+from gpustate.solve.problem import Problem, Wanted
+from gpustate.solve.solver import explain
+from gpustate.states.driver.gpus import module_type
+
+#: Facts of the matrix that follow from the driver that is chosen.
+_OF_DRIVER = ("driver", "module_type", "userland", "driver_loaded", "fabric_manager", "imex")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What decides for one node, but for the packages.
+
+    Args:
+        wanted, situation: of the driver.
+        gpus: on PCI.
+        os_id, kernels, scheme: as in :class:`~gpustate.solve.problem.Problem`.
+        facts: of the matrix, without the driver.
+        allow: rules to go on in spite of.
+        lists: digest of its package indexes.
+        repositories: of rpm packages; ``None`` on a node with apt.
+    """
+
+    wanted: Wanted
+    situation: Situation
+    gpus: tuple[Any, ...] = field(compare=False)
+    os_id: str
+    kernels: tuple[str, ...]
+    scheme: str
+    facts: frozenset[tuple[str, Value]]
+    allow: frozenset[tuple[str, str]]
+    lists: str
+    repositories: Repositories | None = field(default=None, compare=False)
+
+    @property
+    def index(self) -> tuple[str, tuple[str, ...]]:
+        """What decides which stanzas are wanted."""
+        return self.lists, self.kernels if self.wanted.precompiled else ()
+
+    def problem(self, universe: Universe) -> Problem:
+        """The whole problem."""
+        return Problem(
+            self.wanted,
+            universe,
+            self.os_id,
+            self._modules,
+            self._blocks,
+            self.kernels,
+            self.scheme,
+        )
+
+    def _modules(self, branch: int, wanted: str) -> tuple[str | None, str]:
+        kind, why = module_type(self.gpus, branch, wanted)
+        return kind, why or ""
+
+    def _blocks(self, version: str, kind: str) -> tuple[tuple[str, str], ...]:
+        known = dict(self.facts) | compat.facts({"driver": version, "module_type": kind})
+        if self.wanted.fabric_manager:
+            known |= compat.facts({"fabric_manager": version})
+        report = compat.check(known, allow=dict(self.allow))
+        return tuple((r.rule.id, r.rule.because.rstrip(".")) for r in report.blocks)
+
+
+@dataclass(slots=True)
+class Survey:
+    """What all nodes said.
+
+    Args:
+        cases: by node.
+        universes: packages by index.
+        unreachable, failed: by node, why.
+        skipped: by node, why it gets no driver.
+    """
+
+    cases: dict[str, Case] = field(default_factory=dict[str, Case])
+    universes: dict[object, Universe] = field(default_factory=dict[object, Universe])
+    unreachable: dict[str, str] = field(default_factory=dict[str, str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+
+    def problem(self, node: str) -> Problem:
+        """The problem of a node."""
+        case = self.cases[node]
+        return case.problem(self.universes[case.index])
+
+
+def survey(request: fleet.Request) -> Survey:
+    """Ask all nodes.
+
+    Raises:
+        GpustateError: policy or overrides are wrong; nothing was reached then.
+    """
+    plans = {
+        resolved.node.name: (resolved, states) for resolved, states in fleet.resolve_all(request)
+    }
+    if not any(state.name == "driver" for state in request.policy.states):
+        raise PolicyError("the policy has no driver", fix="add DriverInstalled() to it")
+    found = Survey()
+
+    def one(session: Session) -> Case | str:
+        return _case(*plans[session.node.name], session)
+
+    for node, case, error in fleet.each(request.inventory.nodes, request.forks, one):
+        if error is not None:
+            _failed(found, node.name, error)
+        elif isinstance(case, str):
+            found.skipped[node.name] = case
+        elif case is not None:
+            found.cases[node.name] = case
+    _read_indexes(found, request)
+    return found
+
+
+def _failed(found: Survey, name: str, error: GpustateError) -> None:
+    where = found.unreachable if isinstance(error, ConnectionFailed) else found.failed
+    where[name] = str(error)
+
+
+def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> Case | str:
+    """What decides for one node, or why it gets no driver."""
+    apt, dnf = AskLists(), AskRepositories()
+    look, facts, known = look_at(resolved.node, states, session.answer, (apt, dnf))
+    if "driver" in look.errors:
+        raise RefusedError(look.errors["driver"])
+    seen: Any = look.seen.get("driver")
+    results = make.make(states, look)
+    by_name = {state.name: state for state in states}
+    driver: Any = by_name["driver"]
+    if results["driver"].outcome is Outcome.NOT_APPLICABLE or driver.absent:
+        return results["driver"].reason or "the policy takes the driver away here"
+    digest, repositories = apt.parse(known[apt]).digest, None
+    if not digest:
+        repositories = dnf.parse(known[dnf]).checked()
+        digest = repositories.digest
+    if not digest:
+        raise RefusedError(
+            "this node has neither apt nor dnf", fix="leave the driver out for it with only="
+        )
+    source = results.get("driver-repository")
+    if source is not None and source.plan.changes:
+        raise RefusedError(
+            "the policy's driver-repository is not in place here, so what it offers is not known",
+            fix="apply driver-repository first",
+        )
+    applied = [s for s in states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
+    matrix = collect(facts, applied, look.seen, results)
+    manager = by_name.get("fabric-manager")
+    complete = driverset.complete_set(facts.os_id, seen.packages)
+    return Case(
+        wanted=wanted_of(
+            driver,
+            fabric_manager=manager in applied
+            and not _absent(manager)
+            and bool(getattr(look.seen.get("fabric-manager"), "needed", facts.has_nvswitch)),
+        ),
+        situation=Situation(
+            facts.distribution,
+            facts.os_codename,
+            facts.machine,
+            tuple(sorted({gpu.device_id for gpu in facts.gpus})),
+        ),
+        gpus=facts.gpus,
+        os_id=facts.os_id,
+        kernels=tuple(sorted(seen.built)),
+        scheme=complete[0].name if complete else "",
+        facts=frozenset((k, v) for k, v in matrix.items() if k not in _OF_DRIVER),
+        allow=frozenset(resolved.allow.items()),
+        lists=digest,
+        repositories=repositories,
+    )
+
+
+def _absent(state: AnyState | None) -> bool:
+    return state is None or state.absent
+
+
+def wanted_of(driver: Any, *, fabric_manager: bool = False) -> Wanted:
+    """What the parameters of the driver's state want."""
+    channel = driver.version if driver.version in branches.CHANNELS else None
+    return Wanted(
+        None if channel else driver.version,
+        channel,
+        driver.branch,
+        driver.module_type,
+        driver.packages == "full",
+        bool(driver.precompiled),
+        fabric_manager,
+    )
+
+
+def _read_indexes(found: Survey, request: fleet.Request) -> None:
+    """Read each index once: from the first node that has it, or the next when that one fails."""
+    waiting: dict[object, list[InventoryNode]] = {}
+    for node in request.inventory:
+        if node.name in found.cases:
+            waiting.setdefault(found.cases[node.name].index, []).append(node)
+    while waiting:
+        nodes = [rows[0] for rows in waiting.values()]
+
+        def asked(node: Node) -> tuple[Package, ...]:
+            case = found.cases[node.name]
+            if case.repositories is not None:
+                return _offers_of_rpms(node, case.repositories)
+            return _offers(node, case.index[1])
+
+        for node, packages, error in fleet.question(nodes, request.forks, asked):
+            index = found.cases[node.name].index
+            if error is None:
+                found.universes[index] = Universe(packages or ())
+                del waiting[index]
+                continue
+            _failed(found, node.name, error)
+            del found.cases[node.name]
+            waiting[index].pop(0)
+            if not waiting[index]:
+                del waiting[index]
+
+
+def _offers(node: Node, kernels: tuple[str, ...]) -> tuple[Package, ...]:
+    mine = node.ask(AskDriver(kernels))
+    if not mine:
+        return ()
+    names = tuple(sorted({one.name for one in mine}))
+    return with_pins(mine, node.ask(AskOthers(outside_names(mine), names)))
+
+
+def _offers_of_rpms(node: Node, repositories: Repositories) -> tuple[Package, ...]:
+    mine = node.ask(AskRpmDriver(repositories))
+    if not mine:
+        return ()
+    others: tuple[Package, ...] = node.ask(AskRpmOthers(repositories, outside_names(mine)))
+    return with_others(mine, others)
+
+
+@dataclass(slots=True)
+class Solved:
+    """What became of all nodes.
+
+    Args:
+        settled: by node.
+        lock: the new lock.
+        refused: by node, why it has no set.
+    """
+
+    settled: dict[str, Settled]
+    lock: Lock
+    refused: dict[str, str]
+
+
+def settle_all(
+    found: Survey, old: Lock, *, update: Iterable[str] = (), gone: Iterable[str] = ()
+) -> Solved:
+    """Settle every node; nodes that are alike once. Nodes that were not asked keep what they have.
+
+    Args:
+        found: what the nodes said.
+        old: the lock as it is.
+        update: nodes that are asked to move.
+        gone: nodes that are to leave the lock.
+    """
+    moving = frozenset(update)
+    had = old.by_node()
+    known: dict[object, Settled | str] = {}
+    settled: dict[str, Settled] = {}
+    refused: dict[str, str] = dict(found.failed)
+    for node, case in found.cases.items():
+        key = (case, had.get(node), node in moving)
+        if key not in known:
+            known[key] = _settle(found.problem(node), case, had.get(node), old, node in moving)
+        answer = known[key]
+        if isinstance(answer, str):
+            refused[node] = answer
+        else:
+            settled[node] = answer
+            if answer.set is None and answer.unsolved is not None:
+                refused[node] = explain(answer.unsolved)
+    leaving = {*found.skipped, *gone}
+    sets = {node: one for node, one in had.items() if node not in leaving}
+    sets |= {node: one.set for node, one in settled.items() if one.set is not None}
+    return Solved(settled, gathered(sets, compat.load().digest), refused)
+
+
+def _settle(problem: Problem, case: Case, had: Any, old: Lock, update: bool) -> Settled | str:
+    try:
+        return keeping.settle(problem, case.situation, had, old.sets, update=update)
+    except RefusedError as error:
+        return str(error)
+
+
+def outdated_all(found: Survey, old: Lock, month: str) -> tuple[list[Outdated], Mapping[str, str]]:
+    """What is newer than each locked set, and per node why that cannot be told."""
+    had = old.by_node()
+    done: dict[object, Outdated] = {}
+    troubles = {**found.unreachable, **found.failed}
+    for node, case in found.cases.items():
+        one = had.get(node)
+        if one is None:
+            troubles[node] = "is not in the lock; lock it with: gpustate solve"
+        elif (one, case) not in done:
+            try:
+                done[one, case] = keeping.outdated(one, found.problem(node), month)
+            except RefusedError as error:
+                troubles[node] = str(error)
+    return list(done.values()), troubles

@@ -1,0 +1,267 @@
+"""What a bundle is made for on nodes with dnf or zypper: the same as :mod:`~gpustate.resolver.deb_bundles`, of rpm packages.
+
+Surprising: dnf and zypper take a name that our repositories have from there, whatever others offer; so does this.
+A repository of the distribution is believed as dnf believes it, by the signature of its metadata or of its packages.
+
+Sources:
+    dnf.conf(5): repository options, variables; zypper(8); dnf, dnf/rpm/__init__.py (what $releasever stands for).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpustate.bundle import fetch, rpmclosure, rpmupstream
+from gpustate.bundle.closure import SOURCES, World
+from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
+from gpustate.bundle.offers import Offers
+from gpustate.bundle.rpmclosure import Installed
+from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.write import Chosen
+from gpustate.core.facts import NodeFacts
+from gpustate.core.state import AnyState
+from gpustate.errors import RefusedError, UsageError
+from gpustate.formats import openpgp, rpmrepos
+from gpustate.resolver.bundle_roots import Asked, asked
+from gpustate.resolver.deb_bundles import by_kind, fetched_key, told, with_named
+
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+#: Options of a repository with which it wants more than an address.
+_SECRETS = ("sslclientcert", "username")
+
+
+@dataclass(frozen=True, slots=True)
+class RpmSource:
+    """An enabled repository of a .repo file.
+
+    Args:
+        name: its id.
+        file: where it is written.
+        options: all that is said of it, variables put in.
+    """
+
+    name: str
+    file: str
+    options: tuple[tuple[str, str], ...]
+
+    def get(self, key: str, default: str = "") -> str:
+        """One option."""
+        return dict(self.options).get(key, default)
+
+    def is_on(self, key: str, default: str) -> bool:
+        """One option that is a yes or no."""
+        return self.get(key, default).lower() not in rpmrepos.OFF
+
+
+@dataclass(frozen=True, slots=True)
+class RpmCase:
+    """One kind of node with rpm packages.
+
+    Args:
+        facts, states, kernels, packages: as of :class:`~gpustate.resolver.deb_bundles.Case`.
+        sources: repositories of the distribution.
+        keys: key files by path; those of rpm's own database are under "".
+        nodes: what each has installed; empty when nothing is known.
+        streams: module streams that are enabled, by module.
+        ready: kernels whose headers are there, from wherever.
+    """
+
+    facts: NodeFacts
+    states: Sequence[AnyState]
+    sources: tuple[RpmSource, ...]
+    keys: Mapping[str, bytes]
+    kernels: tuple[str, ...] = ()
+    nodes: tuple[Installed, ...] = ()
+    packages: tuple[str, ...] = ()
+    streams: Mapping[str, str] = field(default_factory=dict[str, str])
+    ready: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.facts.distribution}-{self.facts.machine}"
+
+
+def parse_sources(texts: Mapping[str, str], variables: Mapping[str, str]) -> tuple[RpmSource, ...]:
+    """Enabled repositories of .repo files, by path.
+
+    Args:
+        texts: the files.
+        variables: what ``$basearch`` and its like stand for.
+
+    Raises:
+        UsageError: one has a variable that nobody set.
+    """
+    return tuple(
+        RpmSource(
+            one.id,
+            file,
+            tuple((k, _filled(v, variables, one.id, file)) for k, v in one.options.items()),
+        )
+        for file, text in texts.items()
+        for one in rpmrepos.sections(text)
+    )
+
+
+def _filled(text: str, variables: Mapping[str, str], section: str, file: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            raise UsageError(
+                f"{section}: nobody says what ${match[1]} stands for",
+                place=file,
+                fix="write the value in its place",
+            )
+        return variables[match[1]]
+
+    return _VARIABLE.sub(value, text)
+
+
+@dataclass(slots=True)
+class RpmRead:
+    """Repositories that were read, each once for all cases."""
+
+    cache: Path
+    say: fetch.Say = lambda _: None
+    known: dict[Any, Offers] = field(default_factory=dict[Any, Offers])
+
+    def offers(self, place: RpmPlace, machine: str, streams: Mapping[str, str]) -> Offers:
+        """One repository."""
+        key = (place, machine, tuple(sorted(streams.items())))
+        if key not in self.known:
+            self.known[key] = rpmupstream.read(place, machine, streams, self.cache, self.say)
+        return self.known[key]
+
+
+def chosen(case: RpmCase, read: RpmRead) -> Chosen:
+    """Everything that one kind of node gets.
+
+    Raises:
+        GpustateError: something is not to be had.
+    """
+    facts = case.facts
+    if facts.machine not in ("x86_64", "aarch64"):
+        raise UsageError(f"{case.name}: no packages for {facts.machine}", fix="x86_64 or aarch64")
+    by_name: dict[str, Any] = {state.name: state for state in case.states if not state.absent}
+    offers: dict[str, list[Offers]] = {}
+    for name in (TOOLKIT, DRIVER):
+        if name in by_name:
+            place = _own(by_name[name], case)
+            offers[name] = [read.offers(place, facts.machine, case.streams)]
+    offers[BASE] = [
+        read.offers(_place(source, case), facts.machine, case.streams) for source in case.sources
+    ]
+    world = World(offers, _pins(offers))
+    wants = _complete(asked(case.states, facts, world.versions, case.kernels), case)
+    builds = rpmclosure.close(world, wants.roots, case.nodes)
+    date = max((one.date for rows in offers.values() for one in rows), default=0)
+    return Chosen(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
+
+
+def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
+    """Names that come from our repositories, the toolkit's first: they have the better priority."""
+    there = {name: {n for one in rows for n in one.stanzas} for name, rows in offers.items()}
+    toolkit, driver = (frozenset(there.get(name, ())) for name in (TOOLKIT, DRIVER))
+    return {TOOLKIT: toolkit, DRIVER: driver - toolkit}
+
+
+def _complete(wants: Asked, case: RpmCase) -> Asked:
+    if wants.problem:
+        raise RefusedError(f"{case.name}: {wants.problem}")
+    for kernel, package in wants.bare.items():
+        if kernel not in case.ready:
+            raise RefusedError(
+                f"{case.name}: no repository offers {package}, the headers of kernel {kernel}",
+                fix=SOURCES,
+            )
+    return Asked(with_named(wants.by_state, case.packages))
+
+
+def _own(state: Any, case: RpmCase) -> RpmPlace:
+    """Where a repository's state takes packages from."""
+    where = state.rpm_place(case.facts)
+    if where.problem or where.uri is None:
+        raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
+    if state.login is not None:
+        fetch.log_in(where.uri, state.login.user, state.login.password)
+    if where.key_url is not None:
+        key = fetched_key(where.key_url, where.fingerprint or "")
+        fingerprints: tuple[str, ...] = (where.fingerprint or "",)
+    else:
+        key = (state.key or "").encode()
+        fingerprints = openpgp.fingerprints(state.key or "")
+    return RpmPlace(
+        state.name,
+        where.uri,
+        "",
+        (key,),
+        fingerprints,
+        packages_signed=where.signed in ("packages", "both"),
+        metadata_signed=where.signed in ("metadata", "both"),
+        hotfixes=True,
+    )
+
+
+def _place(source: RpmSource, case: RpmCase) -> RpmPlace:
+    """A repository of the distribution with the keys that its gpgkey names."""
+    secret = next((key for key in _SECRETS if source.get(key)), "")
+    if secret:
+        raise UsageError(
+            f"{source.name}: wants {secret}, and is not read from here",
+            place=source.file,
+            fix="keep a mirror of it, made with dnf reposync, and name that with --sources",
+        )
+    keys: list[bytes] = []
+    for word in source.get("gpgkey").replace(",", " ").split():
+        path = re.sub(r"^file:/+", "/", word)
+        if path.startswith("/") and path in case.keys:
+            keys.append(case.keys[path])
+        elif path.startswith("/"):
+            raise UsageError(f"{source.name}: its key {path} is not there", place=source.file)
+    if not keys and "" in case.keys:
+        keys.append(case.keys[""])
+    # zypper checks packages where it does not check the metadata, dnf what it is told to.
+    metadata = "1" if case.facts.package_manager == "zypper" else "0"
+    metadata = metadata if source.is_on("gpgcheck", "1") else "0"
+    uri = (source.get("baseurl").replace(",", " ").split() or [""])[0]
+    return RpmPlace(
+        source.name,
+        re.sub(r"/+$", "", uri) + source.get("path", "").rstrip("/") if uri else "",
+        source.get("metalink") or source.get("mirrorlist"),
+        tuple(keys),
+        packages_signed=source.is_on("pkg_gpgcheck", source.get("gpgcheck", "1")),
+        metadata_signed=source.is_on("repo_gpgcheck", metadata),
+        hotfixes=source.is_on("module_hotfixes", "0"),
+        excluded=_patterns(source, "exclude"),
+        included=_patterns(source, "include"),
+    )
+
+
+def _patterns(source: RpmSource, kind: str) -> tuple[str, ...]:
+    words = f"{source.get(kind)} {source.get(f'{kind}pkgs')}"
+    return tuple(filter(None, re.split(r"[\s,]+", words)))
+
+
+def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
+    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
+    made: list[RpmCase] = []
+    for rows in by_kind(cases):
+        first = rows[0]
+        bare = {kernel for row in rows for kernel in row.kernels if kernel not in row.ready}
+        made.append(
+            RpmCase(
+                first.facts,
+                first.states,
+                tuple(dict.fromkeys(source for row in rows for source in row.sources)),
+                {path: key for row in rows for path, key in row.keys.items()},
+                tuple(sorted({kernel for row in rows for kernel in row.kernels})),
+                tuple({id(node): node for row in rows for node in row.nodes}.values()),
+                first.packages,
+                first.streams,
+                frozenset(kernel for row in rows for kernel in row.ready) - bare,
+            )
+        )
+    return made

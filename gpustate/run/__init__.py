@@ -1,1 +1,0 @@
-"""Walking nodes: one node after its own graph, many nodes side by side."""

@@ -1,0 +1,203 @@
+"""Test on nodes that run a kubelet that a pod gets its GPUs: the last link of ``gpustate validate``.
+
+The node makes the image and imports it into its containerd over SSH; everything else goes through the API of
+the cluster that the inventory, or the command line, names.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpustate.cluster import podproof, pods
+from gpustate.cluster.api import Api, connect
+from gpustate.core.encode import plain
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.diagnosis.chain import Check
+from gpustate.engine import fleet
+from gpustate.errors import ClusterError, GpustateError, InventoryError
+from gpustate.nodeside.container_proof import CONTAINERD_SOCKET
+from gpustate.nodeside.pod_image import MARK
+from gpustate.remote.session import Session
+
+#: Inventory variable with the path of a kubeconfig.
+VARIABLE = "gpustate_kubeconfig"
+IMAGE = "gpustate.invalid/gpustate-validate-pod:1"
+_IMAGE_TIMEOUT_S = 120.0
+
+_MACHINE = f"""
+printf 'boot_id=%s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
+printf 'machine_id=%s\\n' "$(cat /etc/machine-id)"
+printf 'system_uuid=%s\\n' "$(cat /sys/class/dmi/id/product_uuid)"
+cat /proc/[0-9]*/comm | grep -qx kubelet && echo kubelet=1
+[ -S {CONTAINERD_SOCKET} ] && echo containerd=1
+:
+"""
+_PROGRAM = """
+f=$G/validator/gpustate/nodeside/pod_image.py
+[ -f "$f" ] || { echo "$f is missing"; exit 1; }
+exec python3 -I -S -B "$f" """
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to test.
+
+    Args:
+        nodes: whose own validation succeeded.
+        apis: by the path of their kubeconfig, from :func:`connect_all`.
+        kubeconfig: of the command line; empty: the inventory's variable counts.
+        forks: nodes tested at the same time.
+        timeout_s: seconds one pod may take.
+        cuda: run a CUDA kernel in it.
+    """
+
+    nodes: Sequence[InventoryNode]
+    apis: Mapping[str, Api]
+    kubeconfig: str = ""
+    forks: int = 50
+    timeout_s: float = 60.0
+    cuda: bool = True
+
+
+def kubeconfig_of(node: InventoryNode, option: str) -> str:
+    """Path of the kubeconfig of a node's cluster; empty where none is named.
+
+    Raises:
+        InventoryError: the variable is not a path.
+    """
+    if option:
+        return option
+    value: Any = node.vars.get(VARIABLE, "")
+    if not isinstance(value, str):
+        raise InventoryError(
+            f"{VARIABLE} of {node.name} is not a path",
+            place=node.origins.get(VARIABLE),
+            fix="name the file of a kubeconfig",
+        )
+    return value
+
+
+def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[str, Api]:
+    """Read every kubeconfig that nodes name; empty where none does.
+
+    Raises:
+        UsageError: one of them cannot be used.
+    """
+    paths = dict.fromkeys(kubeconfig_of(node, option) for node in nodes)
+    return {path: connect(path) for path in paths if path}
+
+
+def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str, Check]:
+    """The link of every node that has a kubeconfig, by node, side by side."""
+    clusters: dict[str, list[dict[str, Any]] | Check] = {}
+    for path, api in request.apis.items():
+        try:
+            clusters[path] = api.nodes()
+        except ClusterError as error:
+            clusters[path] = pods.failed("api", str(error))
+
+    def one(session: Session) -> Check:
+        path = kubeconfig_of(session.node, request.kubeconfig)
+        known = clusters[path]
+        if isinstance(known, Check):
+            return known
+        try:
+            return _prove(session, request, request.apis[path], known, stop)
+        except pods.Verdict as verdict:
+            return verdict.check
+        except ClusterError as error:
+            return pods.failed("api", str(error))
+
+    wanted = [node for node in request.nodes if kubeconfig_of(node, request.kubeconfig)]
+    found: dict[str, Check] = {}
+    for node, check, problem in fleet.each(wanted, request.forks, one):
+        found[node.name] = check or pods.failed("unreachable", str(problem))
+    return found
+
+
+def _prove(
+    session: Session,
+    request: Request,
+    api: Api,
+    nodes: Sequence[dict[str, Any]],
+    stop: Callable[[], bool],
+) -> Check:
+    machine = read_machine(session.shell(_MACHINE).text)
+    if not machine.kubelet:
+        return pods.not_applicable("no kubelet runs on this node")
+    name = str(pods.match(machine, nodes)["metadata"]["name"])
+    node = api.node(name)
+    pods.check_ready(node)
+    runtime = str(node["status"]["nodeInfo"].get("containerRuntimeVersion", ""))
+    if not runtime.startswith("containerd://") or not machine.containerd:
+        return pods.not_applicable(
+            f"the image is imported by ctr at {CONTAINERD_SOCKET}, and the kubelet's runtime is {runtime or 'unknown'}"
+        )
+    podproof.remove_leftovers(api, name)
+    resource = podproof.free_resource(api, name, stop)
+    if stop():
+        return pods.not_applicable("interrupted before the pod was created")
+    try:
+        command = read_command(_program(session, "import"))
+        proof = podproof.PodProof(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
+        return proof.prove(resource)
+    finally:
+        _program(session, "remove")
+
+
+def _program(session: Session, verb: str) -> str:
+    script = f"{_PROGRAM}{verb} {shlex.quote(IMAGE)}"
+    try:
+        answer = session.shell(script, timeout_s=_IMAGE_TIMEOUT_S)
+    except GpustateError as error:
+        raise pods.Verdict(pods.failed("image", f"{verb}: {error}")) from None
+    if answer.status != 0:
+        raise pods.Verdict(pods.failed("image", f"{verb}: {answer.text.strip()}"))
+    return answer.text
+
+
+def read_machine(text: str) -> pods.Machine:
+    """Read what the node says of itself."""
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return pods.Machine(
+        boot_id=values.get("boot_id", "").strip(),
+        machine_id=values.get("machine_id", "").strip(),
+        system_uuid=values.get("system_uuid", "").strip(),
+        kubelet="kubelet" in values,
+        containerd="containerd" in values,
+    )
+
+
+def read_command(text: str) -> list[str]:
+    """The command line of the image that a node has imported.
+
+    Raises:
+        pods.Verdict: it could not import one.
+    """
+    lines = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
+    try:
+        answer = json.loads(lines[-1])
+        if "error" in answer:
+            raise pods.Verdict(pods.failed("image", str(answer["error"])))
+        return [str(word) for word in answer["command"]]
+    except (IndexError, ValueError, KeyError, TypeError):
+        last = text.strip().splitlines()[-1:] or ["nothing"]
+        raise pods.Verdict(pods.failed("image", f"the node printed {last[0]}")) from None
+
+
+def add(result: NodeResult, check: Check) -> None:
+    """Add the link to a node's result. When it failed, the node's proving state has failed."""
+    result.checks.append(plain(check))
+    if not check.failed:
+        return
+    reason = f"{check.name}: {check.evidence}; {check.remedy}"
+    result.status, result.reason = NodeStatus.FAILED, reason
+    result.states = [
+        replace(one, outcome=Outcome.FAILED, reason=reason) if one.proof else one
+        for one in result.states
+    ]

@@ -1,0 +1,243 @@
+"""A site's own testinfra tests, over the same nodes and connections as everything else.
+
+They run in a process of their own, so that a test that hangs, ends the process or changes the interpreter
+harms nobody: it is ended when one test takes too long, and every test it had not come to is said to be so.
+
+Sources:
+    testinfra documentation: the fixture ``host``, ``testinfra_hosts``; pytest documentation, exit codes.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from gpustate.core.inventory import Inventory
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.errors import GpustateError, UsageError
+
+PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error", "not run"
+
+#: Stands among a node's states for its tests that did not pass.
+STATE = "site-tests"
+#: A test that does not heed its own limit is ended with its process so much later.
+_GRACE_S = 10.0
+
+
+@dataclass(slots=True)
+class SiteTest:
+    """What became of one test on one node; ``node`` is empty for a test that asks for no host."""
+
+    test: str
+    node: str = ""
+    outcome: str = NOT_RUN
+    evidence: str = ""
+    duration_s: float = 0.0
+
+    @property
+    def bad(self) -> bool:
+        """It did not show what it was to show."""
+        return self.outcome in (FAILED, ERROR, NOT_RUN)
+
+    def data(self) -> dict[str, Any]:
+        """As documents have it."""
+        return {
+            "test": self.test,
+            "node": self.node,
+            "outcome": self.outcome,
+            "evidence": self.evidence,
+            "duration_s": round(self.duration_s, 3),
+        }
+
+
+def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
+    """Count a node as failed for its tests that did not pass; what the validator proved stands."""
+    bad = [one for one in tests if one.node == result.name and one.bad]
+    if not bad:
+        return
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    reason = f"tests of this site: {bad[0].test} {bad[0].outcome}{more}"
+    result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, proof=True))
+    if result.status is NodeStatus.OK:
+        result.status, result.reason = NodeStatus.FAILED, f"{STATE}: {reason}"
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the process has told so far."""
+
+    tests: dict[str, SiteTest] = field(default_factory=dict[str, SiteTest])
+    running: str = ""
+    since: float = 0.0
+    ended: bool = False
+
+    def take(self, line: bytes) -> None:
+        """One line of it."""
+        said = json.loads(line)
+        kind, name = said["e"], said.get("id", "")
+        if kind == "collected":
+            self.tests[name] = SiteTest(said["test"], said["node"])
+        elif kind == "start":
+            self.running, self.since = name, time.monotonic()
+        elif kind == "result":
+            one = self.tests.setdefault(name, SiteTest(said["test"], said["node"]))
+            # A test that passed and could not be cleaned up after has gone wrong, not the reverse.
+            if one.outcome == NOT_RUN or said["outcome"] in (FAILED, ERROR):
+                one.outcome, one.evidence = said["outcome"], said["evidence"]
+            one.duration_s += said["duration_s"]
+        elif kind == "finish":
+            self.running = ""
+        elif kind == "end":
+            self.ended = True
+
+
+def check(folder: str) -> Path:
+    """Refuse what cannot be run, before any node is reached.
+
+    Raises:
+        UsageError: no such folder, no tests in it, a test that is no Python, or nothing to run it with.
+    """
+    path = Path(folder)
+    place = f"--tests {folder}"
+    if not path.exists():
+        raise UsageError(
+            "there is no such folder", place=place, fix="name the folder of your testinfra tests"
+        )
+    for module in ("pytest", "testinfra"):
+        if util.find_spec(module) is None:
+            raise UsageError(
+                f"running testinfra tests needs {module}, which is not installed here",
+                place=place,
+                fix="install it: pip install 'gpustate[tests]'",
+            )
+    files = sorted(_files(path))
+    if not files:
+        raise UsageError(
+            "it holds no tests", place=place, fix="their files are called test_*.py or *_test.py"
+        )
+    for file in files:
+        _parse(file)
+    return path
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for pattern in ("test_*.py", "*_test.py"):
+        yield from path.rglob(pattern)
+
+
+def _parse(file: Path) -> None:
+    try:
+        ast.parse(file.read_bytes(), str(file))
+    except SyntaxError as error:
+        raise UsageError(
+            f"is no Python: {error.msg}",
+            place=f"{file}:{error.lineno or 1}",
+            fix="mend it, then validate again",
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"is no Python: {error}", place=str(file)) from None
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", place=str(file)) from error
+
+
+def run(
+    folder: Path,
+    inventory: Inventory,
+    *,
+    limit_s: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[SiteTest]:
+    """Run the tests of a folder on every node of an inventory.
+
+    Args:
+        folder: checked by :func:`check`.
+        inventory: where, and how each node is reached.
+        limit_s: how long one test may take.
+        stop: asked between tests.
+
+    Raises:
+        GpustateError: the tests could not be begun.
+    """
+    asked = pickle.dumps(
+        (str(folder.resolve()), tuple(inventory.nodes), dict(inventory.groups), limit_s)
+    )
+    told, tell = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpustate.validation.site_tests_process", str(tell)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(tell,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(tell)
+    seen = _Run()
+    with process, os.fdopen(told, "rb", buffering=0) as pipe:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(asked)
+            process.stdin.close()
+            hung = _listen(pipe, seen, limit_s + _GRACE_S, stop)
+        except OSError as error:
+            raise GpustateError(f"the tests could not be begun ({error.strerror})") from error
+        finally:
+            if not seen.ended:
+                process.kill()
+        said = process.stderr.read().decode("utf-8", "replace").strip()
+    return _results(seen, hung, limit_s, said)
+
+
+def _listen(pipe: Any, seen: _Run, limit_s: float, stop: Callable[[], bool]) -> bool:
+    """Take what the process tells until it ends; whether it was given up because of a test."""
+    rest = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(pipe, selectors.EVENT_READ)
+        while not stop():
+            if ready.select(0.2):
+                data = pipe.read(65536)
+                if not data:
+                    return False
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    seen.take(line)
+            elif seen.running and time.monotonic() - seen.since > limit_s:
+                return True
+    return False
+
+
+def _results(seen: _Run, hung: bool, limit_s: float, said: str) -> list[SiteTest]:
+    if seen.running and not seen.ended:
+        one = seen.tests[seen.running]
+        one.outcome = ERROR
+        one.evidence = (
+            f"it did not end within {limit_s:g} s, and was ended with its process"
+            if hung
+            else f"the process of the tests ended in it: {said.splitlines()[-1] if said else 'it said nothing'}"
+        )
+    for one in seen.tests.values():
+        if one.outcome == NOT_RUN:
+            one.evidence = "the tests were ended before it"
+    if not seen.tests:
+        last = said.splitlines()[-1] if said else "it said nothing"
+        raise GpustateError(
+            "no test was collected" if seen.ended else f"the process of the tests ended: {last}",
+            fix="pytest --collect-only in that folder shows what is there",
+        )
+    return list(seen.tests.values())

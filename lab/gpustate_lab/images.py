@@ -1,0 +1,276 @@
+"""Cached roots: built once with debootstrap, then only read, as the lower layers of every node.
+
+An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
+unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
+podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper; then the
+simulator's packages, and last slurmd for a lab with Slurm. A layer's folder name ends in a digest of everything it was
+made from, so a changed recipe is a new folder, and a folder that is there is complete: it is built
+under another name and renamed. Building runs in mount and pid namespaces of its own; nothing stays
+mounted or running when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpustate.errors import LabError
+from gpustate_lab import paths, programs, simulation
+from gpustate_lab.command import end_running, run
+from gpustate_lab.host import mounted_layers
+
+SCRIPTS = Path(__file__).with_name("scripts")
+BUILD_TIMEOUT_S = 1200.0
+#: A build dies with the controller: nobody may write into a folder whose lock is free again.
+NAMESPACES = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--",
+)
+
+#: Installed into every root. A GPU node has the build tools for DKMS; the simulator needs python3.
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "iproute2", "procps", "kmod"),
+    *("ca-certificates", "gnupg", "pciutils", "python3", "zstd", "containerd", "initramfs-tools"),
+    *("dkms", "gcc", "make", "patch", "libc6-dev"),
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one image is made.
+
+    Args:
+        suite: what debootstrap is asked for.
+        distribution: the simulator's name of the distribution.
+        script: run in a layer of its own on top, a file of ``scripts/``.
+        programs: the pinned module whose programs the script finds in ``/run/gpustate-lab-repository``.
+    """
+
+    suite: str
+    distribution: str
+    script: str | None = None
+    programs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What nodes are made from.
+
+    Args:
+        repository: the simulated packages.
+        stacks: each image's layers, the topmost first.
+        slurm_head: those of Slurm's head; empty without Slurm.
+    """
+
+    repository: simulation.Repository
+    stacks: dict[str, tuple[Path, ...]]
+    slurm_head: tuple[Path, ...] = ()
+
+
+IMAGES = {
+    "debian12": Recipe("bookworm", "debian12"),
+    "debian13": Recipe("trixie", "debian13"),
+    "debian13-containerd2": Recipe("trixie", "debian13", "containerd2.sh"),
+    "debian13-containerd22": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.2"),
+    "debian13-containerd23": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.3"),
+    "debian13-containerd24": Recipe("trixie", "debian13", "containerd.sh", "containerd-2.4"),
+    "debian12-runtimes": Recipe("bookworm", "debian12", "runtimes.sh"),
+    "debian13-runtimes": Recipe("trixie", "debian13", "runtimes.sh"),
+    "debian12-rpm": Recipe("bookworm", "debian12", "rpm.sh"),
+}
+
+
+def recipe_of(image: str) -> Recipe:
+    try:
+        return IMAGES[image]
+    except KeyError:
+        raise LabError(
+            f"image {image!r} does not exist", fix=f"take one of {', '.join(IMAGES)}"
+        ) from None
+
+
+def prepare(
+    images: Sequence[str], say: Say, *, kubernetes: bool = False, slurm: bool = False
+) -> Prepared:
+    """Build what is missing, several images at a time.
+
+    Args:
+        images: what the nodes run on.
+        say: gets one line when something is built.
+        kubernetes: with what a Kubernetes node needs of Debian, as one more layer.
+        slurm: put slurmd on top of each, and build the image of Slurm's head.
+
+    Raises:
+        LabError: an image does not exist or cannot be built, or they have different versions of Slurm.
+    """
+    wanted = sorted(set(images))
+    suites = sorted({recipe_of(image).suite for image in wanted})
+    if slurm and len(suites) > 1:
+        raise LabError(
+            f"one Slurm cluster cannot span {' and '.join(suites)}: their versions of Slurm are too far apart",
+            fix="choose images of one release for --slurm",
+        )
+    repository = simulation.build_repository(paths.repository_dir(), say)
+    with ThreadPoolExecutor(max_workers=max(1, min(len(wanted), os.cpu_count() or 1))) as pool:
+        try:
+            stacks = pool.map(
+                lambda image: _stack(image, repository, say, kubernetes=kubernetes, slurm=slurm),
+                wanted,
+            )
+            built = dict(zip(wanted, stacks, strict=True))
+            head = _slurm_head(recipe_of(wanted[0]), say) if slurm else ()
+            return Prepared(repository, built, head)
+        except BaseException:
+            # Ctrl-C reaches only this thread, and the pool would wait for builds that go on.
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_running()
+            raise
+
+
+def _stack(
+    image: str, repository: simulation.Repository, say: Say, *, kubernetes: bool, slurm: bool
+) -> tuple[Path, ...]:
+    recipe = recipe_of(image)
+    stack: tuple[Path, ...] = (_base(recipe, say),)
+    if recipe.script is not None:
+        script = (SCRIPTS / recipe.script).read_text()
+        bound = _programs(recipe, say)
+        # The folder of programs is named after all that is in it.
+        stack = (_layer(image, stack, script, bound, str(bound or ""), say), *stack)
+    script = simulation.install_script(repository, recipe.distribution)
+    content = simulation.digest(repository)
+    stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
+    if kubernetes:
+        script = (SCRIPTS / "kubernetes.sh").read_text()
+        stack = (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
+    if slurm:
+        script = (SCRIPTS / "slurmd.sh").read_text()
+        # Over a Kubernetes node's layers it is another layer, which must not replace this one.
+        name = f"{image}-kubernetes-slurmd" if kubernetes else f"{image}-slurmd"
+        stack = (_layer(name, stack, script, None, "", say), *stack)
+    return stack
+
+
+def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
+    """The Debian root with slurmctld: a head has no GPUs, so nothing simulated is on it."""
+    stack = (_base(recipe, say),)
+    script = (SCRIPTS / "slurmctld.sh").read_text()
+    name = f"{recipe.distribution}-slurmctld"
+    return (_layer(name, stack, script, None, "", say), *stack)
+
+
+def _programs(recipe: Recipe, say: Say) -> Path | None:
+    """The folder of the programs that a recipe installs."""
+    if recipe.programs is None:
+        return None
+    folders = {path.parent for path in programs.provide(recipe.programs, say).values()}
+    if len(folders) > 1:
+        raise LabError(
+            f"some programs of {recipe.programs} are ready and some are not",
+            fix=f"put all of them into the folder that {programs.READY_VARIABLE} names, or none",
+        )
+    return folders.pop()
+
+
+def _base(recipe: Recipe, say: Say) -> Path:
+    script = SCRIPTS / "base.sh"
+    arguments = [recipe.suite, str(_downloads(recipe.distribution)), *PACKAGES]
+
+    def build(folder: Path, log: Path) -> None:
+        _build([str(script), str(folder / "root"), *arguments], log)
+
+    digest = _digest(recipe.suite, *PACKAGES, script.read_text())
+    return _cached(recipe.distribution, digest, build, say, "debootstrap, about a minute")
+
+
+def _layer(
+    name: str,
+    stack: tuple[Path, ...],
+    script: str,
+    bound: Path | None,
+    content: str,
+    say: Say,
+) -> Path:
+    """A layer made by ``script``, which sees ``bound``; ``content`` stands for what is in there."""
+    layer_script = SCRIPTS / "layer.sh"
+
+    def build(folder: Path, log: Path) -> None:
+        inside = folder / "script"
+        inside.write_text(script)
+        argv = [str(layer_script), str(folder / "root"), str(folder / "work")]
+        argv += [":".join(map(str, stack)), str(_downloads(name)), str(inside)]
+        _build(argv + ([str(bound)] if bound is not None else []), log)
+        shutil.rmtree(folder / "work")
+
+    digest = _digest(*map(str, stack), layer_script.read_text(), script, content)
+    return _cached(name, digest, build, say, "a layer")
+
+
+def _cached(
+    name: str, digest: str, build: Callable[[Path, Path], None], say: Say, what: str
+) -> Path:
+    """Return ``<name>-<digest>/root``, built by ``build`` when it is not there yet."""
+    layers = paths.cache_dir() / "layers"
+    target = layers / f"{name}@{digest}"
+    if target.exists():
+        return target / "root"
+    lock = paths.cache_dir() / "locks" / f"{name}.lock"
+    with paths.locked(lock, wait_s=BUILD_TIMEOUT_S, what=f"the image {name}"):
+        if target.exists():
+            return target / "root"
+        say(f"image {name}: building ({what})")
+        began = time.monotonic()
+        _prune(layers, name)
+        folder = layers / f".{name}@{digest}.building"
+        folder.mkdir(parents=True)
+        log = paths.cache_dir() / f"{name}.log"
+        log.write_text("")
+        try:
+            build(folder, log)
+            (folder / "root").chmod(0o755)
+            folder.rename(target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        say(f"image {name}: built in {time.monotonic() - began:.0f} s")
+    return target / "root"
+
+
+def _build(argv: list[str], log: Path) -> None:
+    # The caller's folder for temporary files is not there inside.
+    run(["env", "-u", "TMPDIR", *NAMESPACES, "sh", *argv], timeout_s=BUILD_TIMEOUT_S, log=log)
+
+
+def _prune(layers: Path, name: str) -> None:
+    """Remove what ``name`` looked like before, and half-built folders; the lock is held."""
+    in_use = mounted_layers()
+    # A node that is off, or just being reset, has nothing mounted and still needs its layers.
+    records = [path.read_text() for path in paths.state_dir().glob("*/lab.json")]
+    for folder in [*layers.glob(f"{name}@*"), *layers.glob(f".{name}@*.building")]:
+        named = any(f'"{folder}/root"' in record for record in records)
+        if folder / "root" not in in_use and not named:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _downloads(name: str) -> Path:
+    """One folder a layer: apt locks it, and layers are built at the same time."""
+    return paths.cache_dir() / "downloads" / name
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

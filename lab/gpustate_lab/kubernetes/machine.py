@@ -1,0 +1,338 @@
+"""What a node of the lab gets to be a Kubernetes node: a kubelet, its credentials, CNI, NVIDIA's agents.
+
+Nothing of it is in the image but Debian's CNI plugins: programs and container images are folders of the
+lab that the node sees read-only, and the rest is written when a node's disk is new, so that a node that
+was reset joins as the same Node. Files lie where kubeadm puts them.
+
+A node is a container, and a kubelet wants a machine. What it cannot have is replaced here: kernel settings
+that it would change (files bound over them), the kernel log (the console), an ``oom_score_adj`` below that
+of its parent where this machine does not allow one.
+
+Sources:
+    kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings.
+    containerd docs/cri/config.md: ``restrict_oom_score_adj``.
+    Linux Documentation/networking/ip-sysctl: proxy_arp.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import yaml
+
+from gpustate_lab.kubernetes.layout import Layout
+from gpustate_lab.process import cgroup_hierarchies
+
+#: Where a node sees the lab's folders.
+PROGRAMS = "/opt/gpustate-lab/programs"
+IMAGES = "/opt/gpustate-lab/images"
+#: Settings of the device plugin: environment variables of it, one a line.
+PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
+#: Where the device plugin's configuration is, and what gpustate reloads when it changed.
+PLUGIN_CONFIGURATION = "/etc/nvidia-device-plugin/config.yaml"
+TOOLKIT_CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
+PLUGIN_UNIT = "nvidia-device-plugin.service"
+#: In the node, where other exporters have the usual ports.
+NFD_WORKER_PORT = 18080
+NFD_NAMESPACE = "node-feature-discovery"
+#: Addresses of a /26 without the network's, the broadcast and the bridge's.
+MAX_PODS = 61
+
+#: capabilities(7).
+_SYS_RESOURCE = 24
+_CRI_VERSION_2 = "io.containerd.grpc.v1.cri"
+_CRI_VERSION_3 = "io.containerd.cri.v1.runtime"
+
+_PREPARE = """\
+#!/bin/sh
+# What the kubelet expects of a machine, for a node that is a container.
+set -eu
+setting() {
+    file=/run/gpustate-lab-kubelet/$(echo "$1" | tr / .)
+    echo "$2" > "$file"
+    mountpoint -q "/proc/sys/$1" || mount --bind "$file" "/proc/sys/$1"
+}
+mkdir -p /run/gpustate-lab-kubelet
+setting vm/overcommit_memory 1
+setting vm/panic_on_oom 0
+setting kernel/panic 10
+setting kernel/panic_on_oops 1
+setting kernel/keys/root_maxkeys 1000000
+setting kernel/keys/root_maxbytes 25000000
+# A pipe without a writer, as this may be otherwise, blocks the kubelet for ever.
+ln -sf /dev/console /dev/kmsg
+"""
+
+#: What ignores SIGTERM would hold up a reboot for a minute and a half: systemd stops containerd, and
+#: leaves its containers to the end.
+_STOP = """\
+#!/bin/sh
+# End the containers of a node that goes down, while containerd still runs.
+for signal in TERM KILL; do
+    for task in $(ctr --namespace k8s.io tasks list --quiet); do
+        ctr --namespace k8s.io tasks kill --all --signal "$signal" "$task"
+    done
+    sleep 1
+done
+"""
+
+_IMPORT = f"""\
+#!/bin/sh
+# Container images that are made on the spot; there is no registry.
+set -eu
+for archive in {IMAGES}/*.tar; do
+    ctr --namespace k8s.io images import "$archive"
+done
+"""
+
+#: An agent waits for the driver and starts again when it ended. SIGHUP has it read its configuration, which
+#: the agents do themselves only for a file that was there when they started.
+_AGENT = f"""\
+#!/bin/sh
+# Run one of NVIDIA's agents: wait for the driver, start again on SIGHUP.
+child=
+trap 'again=yes; kill "$child"' HUP
+trap 'kill "$child"; exit 0' TERM
+# How devices are passed. containerd 1.6 leaves out what a kubelet asks of CDI without a word: there it is
+# what the container toolkit accepts, which is settled once containerd has the runtime.
+strategy() {{
+    case "$1 $(containerd --version)" in
+        *gpu-feature-discovery*) ;;
+        *" 1.6."* | *" v1.6."*)
+            until grep -rqs nvidia-container-runtime /etc/containerd; do sleep 2; done
+            if grep -q '^accept-nvidia-visible-devices-as-volume-mounts *= *true' {TOOLKIT_CONFIGURATION}
+            then echo volume-mounts
+            else echo envvar
+            fi ;;
+        *) echo cdi-cri ;;
+    esac
+}}
+wanted=${{DEVICE_LIST_STRATEGY-}}
+while :; do
+    until [ -e /dev/nvidiactl ] && ldconfig -p | grep -q libnvidia-ml.so.1; do
+        sleep 2
+    done
+    strategy=${{wanted:-$(strategy "$1")}}
+    unset CONFIG_FILE
+    unset DEVICE_LIST_STRATEGY
+    [ -z "$strategy" ] || export DEVICE_LIST_STRATEGY="$strategy"
+    if [ -e {PLUGIN_CONFIGURATION} ]; then
+        export CONFIG_FILE={PLUGIN_CONFIGURATION}
+        # The environment would win over the file.
+        if grep -q deviceListStrategy {PLUGIN_CONFIGURATION}; then unset DEVICE_LIST_STRATEGY; fi
+    fi
+    again=
+    "$@" &
+    child=$!
+    wait "$child"
+    status=$?
+    [ -n "$again" ] || exit "$status"
+    wait "$child"
+done
+"""
+
+
+def binds(lab: Path) -> list[str]:
+    """Arguments of systemd-nspawn that show a node the lab's programs and images."""
+    folders = {lab / "programs": PROGRAMS, lab / "kubernetes" / "images": IMAGES}
+    return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
+
+
+def fill(root: Path, layout: Layout, name: str, number: int) -> None:
+    """Write everything a new disk needs.
+
+    Args:
+        root: the node's ``/``, seen from the controller.
+        name: of the node.
+        number: which its addresses follow from.
+    """
+    address = str(layout.network.address(number))
+    authority = layout.authority
+    files: dict[str, tuple[str, int]] = {}
+
+    def add(path: str, text: str, mode: int = 0o644) -> None:
+        files[path] = (text, mode)
+
+    client = authority.issue(f"kubelet-{name}", f"system:node:{name}", groups=("system:nodes",))
+    serving = authority.issue(f"kubelet-{name}-server", name, hosts=(name, address))
+    add("etc/kubernetes/pki/ca.crt", authority.certificate.read_text())
+    add("var/lib/kubelet/pki/kubelet.crt", serving.certificate.read_text())
+    add("var/lib/kubelet/pki/kubelet.key", serving.key.read_text(), 0o600)
+    user = f"system:node:{name}"
+    add("etc/kubernetes/kubelet.conf", layout.kubeconfig_text(user, client), 0o600)
+    for agent in ("nfd-worker", "gpu-feature-discovery"):
+        text = layout.kubeconfig_text(agent, authority.issue(agent, agent), NFD_NAMESPACE)
+        add(f"etc/kubernetes/{agent}.kubeconfig", text, 0o600)
+    add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
+    add("var/lib/kubelet/config.yaml", yaml.safe_dump(kubelet_configuration(), sort_keys=False))
+    add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
+    # Containers get a copy; the lab has no name server.
+    add("etc/resolv.conf", "")
+    for program, script in (
+        ("kubelet-machine", _PREPARE),
+        ("import-images", _IMPORT),
+        ("stop-containers", _STOP),
+        ("agent", _AGENT),
+    ):
+        add(f"usr/local/lib/gpustate-lab/{program}", script, 0o755)
+    add(
+        PLUGIN_SETTINGS.lstrip("/"),
+        "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",
+    )
+    for unit, text in _units(address).items():
+        add(f"etc/systemd/system/{unit}", text)
+    for path, (text, mode) in files.items():
+        _write(root / path, text, mode)
+    features = root / "etc/kubernetes/node-feature-discovery/features.d"
+    features.mkdir(parents=True, exist_ok=True)
+    wanted = root / "etc/systemd/system/multi-user.target.wants"
+    wanted.mkdir(parents=True, exist_ok=True)
+    for unit in _units(address):
+        _link(wanted / unit, f"/etc/systemd/system/{unit}")
+    for program in ("kubelet", "kubectl"):
+        _link(root / "usr/bin" / program, f"{PROGRAMS}/{program}")
+    _configure_containerd(root / "etc/containerd/config.toml")
+
+
+def kubelet_configuration() -> dict[str, Any]:
+    """The kubelet's file. Where it differs from kubeadm's, the comment says why."""
+    configuration: dict[str, Any] = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": "/var/lib/kubelet/pki/kubelet.crt",
+        "tlsPrivateKeyFile": "/var/lib/kubelet/pki/kubelet.key",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "maxPods": MAX_PODS,
+        # The disk and the memory are those of the machine that the lab runs on.
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 100,
+    }
+    if len(cgroup_hierarchies()) > 1:
+        # A node has its own part of each cgroup v1 hierarchy, but not the root that the kubelet's groups
+        # for classes of pods would be made in.
+        configuration |= {
+            "failCgroupV1": False,
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+        }
+    return configuration
+
+
+def network_configuration(layout: Layout, number: int) -> str:
+    """The CNI file: pods on a bridge, with addresses out of the node's /26."""
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": str(layout.network.pods(number))}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    document = {"cniVersion": "0.4.0", "name": "gpustate-lab", "plugins": [bridge]}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _units(address: str) -> dict[str, str]:
+    lib = "/usr/local/lib/gpustate-lab"
+
+    def unit(description: str, start: str, *, after: str, more: str = "") -> str:
+        return (
+            f"[Unit]\nDescription={description}\nAfter={after}\nWants={after}\n"
+            f"StartLimitIntervalSec=0\n\n[Service]\n{more}ExecStart={start}\n\n"
+            "[Install]\nWantedBy=multi-user.target\n"
+        )
+
+    once = "Type=oneshot\nRemainAfterExit=yes\n"
+    always = "Restart=always\nRestartSec=2\n"
+    agent = f"{lib}/agent {PROGRAMS}"
+    return {
+        "gpustate-lab-machine.service": unit(
+            "gpustate lab: what a kubelet expects of a machine",
+            f"{lib}/kubelet-machine",
+            after="local-fs.target",
+            more=once,
+        ),
+        "gpustate-lab-containers.service": unit(
+            "gpustate lab: container images, and the end of containers",
+            f"{lib}/import-images",
+            after="containerd.service",
+            more=f"{once}Restart=on-failure\nRestartSec=2\nExecStop={lib}/stop-containers\n",
+        ),
+        "kubelet.service": unit(
+            "kubelet: The Kubernetes Node Agent",
+            "/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf "
+            f"--config=/var/lib/kubelet/config.yaml --node-ip={address}",
+            after="containerd.service gpustate-lab-machine.service gpustate-lab-containers.service",
+            more=f"{always}KillMode=process\n",
+        ),
+        PLUGIN_UNIT: unit(
+            "gpustate lab: NVIDIA's device plugin",
+            f"{agent}/nvidia-device-plugin",
+            after="kubelet.service",
+            more=f"{always}Environment=CONTAINER_DRIVER_ROOT=/ NVIDIA_CDI_HOOK_PATH=/usr/bin/nvidia-cdi-hook\n"
+            f"EnvironmentFile=-{PLUGIN_SETTINGS}\n",
+        ),
+        "gpu-feature-discovery.service": unit(
+            "gpustate lab: NVIDIA's GPU feature discovery",
+            # As an object: two writers of labels in one folder of the node would take turns.
+            f"{agent}/gpu-feature-discovery --use-node-feature-api --node-name=%H "
+            f"--namespace={NFD_NAMESPACE} --kubeconfig=/etc/kubernetes/gpu-feature-discovery.kubeconfig",
+            after="kubelet.service",
+            more=f"{always}Environment=CONTAINER_DRIVER_ROOT=/ GFD_SLEEP_INTERVAL=15s\n"
+            f"EnvironmentFile=-{PLUGIN_SETTINGS}\n",
+        ),
+        "nfd-worker.service": unit(
+            "gpustate lab: node feature discovery",
+            f"{PROGRAMS}/nfd-worker -kubeconfig=/etc/kubernetes/nfd-worker.kubeconfig -no-owner-refs "
+            f"-port={NFD_WORKER_PORT}",
+            after="kubelet.service",
+            more=f"{always}Environment=NODE_NAME=%H KUBERNETES_NAMESPACE={NFD_NAMESPACE}\n",
+        ),
+    }
+
+
+def _configure_containerd(path: Path) -> None:
+    """What containers need where this machine has no CAP_SYS_RESOURCE; before gpustate sees the file."""
+    if _may_lower_oom_score():
+        return
+    document = tomlkit.parse(path.read_text() if path.exists() else "version = 2\n")
+    version = int(str(document.get("version", 1)))
+    section = {1: "cri", 2: _CRI_VERSION_2}.get(version, _CRI_VERSION_3)
+    plugins = document.setdefault("plugins", {})
+    plugins.setdefault(section, {})["restrict_oom_score_adj"] = True
+    _write(path, tomlkit.dumps(document), 0o644)
+
+
+def _may_lower_oom_score() -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == "CapBnd":
+            return bool(int(value, 16) >> _SYS_RESOURCE & 1)
+    return False
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def _link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)

@@ -1,0 +1,58 @@
+"""The distribution's own driver packages: other origin, other versions, partly other names.
+
+They share library package names with NVIDIA's repository (``libcuda1``, ``libnvidia-ml1``), which
+is what makes a node with both sources end up with a mixed set. On Debian 12 the open modules are
+of another version than the libraries, as in the real archive.
+
+Sources:
+    Debian 12 and 13 archives, non-free: nvidia-graphics-drivers, nvidia-open-gpu-kernel-modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpustate_lab.sim.deb import Package
+from gpustate_lab.sim.driver_packages import DriverSet, Naming
+from gpustate_lab.sim.native import Builder
+
+OPEN_DKMS = "nvidia-open-kernel-dkms"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What one Debian release ships."""
+
+    version: str
+    cuda_version: int
+    revision: str
+    open_version: str
+    open_revision: str
+
+
+ARCHIVES = {
+    "debian12": Archive("535.309.01", 12020, "-1~deb12u1", "535.261.03", "-1~deb12u1"),
+    "debian13": Archive("550.163.01", 12040, "-2", "550.163.01", "-1"),
+}
+
+
+def packages(suite: str, builder: Builder) -> list[Package]:
+    """Return the distribution's packages; a suite without any has an empty list."""
+    archive = ARCHIVES.get(suite)
+    if archive is None:
+        return []
+    own = DriverSet(
+        archive.version, archive.cuda_version, Naming(archive.revision, OPEN_DKMS), builder
+    )
+    found = [package for package in own.packages() if package.name != OPEN_DKMS]
+    opened = DriverSet(
+        archive.open_version,
+        archive.cuda_version,
+        Naming(archive.open_revision, OPEN_DKMS),
+        builder,
+    )
+    for package in opened.packages():
+        if package.name == OPEN_DKMS:
+            # Debian ties it to its own source, not to the libraries: that is the trap.
+            found.append(replace(package, depends=("dkms", "nvidia-kernel-support")))
+    return found

@@ -1,0 +1,172 @@
+"""Faults that are files of a node, not answers of the simulator: libraries and a service.
+
+``library-mismatch`` is what an unattended upgrade leaves for programs: the library they get is of
+another version than the loaded module. The library is a real copy out of the other version's
+package; only the links that programs follow lead to it, so dpkg is content. Installing the driver's
+packages anew puts the links back, and so does ``ldconfig``: the fault can be repaired on the node.
+
+``containerd`` is a drop-in of containerd's unit that ends the start with an error while a file of
+``/etc/containerd`` names NVIDIA's runtime. containerd itself is real, and so is the failed start.
+
+All of it is simulated.
+
+Sources:
+    systemd.service(5), ExecStartPre=; systemd.unit(5), drop-ins.
+    ldconfig(8): the link of a soname leads to the newest library in the same folder.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+from gpustate.errors import LabError
+from gpustate_lab.sim.driver_packages import DRIVERS, LIBRARY_DIRECTORY, VENDOR
+from gpustate_lab.sim.native import run
+
+LIBRARY_MISMATCH = "library-mismatch"
+CONTAINERD = "containerd"
+#: Outside the folders that ldconfig searches, so that a repair of the links is one that lasts.
+COPIES = "usr/lib/gpustate-lab/other-version"
+DROP_IN = "etc/systemd/system/containerd.service.d/gpustate-lab-fault.conf"
+#: Library to its package.
+LIBRARIES = {"libnvidia-ml": "libnvidia-ml1", "libcuda": "libcuda1"}
+
+_DROP_IN_TEXT = """\
+# Simulated fault of gpustate lab: containerd does not start with NVIDIA's runtime in its configuration.
+[Service]
+ExecStartPre=/bin/sh -c 'if grep -rqs nvidia-container-runtime /etc/containerd; then \
+echo "simulated fault: a file of /etc/containerd names nvidia-container-runtime" >&2; exit 1; fi'
+"""
+
+
+def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
+    """Put one fault into the node's file tree ``root``, or take it out.
+
+    Args:
+        root: the node's ``/``.
+        fault: any fault; one that is no file of the node changes nothing.
+        on: whether it is to be there.
+        packages: folder with the driver's packages of several versions.
+
+    Returns:
+        Whether the node's systemd has to read its units anew.
+
+    Raises:
+        LabError: no driver is installed, there is no other version of it, or the tree cannot be
+            written.
+    """
+    try:
+        if fault == LIBRARY_MISMATCH:
+            _break_libraries(root, packages) if on else _mend_libraries(root)
+        elif fault == CONTAINERD:
+            return _break_containerd(root) if on else _mend_containerd(root)
+    except OSError as error:
+        raise LabError(f"fault {fault} cannot be switched: {error}") from error
+    return False
+
+
+def check_first_boot(fault: str) -> None:
+    """Refuse what cannot be there before a driver is installed."""
+    if fault == LIBRARY_MISMATCH:
+        raise LabError(
+            f"{fault} needs an installed driver, and a new node has none",
+            place="faults",
+            fix="gpustate apply first, then gpustate lab fault NODE library-mismatch on",
+        )
+
+
+# --- the driver's libraries ----------------------------------------------------------------------
+
+
+def other_version(installed: str) -> str:
+    """The version an upgrade would bring: the newest of the branch, else the newest of all."""
+    branch = installed.partition(".")[0]
+    others = sorted((one for one in DRIVERS if one != installed), key=_numbers)
+    return next((one for one in reversed(others) if one.partition(".")[0] == branch), others[-1])
+
+
+def _break_libraries(root: Path, packages: Path) -> None:
+    for library, package in LIBRARIES.items():
+        link = root / LIBRARY_DIRECTORY / f"{library}.so.1"
+        if not link.is_symlink():
+            raise LabError(
+                f"{LIBRARY_MISMATCH}: the node has no {library}.so.1, so no driver is installed",
+                fix="gpustate apply, then switch the fault on",
+            )
+        if _is_copy(link):
+            continue
+        version = other_version(os.readlink(link).rpartition(".so.")[2])
+        name = f"{library}.so.{version}"
+        copy = root / COPIES / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        deb = packages / f"{package}_{version}{VENDOR.revision}_amd64.deb"
+        copy.write_bytes(_file_of(deb, f"./{LIBRARY_DIRECTORY}/{name}"))
+        _relink(link, os.path.relpath(copy, link.parent))
+
+
+def _mend_libraries(root: Path) -> None:
+    for library in LIBRARIES:
+        link = root / LIBRARY_DIRECTORY / f"{library}.so.1"
+        if not _is_copy(link):
+            continue
+        # What dpkg has put beside the link: one version, since its packages exclude one another.
+        own = [path for path in link.parent.glob(f"{library}.so.*.*") if not path.is_symlink()]
+        if own:
+            _relink(link, own[0].name)
+        else:
+            link.unlink()
+    shutil.rmtree(root / COPIES, ignore_errors=True)
+
+
+def _is_copy(link: Path) -> bool:
+    return link.is_symlink() and Path(COPIES).name in Path(os.readlink(link)).parts
+
+
+def _relink(link: Path, target: str) -> None:
+    # A program that starts just now must find the one or the other.
+    fresh = link.with_name(f".{link.name}.gpustate-lab")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    os.replace(fresh, link)
+
+
+def _file_of(deb: Path, name: str) -> bytes:
+    """One file out of a package."""
+    if not deb.exists():
+        raise LabError(
+            f"the package of the other driver version is gone: {deb}",
+            fix="gpustate lab up builds the lab's packages",
+        )
+    with tarfile.open(fileobj=io.BytesIO(run(["dpkg-deb", "--fsys-tarfile", str(deb)]))) as tree:
+        handle = tree.extractfile(name)
+        if handle is None:
+            raise LabError(f"{deb.name} holds no file {name}")
+        return handle.read()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+# --- containerd ----------------------------------------------------------------------------------
+
+
+def _break_containerd(root: Path) -> bool:
+    path = root / DROP_IN
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_DROP_IN_TEXT, encoding="utf-8")
+    return True
+
+
+def _mend_containerd(root: Path) -> bool:
+    path = root / DROP_IN
+    if not path.exists():
+        return False
+    path.unlink()
+    if not any(path.parent.iterdir()):
+        path.parent.rmdir()
+    return True

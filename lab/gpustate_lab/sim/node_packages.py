@@ -1,0 +1,155 @@
+"""The packages that make a plain Debian a simulated GPU node: the simulator and its kernels.
+
+The kernels have everything that tools look at (an image file, a config, a module tree with a real
+ELF ``nouveau.ko``, headers that DKMS accepts) and no code: a node runs the kernel of the machine it
+is on. One carries the release of that kernel; the other is older, so that "every kernel that can
+boot" is more than one.
+
+Sources:
+    Debian's linux source package: contents and maintainer scripts of linux-image, linux-headers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from gpustate.errors import LabError
+from gpustate_lab.sim.deb import Entry, Link, Package, Program
+from gpustate_lab.sim.native import PAYLOAD, Builder
+
+#: Older than any kernel that a lab runs on, newer than what the open modules need (4.15).
+OLDER_KERNEL = "5.10.0-28-lab"
+PROGRAMS = "usr/lib/gpustate-lab"
+#: Modules that a kernel brings itself.
+MODULES = (
+    "kernel/drivers/gpu/drm/nouveau/nouveau.ko",
+    "kernel/drivers/infiniband/core/ib_umad.ko",
+    "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko",
+    "kernel/drivers/vfio/pci/vfio-pci.ko",
+)
+TOOLS = ("modprobe", "rmmod", "insmod", "lsmod")
+
+_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
+
+
+def node_package(builder: Builder) -> Package:
+    """Return gpustate-lab-node; its version is a digest, so a changed simulator is a new one."""
+    folder = PAYLOAD / "node"
+    programs = sorted(folder.glob("*.py"))
+    digest = hashlib.sha256()
+    for path in [*sorted(folder.iterdir()), *sorted((PAYLOAD / "lib").iterdir())]:
+        if path.is_file():
+            digest.update(path.read_bytes())
+    unit = "gpustate-lab-hardware.service"
+    units = "usr/lib/systemd/system"
+    files: dict[str, Entry] = {f"{PROGRAMS}/{path.name}": Program(path) for path in programs}
+    files |= {f"{PROGRAMS}/tools/{tool}": Link("../kmodtool.py") for tool in TOOLS}
+    files |= {
+        f"{PROGRAMS}/hardware": Link("boot.py"),
+        "usr/local/bin/dmesg": Link("../../lib/gpustate-lab/dmesg.py"),
+        "usr/bin/gpustate-lab-workload": Program(builder.workload()),
+        f"{units}/{unit}": folder / unit,
+        f"{units}/sysinit.target.wants/{unit}": Link(f"../{unit}"),
+    }
+    return Package(
+        name="gpustate-lab-node",
+        version=f"1.{int(digest.hexdigest()[:8], 16)}",
+        summary="makes this machine a GPU node for tests",
+        section="misc",
+        files=files,
+        depends=("python3", "kmod", "mount", "initramfs-tools", "dpkg"),
+        scripts={
+            name: (folder / f"gpustate-lab-node.{name}").read_text(encoding="utf-8")
+            for name in ("postinst", "postrm")
+        },
+    )
+
+
+def kernel_packages(release: str, builder: Builder, scratch: Path) -> list[Package]:
+    """Return linux-image and linux-headers of one kernel release.
+
+    Raises:
+        LabError: the release cannot be part of a file name.
+    """
+    if not _RELEASE.fullmatch(release):
+        raise LabError(f"{release!r} is no kernel release")
+    headers = _headers(release)
+    include = scratch / f"include-{release}"
+    for path, text in headers.items():
+        target = include / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    built: dict[str, Entry] = {}
+    for path in MODULES:
+        name = Path(path).stem
+        target = scratch / f"{name}-{release}.ko"
+        built[path] = builder.module(PAYLOAD / "kernel" / f"{name}.c", target, include)
+    config = _text("config", release) + f'CONFIG_LOCALVERSION=""\n# {release}\n'
+    tree = f"usr/lib/modules/{release}"
+    image = Package(
+        name=image_package(release),
+        version="1.0-1",
+        summary=f"Linux {release}",
+        section="kernel",
+        depends=("kmod", "initramfs-tools | linux-initramfs-tool"),
+        relations={"Provides": ("linux-image",)},
+        files={
+            f"boot/vmlinuz-{release}": f"simulated kernel image {release}\n",
+            f"boot/config-{release}": config,
+            f"boot/System.map-{release}": "simulated\n",
+            f"{tree}/modules.builtin": "",
+            f"{tree}/modules.builtin.modinfo": "",
+            f"{tree}/modules.order": "".join(f"{path}\n" for path in built),
+            **{f"{tree}/{path}": module for path, module in built.items()},
+        },
+        scripts={name: _text(f"image.{name}", release) for name in ("postinst", "prerm", "postrm")},
+    )
+    return [image, _headers_package(release, headers, config)]
+
+
+def _headers_package(release: str, headers: dict[str, str], config: str) -> Package:
+    source = f"usr/src/linux-headers-{release}"
+    files: dict[str, Entry] = {f"{source}/include/{path}": text for path, text in headers.items()}
+    files |= {
+        f"{source}/.config": config,
+        f"{source}/Makefile": "# Simulated; modules of the lab bring a Makefile of their own.\n",
+        f"{source}/include/config/kernel.release": f"{release}\n",
+        f"usr/lib/modules/{release}/build": Link(f"/{source}"),
+    }
+    return Package(
+        name=headers_package(release),
+        version="1.0-1",
+        summary=f"headers of Linux {release}",
+        section="kernel",
+        # dkms recommends headers of some kernel; without this apt would bring real ones.
+        relations={"Provides": ("linux-headers", "linux-headers-generic")},
+        files=files,
+        scripts={"postinst": _text("headers.postinst", release)},
+    )
+
+
+def image_package(release: str) -> str:
+    return f"linux-image-{_as_name(release)}"
+
+
+def headers_package(release: str) -> str:
+    return f"linux-headers-{_as_name(release)}"
+
+
+def _as_name(release: str) -> str:
+    """Package names have no capitals and no underscores; kernel releases may."""
+    return re.sub(r"[^a-z0-9.+-]", "-", release.lower())
+
+
+def _headers(release: str) -> dict[str, str]:
+    return {
+        "linux/module.h": (PAYLOAD / "kernel" / "module.h").read_text(encoding="utf-8"),
+        "generated/utsrelease.h": f'#define UTS_RELEASE "{release}"\n',
+    }
+
+
+def _text(name: str, release: str) -> str:
+    text = (PAYLOAD / "kernel" / name).read_text(encoding="utf-8")
+    return text.replace("@KERNEL@", release)

@@ -1,0 +1,276 @@
+"""Builds the simulated packages and the signed apt repositories that nodes install from.
+
+Layout below the root, flat repositories as NVIDIA's own are:
+
+- ``cuda/repos/<suite>/x86_64``: NVIDIA's CUDA repository;
+- ``libnvidia-container/stable/deb/amd64``: the container toolkit;
+- ``mirror/<suite>``: the driver packages again, published by a company mirror under its own origin;
+- ``debian/<suite>``: the distribution's driver packages;
+- ``lab/<suite>``: the simulator and the kernels of the nodes;
+- ``keys/gpustate-lab.asc``: the key that signs all of them.
+
+A folder that exists is complete: it is built under another name and renamed. It is built again when
+a source, the compiler, the kernel or one of NVIDIA's programs is another one. The private key stays beside the folder, never
+in it, since the folder is served to nodes.
+
+All of it is simulated but the programs of the container toolkit, which are built from NVIDIA's Go module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpustate.errors import LabError
+from gpustate_lab import programs
+from gpustate_lab.sim import (
+    cuda_packages,
+    dcgm_packages,
+    deb,
+    distribution_packages,
+    driver_packages,
+    gpudirect_packages,
+    node_packages,
+    toolkit_packages,
+)
+from gpustate_lab.sim.deb import Package
+from gpustate_lab.sim.native import Builder, run
+from gpustate_lab.sim.signing import SigningKey
+
+SUITES = ("debian12", "debian13")
+TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64"
+KEY_PATH = "keys/gpustate-lab.asc"
+#: Where the key lies on a node.
+NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
+STAMP = "complete.json"
+
+#: By toolkit version: NVIDIA's programs by name, and the other files of its module.
+_Toolkits = Mapping[str, tuple[Mapping[str, Path], Mapping[str, Path]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A built set of repositories.
+
+    Args:
+        root: to be served, or shown to a node as it is.
+        key: armored public key.
+        kernels: the release nodes run, and the older one.
+    """
+
+    root: Path
+    key: Path
+    kernels: tuple[str, str]
+    driver_versions: tuple[str, ...] = tuple(driver_packages.DRIVERS)
+    toolkit_versions: tuple[str, ...] = toolkit_packages.VERSIONS
+
+    @property
+    def image_packages(self) -> tuple[str, ...]:
+        """What an image gets from ``lab``: headers of the running kernel only, on purpose."""
+        running, older = self.kernels
+        return (
+            "gpustate-lab-node",
+            node_packages.image_package(running),
+            node_packages.headers_package(running),
+            node_packages.image_package(older),
+        )
+
+    def path(self, kind: str, suite: str) -> str:
+        """Return where a repository lies below the root: cuda, toolkit, mirror, debian or lab.
+
+        Raises:
+            LabError: there is none of that kind, or none for the suite.
+        """
+        paths = {
+            "cuda": f"cuda/repos/{suite}/x86_64",
+            "toolkit": TOOLKIT_PATH,
+            "mirror": f"mirror/{suite}",
+            "debian": f"debian/{suite}",
+            "lab": f"lab/{suite}",
+        }
+        if kind not in paths or not (self.root / paths[kind]).is_dir():
+            raise LabError(f"no {kind} repository for {suite!r} in {self.root}")
+        return paths[kind]
+
+    def sources(
+        self, suite: str, base_url: str, *, include: Sequence[str] = ("cuda", "toolkit", "lab")
+    ) -> dict[str, str]:
+        """Return path to text of the apt lists of a node, and of the key they name."""
+        files = {NODE_KEY: self.key.read_text(encoding="utf-8")}
+        base = base_url.rstrip("/")
+        for kind in include:
+            line = f"deb [signed-by={NODE_KEY}] {base}/{self.path(kind, suite)}/ /\n"
+            files[f"/etc/apt/sources.list.d/gpustate-lab-{kind}.list"] = line
+        return files
+
+
+def build(
+    dest: Path,
+    *,
+    suites: Sequence[str] = SUITES,
+    kernel: str | None = None,
+    say: Callable[[str], None] = print,
+) -> Repository:
+    """Build everything below ``dest`` unless it is there already and still fits its sources.
+
+    Args:
+        dest: folder of the repositories; its parent must be writable too.
+        suites: Debian releases, as NVIDIA writes them.
+        kernel: release of the kernel nodes run; default: this machine's.
+        say: takes one line of progress while NVIDIA's programs are built.
+
+    Raises:
+        LabError: a tool is missing or fails, or the folder cannot be written.
+    """
+    running = kernel or platform.release()
+    kernels = (running, node_packages.OLDER_KERNEL)
+    repository = Repository(root=dest, key=dest / KEY_PATH, kernels=kernels)
+    toolkits = {
+        version: _toolkit(toolkit_packages.module_of(version), say)
+        for version in toolkit_packages.VERSIONS
+    }
+    stamp = {"content": _content(toolkits), "kernels": list(kernels), "suites": list(suites)}
+    try:
+        if (dest / STAMP).exists() and json.loads((dest / STAMP).read_text()) == stamp:
+            return repository
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
+            fresh = Path(scratch) / "root"
+            fresh.mkdir(mode=0o755)
+            key = SigningKey(dest.with_name(f"{dest.name}.private"))
+            _fill(fresh, Path(scratch), suites, kernels, toolkits, key)
+            (fresh / STAMP).write_text(json.dumps(stamp) + "\n")
+            if dest.exists():
+                os.replace(dest, Path(scratch) / "old")
+            os.replace(fresh, dest)
+    except (OSError, shutil.Error) as error:
+        raise LabError(
+            f"the simulated packages cannot be built: {error}", place=str(dest)
+        ) from error
+    return repository
+
+
+def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], dict[str, Path]]:
+    """NVIDIA's programs of a module by name, and its other files."""
+    files = programs.data_files(module, toolkit_packages.DATA, say)
+    return programs.provide(module, say), {file.name: file for file in files}
+
+
+def _content(toolkits: _Toolkits) -> str:
+    """Digest of all that goes into the packages: our sources, the compiler, NVIDIA's programs.
+
+    A folder of built programs is named after what it was built from; ready ones are distinguished by
+    size and time.
+    """
+    digest = hashlib.sha256(run(["gcc", "--version"]))
+    # The data files are those of the version that the module pins.
+    for program in (path for one, _ in toolkits.values() for path in one.values()):
+        status = program.stat()
+        text = f"{program.parent.name}/{program.name} {status.st_size} {status.st_mtime_ns}\n"
+        digest.update(text.encode())
+    folder = Path(__file__).parent
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _fill(
+    root: Path,
+    scratch: Path,
+    suites: Sequence[str],
+    kernels: tuple[str, str],
+    toolkits: _Toolkits,
+    key: SigningKey,
+) -> None:
+    builder = Builder(scratch / "native")
+    pool = _Pool(scratch / "pool")
+    vendor = [package for one in _driver_sets(builder) for package in one]
+    vendor += [
+        *driver_packages.pinning(list(driver_packages.DRIVERS)),
+        driver_packages.subnet_manager(),
+        *dcgm_packages.packages(),
+        *gpudirect_packages.packages(builder),
+        *cuda_packages.packages(),
+    ]
+    lab = [node_packages.node_package(builder)]
+    for release in kernels:
+        lab += node_packages.kernel_packages(release, builder, scratch)
+    toolkit = [
+        package
+        for version, found in toolkits.items()
+        for package in toolkit_packages.packages(version, builder, *found)
+    ]
+    wanted = {
+        f"{TOOLKIT_PATH}": (toolkit, "nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION")
+    }
+    for suite in suites:
+        wanted[f"cuda/repos/{suite}/x86_64"] = (vendor, "NVIDIA", "NVIDIA CUDA")
+        wanted[f"mirror/{suite}"] = (vendor, "example-mirror", "example-mirror")
+        wanted[f"debian/{suite}"] = (
+            distribution_packages.packages(suite, builder),
+            "Debian",
+            "Debian",
+        )
+        wanted[f"lab/{suite}"] = (lab, "gpustate-lab", "gpustate-lab")
+    pool.build([package for packages, _, _ in wanted.values() for package in packages])
+    for path, (packages, origin, label) in wanted.items():
+        pool.publish(packages, root / path, origin, label, key)
+    (root / KEY_PATH).parent.mkdir()
+    (root / KEY_PATH).write_bytes(key.public())
+
+
+def _driver_sets(builder: Builder) -> list[list[Package]]:
+    sets = []
+    for version, cuda_version in driver_packages.DRIVERS.items():
+        one = driver_packages.DriverSet(version, cuda_version, driver_packages.VENDOR, builder)
+        sets.append([*one.packages(), *one.vendor_packages()])
+    return sets
+
+
+class _Pool:
+    """Builds each package once; repositories hold links to the one file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+
+    def build(self, packages: list[Package]) -> None:
+        once = {package.file_name: package for package in packages}
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            list(pool.map(lambda one: deb.write(one, self._directory), once.values()))
+
+    def publish(
+        self, packages: list[Package], directory: Path, origin: str, label: str, key: SigningKey
+    ) -> None:
+        directory.mkdir(parents=True)
+        for package in packages:
+            os.link(self._directory / package.file_name, directory / package.file_name)
+        indices = deb.write_index(packages, directory)
+        release = _release(indices, origin, label)
+        (directory / "Release").write_text(release, encoding="utf-8")
+        (directory / "InRelease").write_bytes(key.clearsign(release.encode()))
+        (directory / "Release.gpg").write_bytes(key.detached(release.encode()))
+
+
+def _release(indices: list[Path], origin: str, label: str) -> str:
+    lines = [
+        f"Origin: {origin}",
+        f"Label: {label}",
+        "Architectures: amd64",
+        f"Date: {datetime.now(UTC):%a, %d %b %Y %H:%M:%S +0000}",
+        "SHA256:",
+    ]
+    for path in indices:
+        data = path.read_bytes()
+        lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {path.name}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,157 @@
+"""``gpustate lab``: throw-away nodes with real systemd and simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpustate_lab.api import Lab
+
+_NAME = click.option("--name", default="lab", show_default=True, help="The lab's name.")
+
+
+@click.group()
+def group() -> None:
+    """Throw-away nodes for trying and testing.
+
+    Real: systemd, sshd, apt, dpkg, containerd. Simulated: GPUs, kernel modules, NVML, CUDA,
+    nvidia-smi and NVIDIA's other packages. Needs root, systemd-nspawn and debootstrap.
+    """
+
+
+@group.command()
+@click.option("--nodes", type=int, default=2, show_default=True, help="How many nodes.")
+@click.option(
+    "--image",
+    default="debian12",
+    show_default=True,
+    metavar="IMAGE[,...]",
+    help="debian12 or debian13; debian13-containerd2, -containerd22, -containerd23, -containerd24; "
+    "debian12-runtimes, debian13-runtimes; debian12-rpm; assigned in turn.",
+)
+@click.option(
+    "--gpus",
+    default="8xH100",
+    show_default=True,
+    metavar="GPUS[,...]",
+    help="<count>x<model> a node, or none; dealt out in turn.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="NAME[:ARG]@NODE",
+    help="Break something from the first boot on; may be given again.",
+)
+@click.option(
+    "--kubernetes",
+    is_flag=False,
+    flag_value="1.36",
+    default="",
+    metavar="[VERSION]",
+    help="Join the nodes to a cluster: 1.36 (default), 1.35 or 1.34.",
+)
+@click.option(
+    "--virtual",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Add N kwok nodes with GPUs to the cluster.",
+)
+@click.option("--slurm", is_flag=True, help="Join the nodes to a Slurm cluster.")
+@click.option(
+    "--programs",
+    type=click.Path(exists=True, file_okay=False),
+    envvar="KUBEBUILDER_ASSETS",
+    metavar="DIR",
+    help="Take ready programs from DIR (also KUBEBUILDER_ASSETS); build the rest.",
+)
+@_NAME
+def up(
+    nodes: int,
+    image: str,
+    gpus: str,
+    faults: tuple[str, ...],
+    kubernetes: str,
+    virtual: int,
+    slurm: bool,
+    programs: str | None,
+    name: str,
+) -> None:
+    """Bring a lab up; one that is up already stays as it is."""
+    from gpustate_lab import api
+    from gpustate_lab.spec import LabSpec
+
+    spec = LabSpec.parse(
+        nodes=nodes,
+        image=image,
+        gpus=gpus,
+        faults=faults,
+        name=name,
+        kubernetes=kubernetes,
+        virtual=virtual,
+        slurm=slurm,
+    )
+    if programs is not None:
+        os.environ["KUBEBUILDER_ASSETS"] = programs
+    lab = api.up(spec, say=lambda line: click.echo(line, err=True))
+    click.echo(lab.inventory)
+
+
+@group.command()
+@click.argument("lab", required=False)
+@_NAME
+def down(lab: str | None, name: str) -> None:
+    """Take a lab down, by LAB or --name, and say what was removed; nothing of it stays."""
+    from gpustate_lab import api
+
+    name = lab or name
+    if not api.down(name, say=click.echo):
+        click.echo(f"nothing to remove: there is no lab {name}")
+
+
+@group.command("list")
+@click.option("--name", help="Only this lab.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def list_(name: str | None, output: str) -> None:
+    """Show labs and their nodes; ``-o json`` names the inventory file."""
+    from gpustate_lab import api
+
+    found = api.labs() if name is None else [api.find(name)]
+    if output == "json":
+        click.echo(json.dumps(api.document(found), indent=2))
+        return
+    for lab in found:
+        _show(lab)
+    if not found:
+        click.echo("no lab; gpustate lab up makes one")
+
+
+def _show(lab: Lab) -> None:
+    click.echo(f"{lab.name}: inventory {lab.inventory}, GPUs simulated")
+    for node in lab.nodes:
+        faults = f"  faults: {', '.join(node.faults)}" if node.faults else ""
+        state = "up" if node.running else "off"
+        click.echo(f"  {node.name}  {node.address}  {node.image}  {node.gpus}  {state}{faults}")
+    if lab.head is not None:
+        state = "up" if lab.head.running else "off"
+        click.echo(f"  {lab.head.name}  {lab.head.address}  slurmctld  {state}")
+
+
+@group.command()
+@click.argument("node")
+@click.argument("fault")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@_NAME
+def fault(node: str, fault: str, switch: str, name: str) -> None:
+    """Switch a fault (NAME or NAME:ARG) on a node on or off; docs/lab.md lists them."""
+    from gpustate_lab import api
+
+    found = api.find(name).node(node)
+    found.fault(fault, switch == "on")
+    click.echo(f"{node}: faults {', '.join(found.faults) or 'none'}")

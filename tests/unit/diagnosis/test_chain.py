@@ -1,0 +1,586 @@
+"""The first broken link is the cause, with evidence and a next move."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpustate.diagnosis import chain, chain_data, chain_probe, container_checks, health, remedies
+from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
+from gpustate.formats.quarantine import Entry, Quarantine
+
+DATA = Path(__file__).parents[2] / "data/nvidia"
+V = "580.65.06"
+ADDRESSES = ("0000:1b:00.0", "0000:43:00.0")
+UUIDS = ("GPU-a", "GPU-b")
+NVML = NvmlFacts(
+    source="nvml",
+    driver_version=V,
+    nvml_version="13." + V,
+    cuda_version="13.0",
+    gpus=tuple(Gpu(index=i, uuid=UUIDS[i], pci=ADDRESSES[i], minor=i) for i in (0, 1)),
+)
+GOOD = chain.Seen(
+    boot_id="b",
+    kernel="6.1.0-28-amd64",
+    pci=tuple(chain_data.PciSeen(one, "2330", "030200", "nvidia") for one in ADDRESSES),
+    loaded=V,
+    open_module=True,
+    module_gpus=tuple(chain_data.ModuleGpu(ADDRESSES[i], i, UUIDS[i]) for i in (0, 1)),
+    on_disk=V,
+    nvml_library=chain_data.Library("/usr/lib/libnvidia-ml.so.1", f"/usr/lib/libnvidia-ml.so.{V}"),
+    cuda_library=chain_data.Library("/usr/lib/libcuda.so.1", f"/usr/lib/libcuda.so.{V}"),
+    packages=(("libcuda1", V),),
+    majors=(("nvidia", 195), ("nvidia-uvm", 510)),
+    nodes=(
+        ("/dev/nvidia0", chain_data.DeviceNode(True, 195, 0)),
+        ("/dev/nvidia1", chain_data.DeviceNode(True, 195, 1)),
+        ("/dev/nvidiactl", chain_data.DeviceNode(True, 195, 255)),
+        ("/dev/nvidia-uvm", chain_data.DeviceNode(True, 510, 0)),
+    ),
+    nvml=NVML,
+    ctk=chain_data.Program("/usr/bin/nvidia-ctk", 0, "NVIDIA Container Toolkit CLI version 1.17.8"),
+    runtime_binary=chain_data.Program("/usr/bin/nvidia-container-runtime", 0, "runc version 1.1.5"),
+    containerd=chain_data.Containerd(
+        "/usr/bin/containerd", True, 0, "", (("nvidia", "/usr/bin/nvidia-container-runtime", True),)
+    ),
+    cdi=(chain_data.CdiSpec("/var/run/cdi/nvidia.yaml", ("0", "1", "all"), ()),),
+    cuda=tuple(chain.CudaResult(uuid, True, 0.4) for uuid in UUIDS),
+    containers=(
+        chain.ContainerResult(
+            "containerd 1.7.24, handler nvidia",
+            devices=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"),
+            files=(f"/usr/lib/libcuda.so.{V}",),
+            gpus=UUIDS,
+            cuda_ok=2,
+        ),
+    ),
+    runtime_digest="d",
+)
+CONTAINERD = GOOD.containerd
+assert CONTAINERD is not None
+assert GOOD.ctk is not None
+MIG = replace(
+    NVML,
+    gpus=(
+        NVML.gpus[0],
+        replace(
+            NVML.gpus[1],
+            mig_current=True,
+            mig_pending=True,
+            mig_devices=(MigDevice("MIG-x"), MigDevice("MIG-y")),
+        ),
+    ),
+)
+
+
+def broken(seen: chain.Seen, wanted: chain.Wanted | None = None) -> chain.Check:
+    found = chain.first_broken(chain.evaluate(seen, wanted))
+    assert found is not None
+    return found
+
+
+def test_a_good_node_has_no_broken_link() -> None:
+    checks = chain.evaluate(GOOD)
+    assert tuple(check.name for check in checks) == chain.LINKS
+    assert {check.outcome for check in checks} == {"ok"}
+    assert chain.first_broken(checks) is None
+    assert all(check.evidence for check in checks)
+
+
+CASES = [
+    ({"pci": ()}, "pci", "no NVIDIA GPU on PCI", remedies.NO_GPU),
+    (
+        {"pci": (replace(GOOD.pci[0], driver="nouveau"), GOOD.pci[1])},
+        "pci",
+        "0000:1b:00.0 is bound to nouveau",
+        remedies.FOREIGN_DRIVER,
+    ),
+    (
+        {"loaded": ""},
+        "driver",
+        f"nvidia {V} is there for kernel 6.1.0-28-amd64, but not loaded",
+        remedies.NOT_LOADED,
+    ),
+    (
+        {"loaded": "", "on_disk": ""},
+        "driver",
+        "no nvidia module for kernel 6.1.0-28-amd64",
+        remedies.NO_MODULE,
+    ),
+    (
+        {"loaded": "570.86.15"},
+        "driver",
+        f"loaded 570.86.15, module file {V}, libnvidia-ml {V}",
+        remedies.RELOAD,
+    ),
+    (
+        {"packages": (("libcuda1", "570.86.15"),)},
+        "driver",
+        "libcuda1 570.86.15",
+        remedies.ONE_SET,
+    ),
+    (
+        {"nvml": NvmlFacts(error=18, error_text="mismatch")},
+        "libraries",
+        "NVML 18: mismatch",
+        remedies.RELOAD,
+    ),
+    (
+        {"nvml": NvmlFacts(error=12)},
+        "libraries",
+        "NVML 12: library not found",
+        remedies.nvml(12),
+    ),
+    ({"nvml": NvmlFacts(error=127)}, "libraries", "NVML 127:", remedies.nvml(127)),
+    (
+        {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},
+        "libraries",
+        "GPU 1: GPU is lost (NVML 15); without a word: 0000:43:00.0",
+        remedies.nvml(15),
+    ),
+    (
+        {"nvml": replace(NVML, gpus=NVML.gpus[:1])},
+        "libraries",
+        "NVML sees 1 of 2 GPUs; not 0000:43:00.0",
+        remedies.NOT_IN_NVML,
+    ),
+    (
+        {"cuda_library": None},
+        "libraries",
+        "libcuda.so.1 is not installed",
+        remedies.NO_LIBCUDA,
+    ),
+    (
+        {"nodes": GOOD.nodes[1:]},
+        "device-nodes",
+        "/dev/nvidia0 is missing",
+        remedies.DEVICE_NODES,
+    ),
+    (
+        {"nodes": (("/dev/nvidia0", chain_data.DeviceNode(False, 0, 0)), *GOOD.nodes[1:])},
+        "device-nodes",
+        "/dev/nvidia0 is no device",
+        remedies.DEVICE_NODES,
+    ),
+    (
+        {"majors": (("nvidia", 195), ("nvidia-uvm", 511))},
+        "device-nodes",
+        "/dev/nvidia-uvm is 510:0 and should be 511:0",
+        remedies.DEVICE_NODES,
+    ),
+    (
+        {"majors": (("nvidia", 195),)},
+        "device-nodes",
+        "nvidia-uvm is not loaded",
+        remedies.DEVICE_NODES,
+    ),
+    ({"ctk": None}, "toolkit", "nvidia-ctk is not installed", remedies.NO_TOOLKIT),
+    (
+        {"ctk": replace(GOOD.ctk, status=127, first_line="undefined symbol")},
+        "toolkit",
+        "/usr/bin/nvidia-ctk --version ended with 127: undefined symbol",
+        remedies.TOOLKIT_BROKEN,
+    ),
+    (
+        {"containerd": replace(CONTAINERD, active=False)},
+        "runtime",
+        "containerd is not running",
+        remedies.CONTAINERD_DOWN,
+    ),
+    (
+        {"containerd": replace(CONTAINERD, dump_status=1, dump_error="toml: line 3")},
+        "runtime",
+        "ended with 1: toml: line 3",
+        remedies.CONTAINERD_CONFIG,
+    ),
+    (
+        {"containerd": replace(CONTAINERD, handlers=())},
+        "runtime",
+        "no runtime handler nvidia",
+        remedies.NO_HANDLER,
+    ),
+    (
+        {
+            "containerd": replace(
+                CONTAINERD, handlers=(("nvidia", "/usr/bin/nvidia-container-runtime", False),)
+            )
+        },
+        "runtime",
+        "/usr/bin/nvidia-container-runtime, which does not exist",
+        remedies.HANDLER_BINARY,
+    ),
+    (
+        {"containerd": replace(CONTAINERD, handlers=(("nvidia", "/usr/bin/true", True),))},
+        "runtime",
+        "handler nvidia runs /usr/bin/true, not nvidia-container-runtime",
+        remedies.HANDLER_BINARY,
+    ),
+    ({"cdi": ()}, "cdi", "no CDI specification", remedies.CDI),
+    (
+        {"cdi": (replace(GOOD.cdi[0], missing=("/usr/lib/libcuda.so.570.86.15",)),)},
+        "cdi",
+        "names what does not exist: /usr/lib/libcuda.so.570.86.15",
+        remedies.CDI_STALE,
+    ),
+    (
+        {"cdi": (replace(GOOD.cdi[0], devices=("0", "all")),)},
+        "cdi",
+        "no device for 1",
+        remedies.CDI_STALE,
+    ),
+    ({"nvml": MIG}, "cdi", "no device for 1:0, 1:1", remedies.CDI_STALE),
+    ({"cuda": None}, "cuda", "has not run", remedies.EARLIER),
+    (
+        {
+            "cuda": (
+                GOOD.cuda[0],
+                chain.CudaResult("GPU-b", False, 0.1, 802, "cuInit: CUDA_ERROR_SYSTEM_NOT_READY"),
+            )
+        }
+        if GOOD.cuda
+        else {},
+        "cuda",
+        "GPU-b: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA 802); 1 of 2 devices ok",
+        remedies.cuda(802),
+    ),
+    (
+        {"containers": None},
+        "container",
+        "no container was started",
+        remedies.EARLIER,
+    ),
+    (
+        {"containers": (chain.ContainerResult("docker 28", error="no space left on device"),)},
+        "container",
+        "docker 28: there is no room for a container or its image",
+        container_checks.classify("no space left on device").remedy,
+    ),
+    (
+        {"cuda": (chain.CudaResult("GPU-a", True, 0.4),)},
+        "cuda",
+        "did not run on GPU-b",
+        remedies.EARLIER,
+    ),
+    (
+        {"nvml": replace(NVML, gpus=(replace(NVML.gpus[0], remap_failed=True), *NVML.gpus[1:]))},
+        "health",
+        "GPU 0 (0000:1b:00.0): row remapping failed",
+        health.REPLACE,
+    ),
+    (
+        {"quarantine": Quarantine(problem="quarantine.json cannot be read (x)")},
+        "health",
+        "quarantine.json cannot be read",
+        remedies.QUARANTINE_FILE,
+    ),
+]
+
+
+def out_of_use(seen: chain.Seen, index: int, *, until: int = 200) -> chain.Seen:
+    """The same, with one GPU in quarantine at the node's time 100."""
+    gpu = GOOD.nvml.gpus[index]
+    entry = Entry(gpu.uuid, gpu.pci, "RMA 4711", until, 50, "somebody")
+    return replace(seen, quarantine=Quarantine((entry,), 100))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))},
+        {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},
+        {"cuda": (chain.CudaResult("GPU-a", True, 0.4),)},
+    ],
+    ids=["remap", "lost", "not run"],
+)
+def test_a_gpu_in_quarantine_breaks_nothing_until_its_end(change: dict[str, object]) -> None:
+    bad = replace(GOOD, **change)  # type: ignore[arg-type]
+    assert chain.first_broken(chain.evaluate(bad)) is not None
+    held = out_of_use(bad, 1)
+    assert chain.first_broken(chain.evaluate(held)) is None
+    told = next(check for check in chain.evaluate(held) if check.name == "health")
+    assert told.evidence.startswith(
+        "1 GPU fit for work; in quarantine: GPU-b until 1970-01-01T00:03Z"
+    )
+    assert "GPU-b" not in chain.cuda_devices(held)
+    assert chain.first_broken(chain.evaluate(out_of_use(bad, 1, until=99))) is not None
+    others = out_of_use(bad, 0)
+    assert chain.first_broken(chain.evaluate(others)) is not None
+
+
+def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:
+    def key(seen: chain.Seen) -> chain.Key:
+        return chain.key("boot", "580", seen.nvml, "", seen.wanted, seen.quarantine)
+
+    plain, held = key(GOOD), key(out_of_use(GOOD, 1))
+    assert plain.moved(held) == "GPU-b is in quarantine"
+    assert held.moved(plain) == "the quarantine of GPU-b has ended"
+    bad = replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))
+    assert (
+        plain.moved(key(replace(GOOD, nvml=bad)))
+        == "the health of GPUs has changed: GPU-b row-remap"
+    )
+
+
+@pytest.mark.parametrize(("change", "link", "evidence", "remedy"), CASES)
+def test_the_first_broken_link_is_named_with_evidence_and_remedy(
+    change: dict[str, object], link: str, evidence: str, remedy: str
+) -> None:
+    check = broken(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert check.name == link
+    assert evidence in check.evidence
+    assert check.remedy == remedy
+
+
+def test_every_link_but_none_more_has_a_case() -> None:
+    assert {case[1] for case in CASES} == set(chain.LINKS)
+
+
+def test_a_count_the_inventory_gives_is_held_against_pci() -> None:
+    check = broken(GOOD, chain.Wanted(gpus=8))
+    assert (check.name, check.evidence) == (
+        "pci",
+        "2 GPUs on PCI (0000:1b:00.0, 0000:43:00.0), 8 expected",
+    )
+
+
+def test_gpus_of_virtual_machines_are_not_counted() -> None:
+    held = chain_data.PciSeen("0000:52:00.0", "2330", "030200", "vfio-pci")
+    checks = chain.evaluate(replace(GOOD, pci=(*GOOD.pci, held)))
+    assert chain.first_broken(checks) is None
+    assert "1 GPU held for virtual machines" in checks[0].evidence
+
+
+def test_an_nvswitch_is_no_gpu() -> None:
+    switch = chain_data.PciSeen("0000:05:00.0", "22a3", "068000", "nvidia-nvswitch")
+    assert chain.first_broken(chain.evaluate(replace(GOOD, pci=(*GOOD.pci, switch)))) is None
+
+
+NO_TOOLKIT: dict[str, object] = {
+    "ctk": None,
+    "runtime_binary": None,
+    "containerd": None,
+    "cdi": (),
+}
+PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change", "outcome"),
+    [
+        (chain.Wanted(), {"containerd": PLAIN}, "failed"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("podman",)}, "failed"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("dockerd",)}, "not applicable"),
+        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("crio",)}, "not applicable"),
+        (
+            chain.Wanted(),
+            {"containerd": PLAIN, "other_runtimes": ("dockerd",), "kubelet": True},
+            "failed",
+        ),
+        (
+            chain.Wanted(containers="required"),
+            {"containerd": PLAIN, "other_runtimes": ("dockerd",)},
+            "failed",
+        ),
+        (chain.Wanted(), {"other_runtimes": ("dockerd",)}, "ok"),
+    ],
+)
+def test_a_containerd_of_another_runtime_need_not_have_the_handler(
+    wanted: chain.Wanted, change: dict[str, object], outcome: str
+) -> None:
+    checks = {check.name: check for check in chain.evaluate(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
+    assert checks["runtime"].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change", "outcome"),
+    [
+        (chain.Wanted(containers="none"), {"ctk": None}, "not applicable"),
+        (chain.Wanted(), NO_TOOLKIT, "not applicable"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN}, "not applicable"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN, "kubelet": True}, "failed"),
+        (chain.Wanted(), {**NO_TOOLKIT, "containerd": GOOD.containerd}, "failed"),
+        (chain.Wanted(), {**NO_TOOLKIT, "cdi": GOOD.cdi}, "failed"),
+        (chain.Wanted(containers="required"), {"ctk": None, "containerd": None}, "failed"),
+        (chain.Wanted(), {"containerd": None}, "ok"),
+    ],
+)
+def test_the_container_side_is_looked_at_where_it_is_there_or_asked_for(
+    wanted: chain.Wanted, change: dict[str, object], outcome: str
+) -> None:
+    checks = {check.name: check for check in chain.evaluate(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
+    assert checks["toolkit"].outcome == outcome
+
+
+def test_less_can_be_asked_for() -> None:
+    checks = {
+        check.name: check.outcome
+        for check in chain.evaluate(
+            replace(GOOD, cuda=None, cdi=()), chain.Wanted(cuda=False, cdi=False, handler="")
+        )
+    }
+    assert checks["cuda"] == checks["cdi"] == checks["runtime"] == "not applicable"
+
+
+def test_mig_devices_take_the_place_of_their_gpu() -> None:
+    assert chain.cuda_devices(replace(GOOD, nvml=MIG)) == ("GPU-a", "MIG-x", "MIG-y")
+
+
+def test_a_gpu_that_nvml_lost_is_still_to_be_proven() -> None:
+    lost = replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))
+    assert chain.cuda_devices(replace(GOOD, nvml=lost)) == UUIDS
+
+
+@pytest.mark.parametrize(
+    ("file", "version", "is_open"),
+    [
+        ("proc-version-580.95.05-open", "580.95.05", True),
+        ("proc-version-510.54-proprietary", "510.54", False),
+    ],
+)
+def test_the_loaded_version_is_read_from_either_module(
+    file: str, version: str, is_open: bool
+) -> None:
+    line = (DATA / file).read_text().splitlines()[0]
+    assert chain_probe.loaded_version(line) == version
+    assert chain_probe.parse(f"version={line}\n", NvmlFacts()).open_module is is_open
+
+
+SPEC = """---
+cdiVersion: 0.5.0
+containerEdits:
+  deviceNodes:
+  - path: /dev/null
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    hookName: createContainer
+    path: /nonexistent/nvidia-cdi-hook
+  mounts:
+  - containerPath: /usr/lib/libcuda.so.1
+    hostPath: /nonexistent/libcuda.so.1
+devices:
+- containerEdits:
+    deviceNodes:
+    - hostPath: /dev/zero
+      path: /dev/nonexistent0
+  name: "0"
+- name: all
+kind: nvidia.com/gpu
+"""
+
+
+def test_the_fragments_read_a_node(tmp_path: Path) -> None:
+    """Run by a real sh over folders that stand for proc and sys; nothing below /dev is looked at."""
+    device = tmp_path / "sys/bus/pci/devices/0000:1b:00.0"
+    device.mkdir(parents=True)
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        (device / name).write_text(text + "\n")
+    (tmp_path / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
+    (device / "driver").symlink_to("../../drivers/nvidia")
+    proc = tmp_path / "proc/driver/nvidia"
+    information = proc / "gpus/0000:1b:00.0/information"
+    information.parent.mkdir(parents=True)
+    information.write_text("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-a\nDevice Minor: \t 3\n")
+    shutil.copy(DATA / "proc-version-580.95.05-open", proc / "version")
+    (tmp_path / "proc/devices").write_text(
+        "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n7 nvidia-block\n"
+    )
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / "libcuda.so.580.95.05").touch()
+    (lib / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
+    environment = dict(
+        os.environ,
+        LC_ALL="C",
+        PROC=str(tmp_path / "proc"),
+        SYS=str(tmp_path / "sys"),
+        L=f"/nonexistent {lib}",
+    )
+    done = subprocess.run(
+        ["sh", "-c", chain_probe.KEY_SCRIPT + chain_probe.CHAIN_SCRIPT],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    seen = chain_probe.parse(done.stdout, NVML)
+    assert seen.pci == (chain_data.PciSeen("0000:1b:00.0", "2330", "030200", "nvidia"),)
+    assert (seen.loaded, seen.open_module) == ("580.95.05", True)
+    assert seen.module_gpus == (chain_data.ModuleGpu("0000:1b:00.0", 3, "GPU-a"),)
+    assert seen.majors == (("nvidia", 195), ("nvidia-uvm", 510))
+    assert seen.cuda_library is not None
+    assert seen.cuda_library.version == "580.95.05"
+    assert seen.nvml_library is None
+    assert seen.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert len(seen.kernel) > 3
+
+
+@pytest.mark.parametrize(
+    ("plugin", "name"),
+    [('"io.containerd.grpc.v1.cri"', "nvidia"), ("'io.containerd.cri.v1.runtime'", "nvidia")],
+)
+def test_the_fragment_reads_the_handlers_of_any_containerd(
+    tmp_path: Path, plugin: str, name: str
+) -> None:
+    dump = (
+        f"[plugins]\n  [plugins.{plugin}.containerd.runtimes.runc.options]\n      BinaryName = ''\n"
+        f"  [plugins.{plugin}.containerd.runtimes.{name}]\n    runtime_type = 'io.containerd.runc.v2'\n"
+        f'    [plugins.{plugin}.containerd.runtimes.{name}.options]\n      BinaryName = "/bin/sh"\n'
+        f"    [plugins.{plugin}.containerd.runtimes.gone.options]\n      BinaryName = '/nonexistent'\n"
+        f"[plugins.other]\n  BinaryName = 'x'\n"
+    )
+    (tmp_path / "dump").write_text(dump)
+    program = tmp_path / "containerd"
+    program.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'config dump' ] && cat {tmp_path}/dump\n")
+    program.chmod(0o755)
+    script = chain_probe.CHAIN_SCRIPT
+    script = script[
+        script.index("if p=$(command -v containerd)") : script.index("for f in /etc/cdi")
+    ]
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = subprocess.run(
+        ["sh", "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    containerd = chain_probe.parse(done.stdout, NvmlFacts()).containerd
+    assert containerd is not None
+    assert containerd.handlers == ((name, "/bin/sh", True), ("gone", "/nonexistent", False))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [chain.Wanted(), chain.Wanted(False, 8, "none", "", False), chain.Wanted(handler="gpu")],
+)
+def test_what_a_proof_was_asked_for_is_read_back(wanted: chain.Wanted) -> None:
+    assert chain.Wanted.parse(wanted.text) == wanted
+
+
+def test_the_fragment_reads_a_cdi_specification_in_both_formats(tmp_path: Path) -> None:
+    json_spec = (
+        '{\n "kind": "nvidia.com/gpu",\n "devices": [\n  {\n   "name": "GPU-a",\n   "containerEdits": {'
+        '"deviceNodes": [\n    {\n     "path": "/dev/null"\n    },\n    {\n     "hostPath": "/nonexistent/b",\n'
+        '     "path": "/dev/null"\n    }]}}]}\n'
+    )
+    (tmp_path / "nvidia.yaml").write_text(SPEC)
+    (tmp_path / "other.json").write_text(json_spec)
+    (tmp_path / "unrelated.yaml").write_text(
+        SPEC.replace("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
+    )
+    script = chain_probe.CHAIN_SCRIPT[chain_probe.CHAIN_SCRIPT.index("for f in /etc/cdi") :]
+    script = script.replace("/etc/cdi", str(tmp_path)).replace("/var/run/cdi", "/nonexistent")
+    done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+    first, second = chain_probe.parse(done.stdout, NvmlFacts()).cdi
+    assert first.devices == ("0", "all")
+    assert first.missing == (
+        "/dev/nonexistent0",
+        "/nonexistent/libcuda.so.1",
+        "/nonexistent/nvidia-cdi-hook",
+    )
+    assert second.devices == ("GPU-a",)
+    assert second.missing == ("/nonexistent/b",)

@@ -1,0 +1,130 @@
+"""A link that breaks: what is done again, what is followed, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpustate import ops
+from gpustate.engine import journal
+from gpustate.engine.reconnect import Link
+from gpustate.errors import ConnectionFailed, StepFailed
+
+PROGRAM = ops.compile_program((ops.Block("s", (), (ops.Run("true", "do it"),)),))
+ENTRIES = [{"e": e, "i": 1, "rc": 0, "bytes": 10} for e in ("start", "intent", "result", "end")]
+
+
+class Session:
+    """A node whose connection breaks as told.
+
+    Args:
+        breaks: for each attempt, how many entries come before it breaks; ``None``: it holds.
+        has_it: the program reached the node.
+    """
+
+    def __init__(self, *breaks: int | None, has_it: bool = True) -> None:
+        self.breaks = list(breaks)
+        self.has_it = has_it
+        self.connected = True
+        self.starts = 0
+        self.offsets: list[int] = []
+
+    def connect(self) -> None:
+        self.connected = True
+
+    def close(self) -> None:
+        self.connected = False
+
+    def holds(self) -> bool:
+        return self.connected
+
+    def entries(self, skip: int) -> Iterator[dict[str, Any]]:
+        count = self.breaks.pop(0) if self.breaks else 0
+        yield from ENTRIES[skip:][:count]
+        if count is not None:
+            self.connected = False
+            raise ConnectionFailed("it broke")
+
+    def run_program(self, *_: object, **__: object) -> Iterator[dict[str, Any]]:
+        self.starts += 1
+        self.has_it = self.has_it or self.starts > 1
+        return self.entries(0)
+
+    def follow(self, run: str, offset: int, **_: object) -> Iterator[dict[str, Any]]:
+        self.offsets.append(offset)
+        if not self.has_it:
+            raise StepFailed("no-run")
+        yield from self.entries(offset // 10)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    waited: list[float] = []
+    monkeypatch.setattr("gpustate.engine.reconnect.time.sleep", waited.append)
+    return waited
+
+
+def made(session: Session) -> Link:
+    return Link(session, lambda kind, text="", state="": None, lambda: False)  # type: ignore[arg-type]
+
+
+def run(session: Session) -> journal.Record:
+    record = journal.Record()
+    made(session).run(
+        "r-1", PROGRAM, record, lock={}, keep_lock=False, take_over=None, after="none"
+    )
+    return record
+
+
+def test_a_program_is_followed_from_the_last_entry_that_came() -> None:
+    session = Session(2, 1, None)
+    record = run(session)
+    assert record.ended
+    assert (session.starts, session.offsets) == (1, [20, 30])
+
+
+def test_a_program_that_never_arrived_is_started_again() -> None:
+    session = Session(0, None, has_it=False)
+    assert run(session).ended
+    assert (session.starts, session.offsets) == (2, [0])
+
+
+def test_it_is_given_up_after_some_attempts_without_news(no_waiting: list[float]) -> None:
+    session = Session(1)
+    with pytest.raises(ConnectionFailed, match=r"^it broke; the node finishes them by itself"):
+        run(session)
+    assert no_waiting == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_news_begin_the_attempts_anew() -> None:
+    session = Session(0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, None)
+    assert run(session).ended
+
+
+def test_whether_the_node_has_the_program_is_not_claimed() -> None:
+    with pytest.raises(ConnectionFailed, match="if its steps reached it"):
+        run(Session(0))
+
+
+def test_a_look_is_made_again_only_when_the_connection_broke() -> None:
+    session, looks = Session(), []
+
+    def look() -> str:
+        looks.append(1)
+        if len(looks) < 3:
+            session.connected = False
+            raise ConnectionFailed("it broke")
+        return "seen"
+
+    assert made(session).repeat(look) == "seen"
+
+    def slow() -> str:
+        looks.append(1)
+        raise ConnectionFailed("no answer in time")
+
+    session.connected, looks[:] = True, []
+    with pytest.raises(ConnectionFailed, match="in time"):
+        made(session).repeat(slow)
+    assert len(looks) == 1

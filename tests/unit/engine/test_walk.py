@@ -1,0 +1,459 @@
+"""The walk of one node: this machine, in a temporary folder, with real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from filestates import First, Runner, Second, Seen, Third, here, request
+
+from gpustate import Disruption, Node, Plan, Policy, State
+from gpustate.core.change import Change
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.engine import fleet, verdicts
+from gpustate.engine.events import Event
+from gpustate.plan import document
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> InventoryNode:
+    return here(tmp_path / "state")
+
+
+@pytest.fixture
+def run(node: InventoryNode) -> Runner:
+    def runner(*states: State[Any], **more: Any) -> fleet.FleetResult:
+        return fleet.run(request(node, *states, **more))
+
+    return runner
+
+
+def outcomes(result: fleet.FleetResult) -> dict[str, Outcome]:
+    return {state.state: state.outcome for state in result.nodes[0].states}
+
+
+def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
+    result = run(First(path=str(tmp_path / "a")), apply=False)
+    assert outcomes(result) == {"first": Outcome.PENDING}
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_second_apply_changes_nothing_and_costs_one_exec(run: Runner, tmp_path: Path) -> None:
+    first = run(First(path=str(tmp_path / "a")))
+    assert outcomes(first) == {"first": Outcome.CHANGED}
+    assert first.nodes[0].execs == 3
+    before = (tmp_path / "a").stat().st_mtime_ns
+    second = run(First(path=str(tmp_path / "a")))
+    assert outcomes(second) == {"first": Outcome.UNCHANGED}
+    assert second.nodes[0].execs == 1
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+
+
+def test_what_looks_behind_a_change_is_planned_in_a_later_stage(
+    run: Runner, tmp_path: Path
+) -> None:
+    states = (Second(path=str(tmp_path / "b")), First(path=str(tmp_path / "a")))
+    planned = run(*states, apply=False)
+    assert outcomes(planned) == {"first": Outcome.PENDING, "second": Outcome.KNOWN_AFTER}
+    done = run(*states)
+    assert outcomes(done) == {"first": Outcome.CHANGED, "second": Outcome.CHANGED}
+    assert done.nodes[0].execs == 5
+
+
+def test_a_state_that_needs_a_failed_one_is_not_run_and_says_why(
+    run: Runner, tmp_path: Path
+) -> None:
+    result = run(
+        First(path=str(tmp_path / "a"), script="echo 'fatal: no such luck' >&2; exit 3"),
+        Second(path=str(tmp_path / "b")),
+        Third(path=str(tmp_path / "c")),
+    )
+    assert outcomes(result) == {
+        "first": Outcome.FAILED,
+        "second": Outcome.NOT_RUN,
+        "third": Outcome.CHANGED,
+    }
+    node = result.nodes[0]
+    assert node.status is NodeStatus.FAILED
+    assert node.reason == "first: the script ended with 3: fatal: no such luck"
+    assert node.outcomes(Outcome.NOT_RUN)[0].reason == "because first failed"
+    assert result.exit_code == 1
+
+
+def test_what_the_node_says_decides_and_not_the_exit_code_of_a_step(
+    run: Runner, tmp_path: Path
+) -> None:
+    result = run(First(path=str(tmp_path / "a"), script="true"))
+    assert outcomes(result) == {"first": Outcome.FAILED}
+    assert "still differs: text is None, should be 'x'" in result.nodes[0].reason
+
+
+def test_a_later_stage_that_costs_more_than_announced_is_not_run(
+    run: Runner, tmp_path: Path
+) -> None:
+    result = run(First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b"), cost="drain"))
+    assert outcomes(result) == {"first": Outcome.CHANGED, "second": Outcome.REFUSED}
+    assert not (tmp_path / "b").exists()
+    assert result.exit_code == 5
+
+
+def test_more_disruption_than_allowed_leaves_the_node_untouched(
+    run: Runner, tmp_path: Path
+) -> None:
+    result = run(
+        First(path=str(tmp_path / "a")),
+        Third(path=str(tmp_path / "c"), cost="drain"),
+        max_disruption=Disruption.RESTART,
+    )
+    assert result.nodes[0].status is NodeStatus.REFUSED
+    assert "may cost drain (third)" in result.nodes[0].reason
+    assert not (tmp_path / "a").exists()
+
+
+def saved(result: fleet.FleetResult) -> dict[str, Any]:
+    made = document.plan_document(Policy(), "test", result.nodes, run="r", created="now")
+    return json.loads(json.dumps(made))
+
+
+def test_a_saved_plan_is_refused_once_the_node_has_moved_and_says_what_moved(
+    run: Runner, tmp_path: Path
+) -> None:
+    state = First(path=str(tmp_path / "a"))
+    plan = saved(run(state, apply=False))
+    (tmp_path / "a").write_text("somebody")
+    result = run(
+        state,
+        planned=document.planned_observations(plan),
+        announced=document.announced_disruptions(plan),
+    )
+    assert result.exit_code == 5
+    assert "the plan is stale: first.text was None, is 'somebody'" in result.nodes[0].reason
+    assert (tmp_path / "a").read_text() == "somebody"
+
+
+def test_a_saved_plan_that_still_fits_is_carried_out(run: Runner, tmp_path: Path) -> None:
+    states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    plan = saved(run(*states, apply=False))
+    result = run(
+        *states,
+        planned=document.planned_observations(plan),
+        announced=document.announced_disruptions(plan),
+    )
+    assert outcomes(result) == {"first": Outcome.CHANGED, "second": Outcome.CHANGED}
+
+
+def test_a_lock_of_somebody_else_keeps_the_node_untouched(run: Runner, tmp_path: Path) -> None:
+    lock = tmp_path / "state" / "lock"
+    lock.mkdir(parents=True)
+    info = {
+        "run": "other",
+        "holder": "ann@desk",
+        "reason": "locked: burn-in",
+        "since": 1,
+        "expires": int(time.time()) + 99,
+    }
+    (lock / "info").write_text(json.dumps(info))
+    (lock / "run").write_text("other")
+    (lock / "expires").write_text(str(info["expires"]))
+    result = run(First(path=str(tmp_path / "a")))
+    assert result.exit_code == 8
+    assert "held by ann@desk (locked: burn-in)" in result.nodes[0].reason
+    assert not (tmp_path / "a").exists()
+
+
+def held(folder: Path, run: str = "other") -> None:
+    """Somebody's lock, as a run leaves it from one stage to the next."""
+    folder.mkdir(parents=True)
+    info = {"run": run, "holder": "ann@desk", "reason": "apply", "since": 1}
+    (folder / "info").write_text(json.dumps({**info, "expires": int(time.time()) + 99}))
+    (folder / "run").write_text(run)
+    (folder / "expires").write_text(str(int(time.time()) + 99))
+
+
+class Choosy(First):
+    """Refuses a node on which somebody is at work, whatever it looks like."""
+
+    def refuse(self, seen: Seen) -> str | None:
+        return "something else listens on port 5555"
+
+
+class LockedWhileLooking(Choosy):
+    """Somebody takes the lock, and begins, after the ledger was read."""
+
+    folder: str = ""
+
+    def probe(self, node: Node) -> Seen:
+        node.shell(
+            f"mkdir -p {self.folder}/runs; mv {self.folder}/later {self.folder}/lock; "
+            f"mkdir {self.folder}/runs/theirs-1; :"
+        )
+        return super().probe(node)
+
+
+def test_a_node_that_is_held_is_told_as_locked_before_it_is_judged(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/lock")
+    result = run(Choosy(path=str(tmp_path / "a")))
+    assert result.exit_code == 8
+    assert "held by ann@desk (apply)" in result.nodes[0].reason
+
+
+def test_a_run_that_began_during_the_look_is_told_instead_of_a_refusal(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/later", "theirs")
+    state = LockedWhileLooking(path=str(tmp_path / "a"), folder=str(tmp_path / "state"))
+    result = run(state)
+    assert result.exit_code == 8
+    assert "run theirs-1 began while this one looked: held by ann@desk" in result.nodes[0].reason
+
+
+def test_a_plan_of_a_node_that_is_held_says_that_it_may_be_half_done(
+    run: Runner, tmp_path: Path
+) -> None:
+    held(tmp_path / "state/lock")
+    result = run(First(path=str(tmp_path / "a")), apply=False)
+    assert "held by ann@desk (apply)" in result.nodes[0].notes[0]
+    assert "half done" in result.nodes[0].notes[0]
+
+
+class Owning(First):
+    """A file that is wholly gpustate's."""
+
+    def probe(self, node: Node) -> Seen:
+        return Seen(node.own_text(self.path))
+
+
+def test_a_link_in_the_place_of_a_file_is_refused_before_anything_is_changed(
+    run: Runner, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("y")
+    (tmp_path / "a").symlink_to(theirs)
+    states = (Owning(path=str(tmp_path / "a")), Third(path=str(tmp_path / "b")))
+    result = run(*states, apply=False)
+    assert outcomes(result)["first"] is Outcome.REFUSED
+    assert result.nodes[0].states[0].reason == (
+        f"{tmp_path}/a is a symbolic link to {theirs}: managed by something else; "
+        "replace it by a plain file or leave it to its owner"
+    )
+    theirs.write_text("x")
+    assert outcomes(run(*states, apply=False))["first"] is Outcome.UNCHANGED
+
+
+def test_a_refusal_stays_one_where_nobody_is_at_work(run: Runner, tmp_path: Path) -> None:
+    result = run(Choosy(path=str(tmp_path / "a")))
+    assert result.exit_code == 5
+    assert "listens on port 5555" in result.nodes[0].reason
+
+
+def test_an_expired_lock_holds_nobody_and_none_is_left_behind(run: Runner, tmp_path: Path) -> None:
+    lock = tmp_path / "state" / "lock"
+    lock.mkdir(parents=True)
+    info = {"run": "other", "holder": "ann@desk", "reason": "apply", "since": 1, "expires": 2}
+    (lock / "info").write_text(json.dumps(info))
+    (lock / "run").write_text("other")
+    (lock / "expires").write_text("2")
+    result = run(First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    assert result.exit_code == 0
+    assert not lock.exists()
+
+
+def test_a_killed_program_is_told_and_the_next_apply_converges(
+    run: Runner, node: InventoryNode, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    kill = f"kill -9 $(cat {state}/runs/*/pid); sleep 5"
+    result = run(First(path=str(tmp_path / "a"), script=kill))
+    assert result.exit_code == 1
+    assert "killed" in result.nodes[0].reason
+    again = run(First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    assert outcomes(again) == {"first": Outcome.CHANGED, "second": Outcome.CHANGED}
+    assert not (state / "lock").exists()
+
+
+def test_a_controller_that_dies_leaves_a_program_that_finishes(
+    node: InventoryNode, tmp_path: Path
+) -> None:
+    support = str(Path(__file__).parents[2] / "support")
+    code = f"""
+import sys; sys.path.insert(0, {support!r})
+from filestates import First, Path, fleet, here, request
+state = First(path={str(tmp_path / "a")!r}, script="sleep 2; printf x >{tmp_path}/a")
+fleet.run(request(here(Path({str(tmp_path / "state")!r})), state))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 20
+    while not list((tmp_path / "state").glob("runs/*/out.1")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    result = fleet.run(
+        request(node, First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    )
+    assert outcomes(result) == {"first": Outcome.UNCHANGED, "second": Outcome.CHANGED}
+    assert "was followed to its end" in result.nodes[0].notes[0]
+    assert (tmp_path / "a").read_text() == "x"
+
+
+def test_an_interruption_finishes_the_running_step_and_begins_no_other(
+    node: InventoryNode, tmp_path: Path
+) -> None:
+    seen: list[Event] = []
+
+    states = (
+        First(path=str(tmp_path / "a"), script=f"sleep 1; printf x >{tmp_path}/a"),
+        Third(path=str(tmp_path / "c")),
+    )
+    result = fleet.run(
+        request(node, *states), seen.append, lambda: any(e.kind == "step" for e in seen)
+    )
+    assert outcomes(result) == {"first": Outcome.CHANGED, "third": Outcome.INTERRUPTED}
+    assert result.exit_code == 130
+    assert not (tmp_path / "c").exists()
+    assert not (tmp_path / "state" / "lock").exists()
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="a full disk is made with a small tmpfs, which takes root"
+)
+def test_a_full_disk_is_refused_before_anything_is_changed(run: Runner, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(state)], check=True)
+    try:
+        result = run(First(path=str(tmp_path / "a")))
+        assert result.exit_code == 1
+        assert "is full" in result.nodes[0].reason
+        assert not (tmp_path / "a").exists()
+        assert list(state.glob("runs/*")) == []
+        assert not (state / "lock").exists()
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
+def test_what_was_put_there_is_taken_away_in_reverse_order(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("theirs")
+    states = (First(path=str(tmp_path / "a")), Second(path=str(tmp_path / "b")))
+    run(*states)
+    absent = [state.model_copy(update={"ensure": "absent"}) for state in states]
+    result = run(*absent)
+    assert [state.state for state in result.nodes[0].states] == ["second", "first"]
+    assert (tmp_path / "a").read_text() == "theirs"
+    assert not (tmp_path / "b").exists()
+
+
+class Console(First):
+    """A file, and then somebody has to be at the console."""
+
+    name: ClassVar[str] = "console"
+
+    def plan(self, seen: Seen) -> Plan:
+        person = not Path(self.path + ".person").exists()
+        return replace(super().plan(seen), blocked="be there" if person else None)
+
+
+class Waits(Third):
+    """Needs what only a person can finish."""
+
+    name: ClassVar[str] = "waits"
+    needs: ClassVar[tuple[str, ...]] = ("console",)
+    known_after: ClassVar[tuple[str, ...]] = ("console",)
+
+
+def test_what_needs_a_console_is_an_end_of_its_own_and_the_rest_goes_on(
+    run: Runner, tmp_path: Path
+) -> None:
+    states = (
+        Console(path=str(tmp_path / "a")),
+        Waits(path=str(tmp_path / "b")),
+        First(path=str(tmp_path / "c")),
+    )
+    first = run(*states)
+    assert outcomes(first) == {
+        "console": Outcome.BLOCKED,
+        "waits": Outcome.NOT_RUN,
+        "first": Outcome.CHANGED,
+    }
+    node = first.nodes[0]
+    assert (node.status, node.reason) == (NodeStatus.BLOCKED, "console: be there")
+    assert node.changed
+    assert first.exit_code == 9
+    assert " blocked=1 " in first.summary()
+    before = (tmp_path / "a").stat().st_mtime_ns
+    again = run(*states)
+    assert outcomes(again)["console"] is Outcome.BLOCKED
+    assert again.nodes[0].execs == 1
+    assert not again.nodes[0].changed
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+    (tmp_path / "a.person").touch()
+    after = run(*states)
+    assert outcomes(after) == {
+        "console": Outcome.UNCHANGED,
+        "waits": Outcome.CHANGED,
+        "first": Outcome.UNCHANGED,
+    }
+    assert after.exit_code == 0
+    assert "blocked" not in after.summary()
+
+
+class Fourth(Third):
+    """A file that comes after the second, and needs to know nothing."""
+
+    name: ClassVar[str] = "fourth"
+    after: ClassVar[tuple[str, ...]] = ("second",)
+
+
+def test_what_comes_after_something_not_known_yet_waits_for_its_stage(
+    run: Runner, tmp_path: Path
+) -> None:
+    there = f"test -e {tmp_path}/b && printf x >{tmp_path}/d"
+    result = run(
+        Fourth(path=str(tmp_path / "d"), script=there),
+        Second(path=str(tmp_path / "b")),
+        First(path=str(tmp_path / "a")),
+    )
+    assert set(outcomes(result).values()) == {Outcome.CHANGED}
+    assert result.nodes[0].execs == 5
+
+
+def test_the_last_line_counts_nodes_as_the_plan_does() -> None:
+    pending = StateResult("a", Outcome.PENDING)
+    done = StateResult("a", Outcome.CHANGED)
+    result = fleet.FleetResult(
+        "r",
+        [
+            NodeResult("one", NodeStatus.REFUSED, states=[pending]),
+            NodeResult("two", NodeStatus.OK, states=[pending]),
+            NodeResult("three", NodeStatus.FAILED, states=[pending]),
+        ],
+    )
+    assert " changed=1 unchanged=0 failed=1 " in result.summary()
+    proofs = fleet.FleetResult("r", [NodeResult("one", states=[done])], applied=True)
+    assert " changed=1 unchanged=0 " in proofs.summary()
+    proofs.proved = True
+    assert " changed=0 unchanged=1 " in proofs.summary()
+
+
+def test_what_its_own_steps_did_not_settle_is_shown_where_it_differs() -> None:
+    same = "nvidia.com/gpu.machine=a\n" * 20
+    change = Change("text", same + "count=8\n", same + "count=7\n", path="/etc/x")
+    told = verdicts.differences((change,))
+    assert "count=8" in told
+    assert "count=7" in told
+    assert len(told) < 400
+    assert "look what else writes /etc/x" in verdicts.next_move((change,))
+    assert "count" not in verdicts.differences((replace(change, secret=True),))
+    many = [Change(f"f{n}", n, n + 1) for n in range(6)]
+    assert verdicts.differences(many).endswith("f3 is 3, should be 4; and 2 more")

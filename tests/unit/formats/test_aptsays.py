@@ -1,0 +1,82 @@
+"""What apt 2.6 and 3.0 and dpkg 1.21 and 1.22 print when something is wrong, as seen on nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate.formats import apt_errors
+
+
+@pytest.mark.parametrize(
+    ("output", "line", "move"),
+    [
+        (
+            "Err:1 http://x  libcuda1\n  404  File not found\n"
+            "E: Failed to fetch http://x/libcuda1.deb  404  File not found [IP: 10.0.0.1 80]\n"
+            "E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
+            "E: Failed to fetch http://x/libcuda1.deb  404  File not found [IP: 10.0.0.1 80]",
+            "bring it up to date",
+        ),
+        (
+            "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch\n   Hashes of expected file:\n",
+            "E: Failed to fetch http://x/Packages.gz  Hash Sum mismatch",
+            "being updated or is damaged",
+        ),
+        (
+            "dpkg: error processing archive /var/cache/apt/archives/a.deb (--unpack):\n"
+            " trying to overwrite '/usr/bin/nvidia-smi', which is also in package site-tools 1.0\n"
+            "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
+            "dpkg: error processing archive /var/cache/apt/archives/a.deb (--unpack): "
+            "trying to overwrite '/usr/bin/nvidia-smi', which is also in package site-tools 1.0",
+            "remove that package",
+        ),
+        (
+            "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)\n"
+            "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
+            "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)",
+            "supports this kernel",
+        ),
+        (
+            "E: Problem with MergeList /var/lib/apt/lists/x_Packages\n",
+            "E: Problem with MergeList /var/lib/apt/lists/x_Packages",
+            "rm '/var/lib/apt/lists/x_Packages'",
+        ),
+        (
+            "W: GPG error: http://x InRelease: The following signatures couldn't be verified because the "
+            "public key is not available: NO_PUBKEY 0123\nE: The repository 'http://x InRelease' is not signed.\n",
+            "E: The repository 'http://x InRelease' is not signed.",
+            "key and fingerprint",
+        ),
+        (
+            "Job for docker.service failed because the control process exited with error code.\n"
+            "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json\n",
+            "docker.service did not come up: unable to configure the Docker daemon with file /etc/docker/daemon.json",
+            "mend that (journalctl -u docker.service on the node says more)",
+        ),
+        (
+            "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
+            "Job for x.service failed because a timeout was exceeded.",
+            "see journalctl -u x.service",
+        ),
+    ],
+)
+def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
+    output: str, line: str, move: str
+) -> None:
+    found = apt_errors.trouble(output)
+    assert found is not None
+    assert found[0] == line
+    assert move in found[1]
+
+
+@pytest.mark.parametrize("output", ["", "all is well\n", "containerd did not come up\n"])
+def test_what_is_not_known_is_left_to_others(output: str) -> None:
+    assert apt_errors.trouble(output) is None
+
+
+def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
+    said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; take that away first, or with it\n"
+    assert apt_errors.trouble(said) == (
+        "error: it is needed by x; take that away first, or with it",
+        "",
+    )

@@ -1,0 +1,39 @@
+"""The device plugin's own parser and ours on the same files, by recorded answers of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpustate.errors import PolicyError
+from gpustate.formats import deviceplugin
+
+ANSWERS = json.loads(
+    (Path(__file__).parents[2] / "data/deviceplugin/config-answers.json").read_text()
+)
+#: Refused here although the plugin starts with it: it cannot do what the file says.
+STRICTER = (
+    *("is not honoured", "wanted all", "wanted a mapping, is nothing"),
+    *("a second document begins", "stands twice", "would do nothing"),
+    *("version: is '', wanted v1", "wanted a whole number", "wanted at most 10000"),
+    *("the device plugin advertises", "is advertised with flags.migStrategy mixed only"),
+    *("MPS has room for", "MIG devices cannot be shared with MPS", "refuses that together"),
+    *("takes for nanoseconds", "wanted a duration", "wanted [] or [0]"),
+)
+
+
+def test_the_device_plugin_and_gpustate_agree_on_recorded_answers() -> None:
+    accepted = refused = 0
+    for answer in ANSWERS["answers"]:
+        try:
+            config = deviceplugin.read(answer["text"], "f")
+        except PolicyError as error:
+            refused += 1
+            said = str(error)
+            assert answer["refused"] or any(why in said for why in STRICTER), answer
+            continue
+        assert not answer["refused"], answer["text"]
+        assert config.sharing.strategy == answer["strategy"]
+        accepted += 1
+    assert accepted > 70
+    assert refused > 90

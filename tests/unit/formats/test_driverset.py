@@ -1,0 +1,236 @@
+"""Which packages are a driver, under every naming scheme there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpustate.formats import drivernames, driverschemes, driverset
+from gpustate.formats.driverset import OPEN, PROPRIETARY
+
+MEMBERS = {
+    ("libcuda1", "580.65.06-1"): True,
+    ("libnvidia-ml1", "535.309.01-1~deb12u1"): True,
+    ("libnvidia-nscq-570", "570.211.01-1"): True,
+    ("xserver-xorg-video-nvidia", "535.309.01-1~deb12u1"): True,
+    ("cuda-drivers-fabricmanager-580", "580.65.06-1"): True,
+    ("linux-modules-nvidia-580-server-open-6.8.0-79-generic", "6.8.0-79.79"): True,
+    ("nvidia-container-toolkit", "1.18.0-1"): False,
+    ("libnvidia-container1", "1.18.0-1"): False,
+    ("cuda-compat-12-9", "575.57.08-0ubuntu1"): False,
+    ("nvidia-cuda-toolkit", "11.8.89~11.8.0-5"): False,
+    ("nvidia-gds", "12.9.1-1"): False,
+    ("nvlsm", "2025.10.11-1"): False,
+    ("datacenter-gpu-manager-4-core", "1:4.4.1-1"): False,
+}
+
+
+@pytest.mark.parametrize(("name", "version"), sorted(MEMBERS))
+def test_a_package_belongs_to_the_driver_by_name_and_version(name: str, version: str) -> None:
+    assert driverset.is_member(name, version) is MEMBERS[name, version]
+
+
+def offered(names: tuple[str, ...], *versions: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(names, versions)
+
+
+NVIDIA_DEBIAN = (
+    "nvidia-driver-cuda",
+    "nvidia-kernel-open-dkms",
+    "nvidia-kernel-dkms",
+    "nvidia-persistenced",
+    "nvidia-open",
+    "cuda-drivers",
+)
+
+
+def first(os_id: str, available: dict[str, tuple[str, ...]], **more: bool) -> tuple[str, str, str]:
+    scheme, version, kind = driverset.choices(os_id, available, full=False, **more)[0]
+    return scheme.name, version, kind
+
+
+@pytest.mark.parametrize(
+    ("os_id", "names", "version", "scheme"),
+    [
+        ("debian", NVIDIA_DEBIAN, "580.65.06-1", "NVIDIA's repository for Debian"),
+        (
+            "debian",
+            ("nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-kernel-dkms"),
+            "550.163.01-2",
+            "Debian's archive",
+        ),
+        (
+            "ubuntu",
+            ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
+            "595.91.07-1ubuntu1",
+            "NVIDIA's repository for Ubuntu",
+        ),
+        (
+            "ubuntu",
+            ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580"),
+            "580.65.06-0ubuntu1",
+            "NVIDIA's repository for Ubuntu, up to 580",
+        ),
+        (
+            "ubuntu",
+            (
+                "nvidia-dkms-580-server-open",
+                "nvidia-headless-no-dkms-580-server-open",
+                "nvidia-utils-580-server",
+            ),
+            "580.65.06-0ubuntu0.24.04.1",
+            "Ubuntu's archive",
+        ),
+    ],
+)
+def test_each_repository_is_known_by_its_names(
+    os_id: str, names: tuple[str, ...], version: str, scheme: str
+) -> None:
+    assert first(os_id, offered(names, version))[0] == scheme
+
+
+def test_a_set_that_is_offered_only_in_part_is_no_choice() -> None:
+    # Debian 12: the open modules stayed behind the libraries.
+    available = {
+        **offered(("nvidia-smi", "libcuda1", "libnvidia-ml1"), "535.309.01-1"),
+        **offered(("nvidia-open-kernel-dkms",), "535.261.03-1"),
+        **offered(("nvidia-kernel-dkms",), "535.309.01-1"),
+    }
+    kinds = {kind for _, _, kind in driverset.choices("debian", available, full=False)}
+    assert kinds == {PROPRIETARY}
+
+
+def target(
+    version: str,
+    kind: str,
+    installed: Mapping[str, str],
+    available: Mapping[str, tuple[str, ...]],
+) -> driverset.Target:
+    return driverset.target(
+        driverschemes.SCHEMES[0],
+        version,
+        kind,
+        full=False,
+        installed=installed,
+        available=available,
+    )
+
+
+def test_everything_installed_moves_along_or_goes() -> None:
+    available = {
+        **offered(
+            (*NVIDIA_DEBIAN, "libnvidia-ml1", "libnvidia-nscq"), "580.65.06-1", "570.211.01-1"
+        ),
+        "libnvidia-nscq-570": ("570.211.01-1",),
+        "libnvidia-old1": ("570.211.01-1",),
+    }
+    installed: Mapping[str, str] = dict.fromkeys(
+        (
+            "nvidia-driver-cuda",
+            "nvidia-kernel-dkms",
+            "nvidia-persistenced",
+            "libnvidia-ml1",
+            "libnvidia-nscq-570",
+            "libnvidia-old1",
+        ),
+        "570.211.01-1",
+    )
+    chosen = target("580.65.06", OPEN, installed, available)
+    assert set(chosen.packages.values()) == {"580.65.06-1"}
+    assert chosen.remove == ("libnvidia-nscq-570", "libnvidia-old1", "nvidia-kernel-dkms")
+    assert "libnvidia-nscq" in chosen.packages, "the name without a branch takes its place"
+    assert "libnvidia-ml1" in chosen.packages
+    assert "cuda-drivers" not in chosen.packages
+
+
+def test_a_rebuilt_package_does_not_move_a_complete_set() -> None:
+    available = offered(NVIDIA_DEBIAN, "580.65.06-2", "580.65.06-1")
+    installed: Mapping[str, str] = dict.fromkeys(
+        ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced"), "580.65.06-1"
+    )
+    assert target("580.65.06", OPEN, installed, available).packages == installed
+
+
+def test_tools_of_the_archive_keep_their_own_version() -> None:
+    names = ("nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-kernel-dkms")
+    available = {**offered(names, "535.309.01-1"), "nvidia-modprobe": ("535.161.07-1",)}
+    installed = {"nvidia-modprobe": "535.161.07-1"}
+    chosen = driverset.target(
+        driverschemes.SCHEMES[1],
+        "535.309.01",
+        PROPRIETARY,
+        full=False,
+        installed=installed,
+        available=available,
+    )
+    assert chosen.packages["nvidia-modprobe"] == "535.161.07-1"
+    assert chosen.remove == ()
+
+
+def test_prebuilt_modules_take_the_place_of_dkms_for_every_kernel() -> None:
+    stem = "linux-modules-nvidia-580-server-open-"
+    available = {
+        **offered(
+            ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server"),
+            "580.65.06-0ubuntu1",
+        ),
+        f"{stem}6.8.0-79-generic": ("6.8.0-79.79",),
+    }
+    scheme, version, kind = driverset.choices("ubuntu", available, full=False, prebuilt=True)[0]
+    chosen = driverset.target(
+        scheme,
+        version,
+        kind,
+        full=False,
+        installed={"nvidia-dkms-580-server-open": "580.65.06-0ubuntu1"},
+        available=available,
+        prebuilt=("6.8.0-79-generic",),
+        use_prebuilt=True,
+    )
+    assert chosen.packages[f"{stem}6.8.0-79-generic"] == "6.8.0-79.79"
+    assert chosen.remove == ("nvidia-dkms-580-server-open",)
+
+
+@pytest.mark.parametrize("os_id", ["debian", "ubuntu"])
+def test_every_name_of_every_scheme_is_pinned(os_id: str) -> None:
+    pinned = set(drivernames.pin_names(os_id))
+    assert set(driverset.names_to_ask(os_id, drivernames.KNOWN_BRANCHES)) <= pinned
+    assert not pinned & set(drivernames.TOOLKIT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("branch", "kind", "prebuilt", "names"),
+    [
+        (580, OPEN, False, ("580-open", "open-dkms")),
+        (580, PROPRIETARY, False, ("580-dkms", "latest-dkms")),
+        (580, PROPRIETARY, True, ("580", "latest")),
+        (570, OPEN, True, ("570-open-gpu", "latest-open-gpu")),
+    ],
+)
+def test_a_stream_has_one_kind_of_modules(
+    branch: int, kind: str, prebuilt: bool, names: tuple[str, ...]
+) -> None:
+    assert driverschemes.streams(branch, kind, prebuilt=prebuilt) == names
+
+
+#: Packages that hold built modules, under names of public repositories; and some that hold none.
+BUILT = {
+    "nvidia-open-driver-G06-signed-kmp-default": True,
+    "nvidia-open-driver-G06-signed-cuda-kmp-azure": True,
+    "nvidia-open-driver-G07-signed-cuda-kmp-default": True,
+    "nvidia-open-driver-G07-signed-kmp-meta": True,
+    "nv-prefer-signed-open-driver": True,
+    "nv-prefer-signed-open-driver-G07": True,
+    "kmod-nvidia-open-580.126.09-6.12.0-124.8.1": True,
+    "kmod-64k-nvidia-open-580.126.09-6.12.0-124.8.1": True,
+    "kmod-nvidia-open-dkms": False,
+    "kmod-nvidia-latest-dkms": False,
+    "nvidia-open-driver-G06": False,
+    "nvidia-open-driver-G06-kmp-default": False,
+}
+
+
+@pytest.mark.parametrize(("name", "built"), BUILT.items())
+def test_packages_with_built_modules_are_known_by_name(name: str, built: bool) -> None:
+    assert bool(driverschemes.BUILT_MODULES.match(name)) is built

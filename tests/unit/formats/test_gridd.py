@@ -1,0 +1,60 @@
+"""gridd.conf is merged, and given back to the byte whatever it was."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpustate.formats import gridd
+
+WANTED = {"FeatureType": "1", "ServerAddress": "licence.example"}
+TEMPLATE = (
+    "# Description: Set License Server Address\n#ServerAddress=\n\nFeatureType=0\n# EnableUI=TRUE\n"
+)
+SMI = """
+    GPU Virtualization Mode
+        Virtualization Mode               : VGPU
+    vGPU Software Licensed Product
+        Product Name                      : NVIDIA Virtual Compute Server
+        License Status                    : {}
+"""
+
+line = st.sampled_from(
+    ["FeatureType=0", "FeatureType = 2", "ServerPort=7070", "# text", "", "FeatureType=1", "  X=ü"]
+)
+
+
+def test_foreign_keys_and_comments_stay() -> None:
+    text = gridd.merged(TEMPLATE + "EnableUI=FALSE\n", WANTED)
+    assert gridd.values(text) == {**WANTED, "EnableUI": "FALSE"}
+    assert "# Description: Set License Server Address\n" in text
+
+
+def test_a_file_that_is_right_already_is_not_touched() -> None:
+    text = "FeatureType=1\nServerAddress = licence.example\n"
+    assert gridd.merged(text, WANTED) == text
+
+
+def test_a_changed_wish_starts_from_the_file_as_it_was() -> None:
+    first = gridd.merged(TEMPLATE, WANTED)
+    second = gridd.merged(first, {"FeatureType": "4"})
+    assert gridd.values(second) == {"FeatureType": "4"}
+    assert gridd.restored(second) == TEMPLATE
+
+
+@given(lines=st.lists(line, max_size=8), ending=st.booleans())
+def test_any_file_comes_back_to_the_byte(lines: list[str], ending: bool) -> None:
+    text = "\n".join(lines) + ("\n" if ending and lines else "")
+    merged = gridd.merged(text, WANTED)
+    assert gridd.restored(merged) == text
+    assert gridd.merged(merged, WANTED) == merged
+    assert {key: gridd.values(merged)[key] for key in WANTED} == WANTED
+
+
+def test_the_licence_is_read_without_its_expiry() -> None:
+    text = SMI.format("Licensed (Expiry: 2026-11-22 8:0:0 GMT)") + SMI.format(
+        "Unlicensed (Restricted)"
+    )
+    assert gridd.license_status(text) == ("Licensed", "Unlicensed")
+    assert gridd.modes(text) == ("VGPU", "VGPU")
+    assert gridd.license_status("") == ()

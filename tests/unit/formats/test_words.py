@@ -1,0 +1,80 @@
+"""What messages are made of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpustate.formats.words import (
+    json_text,
+    kind_of,
+    named,
+    printable,
+    printable_lines,
+    shown,
+    told_apart,
+)
+
+ACTED_ON = (
+    "\x1b[2J",
+    "\x9b31m",
+    "\r",
+    "\n",
+    "\x07",
+    "\x7f",
+    "\u202e",
+    "\u2028",
+    "\ud800",
+    "\ufeff",
+)
+
+
+@pytest.mark.parametrize("text", ACTED_ON)
+def test_what_a_terminal_acts_on_is_written_out(text: str) -> None:
+    for made in (printable(f"a{text}b"), shown(f"a{text}b"), named(f"a{text}b")):
+        assert text not in made
+        assert made.isprintable()
+        made.encode()
+
+
+def test_other_text_stays_as_it_is() -> None:
+    text = "GPU 0: 80 °C, 日本語\tok \\x1b"
+    assert printable(text) == text
+    assert printable_lines("a\nb\x1b") == "a\nb\\x1b"
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_a_json_document_says_what_it_said_and_has_nothing_to_act_on(text: str) -> None:
+    made = json_text(json.dumps({text: [text]}, indent=1, ensure_ascii=False))
+    assert json.loads(made) == {text: [text]}
+    assert printable_lines(made) == made
+
+
+def test_a_number_of_thousands_of_digits_is_shown_as_that() -> None:
+    assert shown(10**5000) == "'a number of thousands of digits'"
+    assert len(shown("x" * 1000)) == 62
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [({}, "a mapping"), ([], "a list"), (True, "a boolean"), (1, "a number"), (None, "nothing"), ((), "a tuple")],
+)  # fmt: skip
+def test_kinds_are_named_as_yaml_has_them(value: object, name: str) -> None:
+    assert kind_of(value) == name
+
+
+@given(st.text(max_size=400), st.text(max_size=200), st.text(max_size=200))
+def test_two_texts_that_differ_are_cut_to_where_they_do(same: str, one: str, other: str) -> None:
+    if one == other:
+        return
+    first, second = told_apart(same + one, same + other)
+    assert first != second
+    assert max(len(first), len(second)) <= 160 + len("...")
+
+
+def test_short_texts_are_told_whole() -> None:
+    assert told_apart("8", "7") == ("8", "7")
+    assert told_apart("a" * 300, "a" * 300 + "b")[1].endswith("ab")

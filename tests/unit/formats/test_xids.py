@@ -1,0 +1,80 @@
+"""The table of Xids, and their lines in the kernel log."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from gpustate.formats import xids
+from gpustate.formats.dcgm import shipped
+from gpustate.formats.xids import Xid
+
+LOADED = "[   12.0] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06"
+
+
+def test_every_row_has_a_name_a_known_action_and_a_source() -> None:
+    for number, row in xids.TABLE.items():
+        assert row.number == number
+        assert re.fullmatch("[A-Z][A-Z0-9_]+", row.name)
+        assert row.action in xids.ACTIONS
+        assert row.source in xids.SOURCES
+        assert (row.action == "") == (row.source == "extra")
+
+
+@pytest.mark.parametrize(
+    ("number", "action"),
+    [
+        (13, "RESTART_APP"),
+        (43, "IGNORE"),
+        (64, "RESET_GPU"),
+        (79, "RESTART_BM"),
+        (1, "CONTACT_SUPPORT"),
+    ],
+)
+def test_actions_are_nvidias(number: int, action: str) -> None:
+    assert xids.known(number).action == action
+
+
+def test_a_number_beyond_the_table_is_nobodys() -> None:
+    assert xids.known(4000).action == ""
+
+
+def test_the_alert_rules_ask_for_a_reset_where_the_catalog_does() -> None:
+    rules = {
+        rule["alert"]: rule["expr"]
+        for group in yaml.safe_load(shipped.rules())["groups"]
+        for rule in group["rules"]
+    }
+    told = re.findall(r"\d+", rules["GpuXidReset"].partition("{")[2].partition("}")[0])
+    reset = {n for n, row in xids.TABLE.items() if row.action == "RESET_GPU"}
+    assert reset - {int(number) for number in told} == {64}, "64 has a rule of its own"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            "[  100.000001] gpu1 kernel: NVRM: Xid (PCI:0000:1B:00): 79, pid=12, GPU has fallen off the bus.",
+            Xid("0000:1b:00", 79, 1, 100.000001, "pid=12, GPU has fallen off the bus."),
+        ),
+        (
+            "[    5.5] NVRM: Xid (PCI:0000:07:00 GPU-I:05): 94, pid=1, Contained",
+            Xid("0000:07:00", 94, 1, 5.5, "pid=1, Contained"),
+        ),
+        ("[    5] NVRM: Xid (0000:03:00): 13, x", Xid("0000:03:00", 13, 1, 5.0, "x")),
+        ("[    5] NVRM: Xid (PCI:00000000:03:00): 13", Xid("0000:03:00", 13, 1, 5.0, "")),
+        ("[    5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, x", None),
+        ("NVRM: Xid (PCI:0000:03:00): 13, without a time", None),
+        ("[    5] NVRM: Xid (PCI:zz): 13", None),
+    ],
+)
+def test_a_line_of_the_log_is_read(line: str, found: Xid | None) -> None:
+    assert xids.parse([line]) == (() if found is None else (found,))
+
+
+def test_lines_are_counted_and_those_before_the_module_was_loaded_are_history() -> None:
+    one = "[ {}] NVRM: Xid (PCI:0000:1b:00): 95, x"
+    lines = [one.format(5), LOADED, one.format(20), one.format(21)]
+    assert xids.parse(lines) == (Xid("0000:1b:00", 95, 2, 21.0, "x"),)

@@ -1,0 +1,60 @@
+"""What ``helm get values`` writes is Helm values, below a line of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustate.errors import PolicyError
+from gpustate.gpu_operator.lint import lint
+from gpustate.policies import operator
+from gpustate.policies.changes import Changes
+from gpustate.policies.converting import convert
+
+VALUES = "driver:\n  enabled: true\n  version: 580.95.05\n"
+
+
+@pytest.mark.parametrize("heading", ["USER-SUPPLIED VALUES:", "COMPUTED VALUES:"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_line_above_the_values_is_skipped_and_lines_keep_their_numbers(
+    heading: str, end: str
+) -> None:
+    plain = operator.read(VALUES, "v")
+    policy = operator.read(f"{heading}{end}{VALUES}", "v")
+    assert policy.states == plain.states
+    assert policy.places["states", "driver", "version"] == "v:4"
+    with pytest.raises(PolicyError) as caught:
+        operator.read(f"{heading}{end}{VALUES}  versio: x\n", "v", strict=True)
+    assert caught.value.place == "v:5"
+    assert [one.line for one in lint(f"{heading}{end}drivr: {{}}\n", "v").findings] == [2]
+
+
+@pytest.mark.parametrize("rest", ["null\n", "{}\n", "", "\n"])
+def test_no_values_are_what_the_chart_says(rest: str) -> None:
+    text = f"USER-SUPPLIED VALUES:\n{rest}"
+    assert operator.read(text, "v").states == operator.read("operator: {}\n", "v").states
+    assert lint(text, "v").findings == ()
+
+
+def test_changes_of_the_command_line_reach_values_below_that_line() -> None:
+    changes = Changes(set_string=("driver.version=580.105.08",))
+    policy = operator.read(f"COMPUTED VALUES:\n{VALUES}", "v", changes=changes)
+    assert "580.105.08" in str(policy.states)
+
+
+def test_that_line_further_down_is_a_key_like_any_other() -> None:
+    with pytest.raises(PolicyError, match="USER-SUPPLIED VALUES"):
+        operator.read(f"{VALUES}USER-SUPPLIED VALUES:\n", "v", strict=True)
+
+
+def test_convert_denies_no_key_that_a_cluster_policy_has() -> None:
+    values = "operator: {defaultRuntime: crio}\ndevicePlugin: {mps: {root: /opt/mps}}\n"
+    lost = convert(operator.read(values + VALUES, "v"), "clusterpolicy").lost
+    assert (
+        "of the file itself: operator.defaultRuntime: it does nothing: the runtime is detected"
+        in lost
+    )
+    assert (
+        "of the file itself: devicePlugin.mps.root: it does nothing: "
+        "the chart's template does not pass it on"
+    ) in lost
+    assert not [line for line in lost if "no such key" in line]

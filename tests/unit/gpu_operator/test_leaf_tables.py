@@ -1,0 +1,248 @@
+"""The records of leaves against the schemas and the values of the GPU Operator, and the manual.
+
+The upstream files are those of NVIDIA/gpu-operator v26.7.0 + 3 commits (a22dbf67). A clone of the
+project, whose folder the environment variable GPU_OPERATOR_CLONE names, is counted as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import leafhistory
+import leafpage
+import pytest
+import yaml
+
+from gpustate import registry
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.blocks import Fate, Leaves
+from gpustate.gpu_operator.companions import REFERENCES
+from gpustate.gpu_operator.former import EXPECTED, FORMER, RENAMED
+from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
+from gpustate.gpu_operator.helm import HELM
+from gpustate.gpu_operator.leaves import CLUSTER_POLICY, NVIDIA_DRIVER
+from gpustate.gpu_operator.lint import lint as linted
+from gpustate.gpu_operator.records import TABLES, records
+
+ROOT = Path(__file__).parents[3]
+UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
+needs_upstream = pytest.mark.skipif(
+    not UPSTREAM.is_dir(), reason="wants ../shared/upstream/gpu-operator beside the repository"
+)
+SCHEMAS = {
+    "nvidia.com_clusterpolicies.yaml": CLUSTER_POLICY,
+    "nvidia.com_nvidiadrivers.yaml": NVIDIA_DRIVER,
+    "nvidia.com_gpuclusters.yaml": GPU_CLUSTER,
+}
+COUNTS = {
+    "nvidia.com_clusterpolicies.yaml": 391,
+    "nvidia.com_nvidiadrivers.yaml": 123,
+    "nvidia.com_gpuclusters.yaml": 104,
+}
+#: Upstream's sample of a GPUCluster has it, its schema has not.
+ONLY_IN_SAMPLES = {"nvidia.com_gpuclusters.yaml": {"hostPaths.rootFS"}}
+
+
+def leaves_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every leaf of a structural schema: its path, its type as we write it, its schema."""
+    kind = schema.get("type", "")
+    if schema.get("x-kubernetes-int-or-string"):
+        yield path, "int-or-string", schema
+    elif "properties" in schema:
+        for name, below in schema["properties"].items():
+            yield from leaves_of(below, f"{path}.{name}" if path else name)
+    elif kind == "object":
+        inner = schema.get("additionalProperties", {})
+        of = (
+            "int-or-string" if inner.get("x-kubernetes-int-or-string") else inner.get("type", "any")
+        )
+        yield path, f"map[{of}]", schema
+    elif kind == "array" and "properties" in schema["items"]:
+        yield from leaves_of(schema["items"], f"{path}[]")
+    elif kind == "array":
+        yield path, f"list[{schema['items']['type']}]", schema
+    else:
+        yield path, kind, schema
+
+
+def spec_of(file: str) -> dict[str, Any]:
+    text = (UPSTREAM / file).read_text()
+    loaded: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    versions = loaded["spec"]["versions"]
+    spec: dict[str, Any] = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return spec
+
+
+@needs_upstream
+@pytest.mark.parametrize("file", SCHEMAS)
+def test_every_leaf_of_the_schema_is_in_the_table_and_no_other(file: str) -> None:
+    upstream = {path for path, _, _ in leaves_of(spec_of(file))}
+    assert len(upstream) == COUNTS[file]
+    assert set(SCHEMAS[file]) == upstream | ONLY_IN_SAMPLES.get(file, set())
+
+
+@needs_upstream
+@pytest.mark.parametrize("file", SCHEMAS)
+def test_types_choices_defaults_and_minima_agree_with_the_schema(file: str) -> None:
+    table = SCHEMAS[file]
+    for path, kind, schema in leaves_of(spec_of(file)):
+        leaf = table[path]
+        assert leaf.type == kind, path
+        assert set(leaf.choices) == set(schema.get("enum", ())), path
+        assert leaf.default == schema.get("default"), path
+        assert leaf.minimum == schema.get("minimum"), path
+
+
+def value_leaves() -> dict[str, Any]:
+    text = (UPSTREAM / "values.yaml").read_text()
+    loaded: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return dict(leafhistory.value_leaves(loaded))
+
+
+@needs_upstream
+def test_lint_counts_the_leaves_of_a_file_that_say_something() -> None:
+    report = linted((UPSTREAM / "values.yaml").read_text(), "values.yaml")
+    assert len(report.uses) == 255, "docs/operator-files.md says how many, and what is counted"
+
+
+@needs_upstream
+def test_every_leaf_of_the_charts_values_has_exactly_one_record_or_is_a_list_of_such() -> None:
+    found = records("helm")
+    upstream = value_leaves()
+    assert len(upstream) == 294
+    for path, value in upstream.items():
+        words = path.split(".")
+        above = [".".join(words[:count]) for count in range(1, len(words) + 1)]
+        covering = [
+            one for one in above if one in found and (one == path or _open(found[one].leaf.type))
+        ]
+        below = [one for one in found if one.startswith((f"{path}.", f"{path}[]."))]
+        if value in ([], {}) or isinstance(value, list):
+            assert len(covering) == 1 or (not covering and below), path
+        else:
+            assert len(covering) == 1, path
+
+
+def _open(kind: str) -> bool:
+    return kind == "any" or kind.startswith("map[")
+
+
+@needs_upstream
+def test_defaults_of_the_chart_are_those_of_its_values() -> None:
+    assert history.chart_defaults() == value_leaves()
+    assert records("helm")["driver.version"].default == value_leaves()["driver.version"]
+    assert records("helm")["operator.resources.limits"].default == {
+        "cpu": "500m",
+        "memory": "350Mi",
+    }
+
+
+@needs_upstream
+def test_the_charts_types_fit_its_own_values() -> None:
+    for path, value in value_leaves().items():
+        record = records("helm").get(path)
+        if record is None or value in ([], {}, ""):
+            continue
+        kind = record.leaf.type
+        fits = {
+            "string": isinstance(value, str),
+            "quoted": isinstance(value, str),
+            "boolean": isinstance(value, bool),
+            "integer": isinstance(value, int),
+            "int-or-string": isinstance(value, int | str),
+            "any": True,
+        }
+        assert fits.get(kind.partition("[")[0], isinstance(value, dict | list)), path
+        assert not record.leaf.choices or value in record.leaf.choices, path
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_record_says_what_becomes_of_its_leaf(kind: str) -> None:
+    for path, record in records(kind).items():
+        leaf = record.leaf
+        assert leaf.detail, path
+        assert not leaf.detail.endswith("."), path
+        assert isinstance(leaf.fate, Fate)
+        assert leaf.fate in (Fate.DEAD, Fate.DEPRECATED) or not (leaf.instead or leaf.until), path
+        assert not leaf.instead or leaf.instead in records(kind), path
+        assert not leaf.until or leaf.until in history.releases(), path
+        assert record.since in history.releases() or path == "global", path
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_states_that_records_name_are_states_there_are(kind: str) -> None:
+    for path, record in records(kind).items():
+        if record.fate is Fate.HONOURED:
+            for name in re.findall(r"\b([a-z]+(?:-[a-z]+)*)\.[a-z_]+\b", record.leaf.detail):
+                assert registry.find(name) is not None, path
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_keys_that_name_objects_are_leaves_of_their_kind(kind: str) -> None:
+    for reference in REFERENCES[kind]:
+        assert reference.path in records(kind)
+
+
+def test_what_is_told_of_former_keys_leads_to_keys_there_are() -> None:
+    policy = _inner(CLUSTER_POLICY) | _inner(HELM)
+    assert len(FORMER) > 60
+    for old in FORMER:
+        assert not old.instead or old.instead in policy, old.path
+        assert {old.first, old.last} <= set(history.releases()), old.path
+        assert not any(old.path in _inner(TABLES[kind]) for kind in old.kinds), old.path
+    for missed in EXPECTED:
+        for kind in missed.kinds:
+            assert missed.path not in _inner(TABLES[kind]), missed.path
+            assert not missed.instead or missed.instead in _inner(TABLES[kind]), missed.path
+    for wrong, kinds, right in RENAMED:
+        for kind in kinds:
+            assert wrong not in _inner(TABLES[kind]) or wrong == "node-feature-discovery.enabled"
+            assert right in _inner(TABLES[kind]), (wrong, kind)
+
+
+def _inner(leaves: Leaves) -> set[str]:
+    """All paths, those of inner nodes too, without ``[]``."""
+    found: set[str] = set()
+    for path in leaves:
+        words = path.replace("[]", "").split(".")
+        found.update(".".join(words[:count]) for count in range(1, len(words) + 1))
+    return found
+
+
+def test_since_when_a_key_is_there_is_told_by_the_nearest_entry_of_the_table() -> None:
+    assert history.since("clusterpolicy", "driver.kernelModuleType") == "v25.3.0"
+    assert history.since("nvidiadriver", "upgradePolicy.autoUpgrade") == "v26.7.0"
+    assert history.since("gpucluster", "draDriver.image") == "v26.7.0"
+    assert history.since("helm", "node-feature-discovery.worker.config") == "v1.7.1"
+    assert history.since("helm", "nowhere") == ""
+    assert history.number("24.9") == (24, 9, 0)
+    assert history.number("v24.9.0-rc1") is None
+
+
+@pytest.mark.skipif(
+    "GPU_OPERATOR_CLONE" not in os.environ, reason="wants GPU_OPERATOR_CLONE to name a clone"
+)
+def test_the_counted_figures_are_those_of_the_releases() -> None:
+    counted = leafhistory.count(os.environ["GPU_OPERATOR_CLONE"])
+    file = ROOT / "gpustate" / "gpu_operator" / "data" / "history.json"
+    assert json.loads(file.read_text("utf-8")) == counted
+
+
+def test_the_page_of_all_leaves_is_that_of_the_records(request: pytest.FixtureRequest) -> None:
+    file = ROOT / "docs" / "operator-leaves.md"
+    page = leafpage.page()
+    if request.config.getoption("--update-golden", default=False):
+        file.write_text(page)
+    assert file.read_text("utf-8") == page
+
+
+def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
+    manual = (ROOT / "docs" / "operator-files.md").read_text()
+    for path, leaf in CLUSTER_POLICY.items():
+        if leaf.fate is Fate.HONOURED:
+            assert f"`{path.replace('[].name', '').replace('[].value', '')}`" in manual, path

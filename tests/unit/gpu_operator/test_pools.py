@@ -1,0 +1,132 @@
+"""NVIDIADrivers for some nodes: by labels of the inventory, of Nodes beside the file, or of the node itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpustate.core.facts import NodeFacts, NodeView
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.policy import Policy, parameters, resolve
+from gpustate.core.where import label, parse
+from gpustate.errors import PolicyError
+from gpustate.policies import operator
+
+DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: %s}\nspec: {%s}\n"
+GOLD = DRIVER % ("gold", "version: '550.90.07', nodeSelector: {pool: gold}, rdma: {enabled: true}")
+SILVER = DRIVER % ("silver", "version: '580', usePrecompiled: true, nodeSelector: {pool: silver}")
+REST = DRIVER % ("rest", "version: 570.86.15, kernelModuleType: open")
+
+
+def on(policy: Policy, **labels: str) -> dict[str, dict[str, Any]]:
+    node = InventoryNode("gpu1", vars={"gpustate_labels": labels})
+    found = {one.name: parameters(one) for one in resolve(policy, node).states}
+    return {
+        name: given
+        for name, given in found.items()
+        if not given.get("only")
+        or parse(given["only"]).holds(NodeView("gpu1", (), node.vars, NodeFacts()))
+    }
+
+
+def test_each_pool_gets_its_driver_and_other_nodes_none() -> None:
+    policy = operator.read(f"{GOLD}---\n{SILVER}", "nd.yaml")
+    gold, silver, other = on(policy, pool="gold"), on(policy, pool="silver"), on(policy)
+    assert gold["driver"]["version"] == "550.90.07"
+    assert "peermem" in gold
+    assert "peermem" not in silver
+    assert (silver["driver"]["branch"], silver["driver"]["precompiled"]) == (580, True)
+    assert "version" not in silver["driver"]
+    assert set(other) == {"preflight", "validator"}
+    assert any(
+        "label('pool', 'gold')" in note and "gpustate_labels" in note for note in policy.notes
+    )
+
+
+def test_a_driver_without_a_selector_is_for_the_nodes_of_no_other() -> None:
+    policy = operator.read(f"{REST}---\n{SILVER}", "nd.yaml")
+    assert on(policy)["driver"]["version"] == "570.86.15"
+    silver = on(policy, pool="silver")["driver"]
+    assert (silver["branch"], silver.get("version"), silver["module_type"]) == (580, None, "auto")
+
+
+def test_one_driver_for_some_nodes_asks_for_their_labels() -> None:
+    policy = operator.read(GOLD, "nd.yaml")
+    assert "driver" in on(policy, pool="gold")
+    assert "driver" not in on(policy, pool="silver")
+    every = DRIVER % (
+        "all",
+        "nodeSelector: {nvidia.com/gpu.present: 'true', kubernetes.io/os: linux}",
+    )
+    assert "driver" in on(operator.read(every, "nd.yaml"))
+
+
+def test_an_affinity_is_a_condition_too() -> None:
+    terms = "[{matchExpressions: [{key: pool, operator: In, values: [gold, bronze]}]}]"
+    affinity = (
+        "nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: %s}}"
+    )
+    policy = operator.read(DRIVER % ("x", affinity % terms), "nd.yaml")
+    assert "driver" in on(policy, pool="bronze")
+    assert "driver" not in on(policy, pool="silver")
+
+
+def test_nodes_beside_the_file_have_labels_as_well(tmp_path: Path) -> None:
+    folder = tmp_path / "nd.d"
+    folder.mkdir()
+    (folder / "nodes.yaml").write_text(
+        "apiVersion: v1\nkind: Node\nmetadata: {name: gpu1, labels: {pool: silver}}\n"
+    )
+    policy = operator.read(f"{GOLD}---\n{SILVER}", str(tmp_path / "nd.yaml"))
+    assert on(policy)["driver"]["branch"] == 580
+
+
+def test_drivers_come_from_the_folder_beside_a_policy_too(tmp_path: Path) -> None:
+    text = (
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: p}\n"
+        "spec: {driver: {useNvidiaDriverCRD: true}}\n"
+    )
+    file = tmp_path / "cp.yaml"
+    alone = operator.read(text, str(file))
+    assert "driver" not in on(alone)
+    assert "container-toolkit" in on(alone)
+    assert any("none beside the file: the driver stays as it is" in note for note in alone.notes)
+    (tmp_path / "cp.d").mkdir()
+    (tmp_path / "cp.d" / "drivers.yaml").write_text(f"{GOLD}---\n{SILVER}")
+    assert on(operator.read(text, str(file)), pool="gold")["driver"]["version"] == "550.90.07"
+
+
+def test_two_drivers_for_the_same_nodes_are_refused() -> None:
+    with pytest.raises(PolicyError, match="a second NVIDIADriver for the same nodes"):
+        operator.read(f"{GOLD}---\n{GOLD}", "nd.yaml")
+
+
+def test_a_label_is_what_the_inventory_says_else_what_the_node_shows() -> None:
+    facts = NodeFacts(os_id="ubuntu", os_version="22.04", machine="aarch64")
+    view = NodeView("n1", (), {"node_labels": {"pool": "a", "ready": True}}, facts)
+    assert label("pool", "a").holds(view)
+    assert label("ready", "true").holds(view)
+    assert label("kubernetes.io/hostname", "n1").holds(view)
+    assert label("kubernetes.io/arch", "arm64").holds(view)
+    assert label("feature.node.kubernetes.io/system-os_release.VERSION_ID", "22.04").holds(view)
+    assert not label("nvidia.com/gpu.present", "true").holds(view)
+    assert parse("label('a\\'b', 'c')").text == "label('a\\'b', 'c')"
+
+
+def test_an_absent_config_map_leaves_out_what_it_would_say_and_no_more() -> None:
+    head = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: p}\nspec:\n"
+    policy = operator.read(
+        head + "  devicePlugin: {config: {name: c, default: any}}\n"
+        "  dcgmExporter: {enabled: true, config: {name: m}}\n",
+        "cp.yaml",
+    )
+    found = on(policy)
+    assert "driver" in found
+    assert not {"device-plugin-config", "gpu-labels", "dcgm-exporter"} & set(found)
+    said = " ".join(policy.notes)
+    assert "warning: device-plugin-config and gpu-labels left out" in said
+    assert "kubectl get configmap m -o yaml > cp.d/m.yaml" in said
+    with pytest.raises(PolicyError, match="which is not in this file"):
+        operator.read(head + "  driver: {kernelModuleConfig: {name: c}}\n", "cp.yaml")

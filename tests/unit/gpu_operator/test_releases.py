@@ -1,0 +1,176 @@
+"""A file is read as the release of the Operator reads it that it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpustate import gpu_operator
+from gpustate.errors import PolicyError, UsageError
+from gpustate.formats import deviceplugin
+from gpustate.gpu_operator import history
+from gpustate.gpu_operator.blocks import Fate
+from gpustate.gpu_operator.check import everywhere
+from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
+from gpustate.gpu_operator.lint import lint
+from gpustate.policies import operator
+
+HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
+
+
+def states(spec: str, release: str, *, values: bool = False) -> dict[str, dict[str, Any]]:
+    text = spec if values else HEAD + spec
+    reading = gpu_operator.read(text, "f.yaml", release=release)
+    return {one.state: dict(one.parameters) for one in reading.wanted}
+
+
+@pytest.mark.parametrize(
+    ("release", "spec", "module_type"),
+    [
+        ("v24.6.1", "{version: '550.90.07', useOpenKernelModules: true}", "open"),
+        ("v24.6.1", "{version: '550.90.07'}", "proprietary"),
+        ("v24.9.2", "{version: '570.86.15'}", None),
+        ("v24.6.1", "{version: '550.90.07', kernelModuleType: open}", "proprietary"),
+        ("v25.3.0", "{version: '550.90.07', useOpenKernelModules: true}", None),
+        ("v25.3.0", "{version: '550.90.07', kernelModuleType: open}", "open"),
+    ],
+)
+def test_the_type_of_the_modules_is_said_as_the_release_says_it(
+    release: str, spec: str, module_type: str | None
+) -> None:
+    assert states(f"  driver: {spec}\n", release)["driver"].get("module_type") == module_type
+
+
+@pytest.mark.parametrize(
+    ("release", "spec", "cdi", "default", "mode"),
+    [
+        ("v25.3.4", "{}", False, True, None),
+        ("v25.3.4", "{enabled: true}", True, True, None),
+        ("v25.3.4", "{enabled: true, default: true}", True, True, "cdi"),
+        ("v25.10.0", "{enabled: true, default: true}", True, False, None),
+        ("v25.10.0", "{}", True, False, None),
+        ("v22.9.2", "{enabled: true}", False, True, None),  # there was no such key
+    ],
+)
+def test_cdi_is_what_it_was_in_the_release(
+    release: str, spec: str, cdi: bool, default: bool, mode: str | None
+) -> None:
+    for text in (HEAD + f"  cdi: {spec}\n", f"cdi: {spec}\n"):
+        reading = gpu_operator.read(text, "f.yaml", release=release)
+        found = {one.state: dict(one.parameters) for one in reading.wanted}
+        assert ("cdi" in found) is cdi
+        assert found["containerd"]["default"] is default
+        config = found["container-toolkit"].get("config", {})
+        assert config.get("nvidia-container-runtime.mode") == mode
+
+
+def test_the_runtime_was_named_before_it_was_looked_for() -> None:
+    spec = "operator: {defaultRuntime: crio}\n"
+    assert "containerd" not in states(spec, "v1.8.2", values=True)
+    assert "containerd" in states(spec, "v1.9.0", values=True)
+    assert "docker" in states("operator: {}\n", "v1.8.2", values=True)
+
+
+def test_a_driver_of_the_chart_is_for_the_nodes_that_it_names_up_to_v26_3() -> None:
+    values = "driver: {nvidiaDriverCRD: {enabled: true, nodeSelector: {pool: gold}}}\n"
+    assert states(values, "v26.3.3", values=True)["driver"]["only"] == "label('pool', 'gold')"
+    assert "only" not in states(values, "v26.7.0", values=True)["driver"]
+
+
+def test_keys_of_later_releases_are_dropped_with_a_warning_and_strictly_refused() -> None:
+    text = HEAD + "  driver: {kernelModuleType: open}\n"
+    reading = gpu_operator.read(text, "cp.yaml", release="v24.9.2")
+    assert any(
+        "kernelModuleType is there since v25.3.0, and this file is for v24.9.2" in n
+        for n in reading.notes
+    )
+    with pytest.raises(PolicyError, match=r"is there since v25\.3\.0"):
+        gpu_operator.read(text, "cp.yaml", release="v24.9.2", strict=everywhere)
+
+
+def test_keys_that_a_release_had_are_no_mistake_there() -> None:
+    text = (
+        HEAD
+        + "  validator: {securityContext: {privileged: true}}\n  driver: {rollingUpdate: {maxUnavailable: '1'}}\n"
+    )
+    for release, warned in (("v1.8.0", 1), ("v22.9.0", 1), ("v26.7.0", 2)):
+        notes = gpu_operator.read(text, "cp.yaml", release=release).notes
+        assert sum("warning: unknown key" in note for note in notes) == warned, release
+
+
+def test_the_chart_s_defaults_are_those_of_the_release() -> None:
+    notes = gpu_operator.read("operator: {}\n", "v.yaml", release="v24.6.0").notes
+    (note,) = [one for one in notes if "filled in by the chart of v24.6.0" in one]
+    assert "driver.version 550.90.07" in note
+
+
+def test_a_rendered_object_says_its_release() -> None:
+    text = (
+        HEAD.replace("{name: x}", "{name: x, labels: {helm.sh/chart: gpu-operator-v24.6.1}}")
+        + "  cdi: {}\n"
+    )
+    assert gpu_operator.read(text, "cp.yaml").release == "v24.6.1"
+    assert gpu_operator.read(text, "cp.yaml", release="v26.7.0").release == "v26.7.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("24.9.0", "v24.9.0"),
+        ("v24.9", "v24.9.2"),
+        ("24.9.x", "v24.9.2"),
+        ("v25.3.*", "v25.3.4"),
+        ("~24.6.1", "v24.6.1"),
+        ("gpu-operator-v24.9.0", "v24.9.0"),
+        ("*", ""),
+        (">=24.0.0 <25", ""),
+        ("v99.1.0", ""),
+        ("", ""),
+    ],
+)
+def test_versions_of_the_chart_name_releases(text: str, tag: str) -> None:
+    assert history.called(text) == tag
+
+
+def test_a_release_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"no release of the GPU Operator is called 'v24\.9\.7'"):
+        operator.read(HEAD + "  {}\n", "cp.yaml", release="v24.9.7")
+
+
+def test_keys_of_a_gpucluster_that_nothing_reads_are_ignored_keys() -> None:
+    unread = (
+        "daemonsets.podSecurityContext.",
+        "daemonsets.updateStrategy",
+        "daemonsets.rollingUpdate.",
+    )
+    found = [one for path, one in GPU_CLUSTER.items() if path.startswith(unread)]
+    assert len(found) == 24
+    assert {one.fate for one in found} == {Fate.DEAD}
+
+
+@pytest.mark.parametrize(
+    "version", ["nvidia.com/v1", "nvidia.com/v1alpha1", "gpu.nvidia.com/v1", "v1"]
+)
+def test_a_kind_that_there_is_not_is_named_with_what_was_meant(version: str) -> None:
+    text = f"apiVersion: {version}\nkind: GPUClusterPolicy\nmetadata: {{name: x}}\nspec: {{}}\n"
+    (finding,) = lint(text, "f.yaml").findings
+    assert "unknown kind 'GPUClusterPolicy'" in finding.message
+    assert "there is none of that name" in finding.message
+    assert finding.fix == "did you mean ClusterPolicy of nvidia.com/v1"
+
+
+def test_mps_without_a_root_is_told() -> None:
+    text = "version: v1\nflags: {mpsRoot: %s}\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+    assert any("mpsRoot is empty" in note for note in deviceplugin.read(text % "''", "c").notes)
+    assert not any("is empty" in note for note in deviceplugin.read(text % "/run/mps", "c").notes)
+
+
+def test_since_and_until_when_keys_are_there_is_counted_from_the_releases() -> None:
+    assert history.since("helm", "node-feature-discovery.gc.enable") == "v23.9.0"
+    assert history.filled("clusterpolicy", "cdi.enabled", "v25.3.4") is False
+    assert history.filled("clusterpolicy", "cdi.enabled", "v25.10.0") is True
+    found = lint(
+        "operator: {defaultGPUMode: vgpu}\ndriver: {}\n", "v.yaml", release="1.5.0"
+    ).findings
+    assert not [one for one in found if one.path == "operator.defaultGPUMode"]

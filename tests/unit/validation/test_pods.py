@@ -1,0 +1,182 @@
+"""The link ``pod`` from a node's session to its result, with stubs for the node and the API."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+from fakecluster import FakeApi, holder, node
+
+from gpustate.cluster import podproof
+from gpustate.cluster import pods as judging
+from gpustate.cluster.api import Api
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.queries import Answer
+from gpustate.diagnosis.chain import Check
+from gpustate.engine import fleet
+from gpustate.errors import EXIT_VALIDATION, ConnectionFailed, InventoryError
+from gpustate.nodeside.pod_image import MARK, references
+from gpustate.validation import pods
+
+MACHINE = "boot_id=boot-gpu1\nmachine_id=machine-gpu1\nsystem_uuid=\nkubelet=1\ncontainerd=1\n"
+IMPORTED = f"unpacking ...\n{MARK}{json.dumps({'command': ['/usr/bin/python3', 'x.py']})}\n"
+
+
+class FakeSession:
+    """A node's shell, by the first words that a script has."""
+
+    answers: dict[str, Answer]
+    scripts: list[str]
+
+    def __init__(self, node: InventoryNode) -> None:
+        self.node = node
+
+    def connect(self) -> None:
+        if self.node.name == "away":
+            raise ConnectionFailed("connection refused")
+
+    def close(self) -> None:
+        pass
+
+    def shell(self, script: str, *, timeout_s: float = 30.0) -> Answer:
+        self.scripts.append(script)
+        return next(answer for word, answer in self.answers.items() if word in script)
+
+
+Answers = dict[str, Answer]
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    for name in ("_POLL_S", "_UNSCHEDULABLE_S", "_REGISTER_S", "_DELETE_S"):
+        monkeypatch.setattr(podproof, name, 0.01)
+    monkeypatch.setattr(fleet, "Session", FakeSession)
+    FakeSession.scripts = []
+    FakeSession.answers = {
+        "boot_id": Answer(0, MACHINE.encode()),
+        " import ": Answer(0, IMPORTED.encode()),
+        " remove ": Answer(0, b""),
+    }
+    return FakeSession.answers
+
+
+def verbs() -> list[str]:
+    """What was run on the node, in order."""
+    words = ("boot_id", " import ", " remove ")
+    return [word.strip() for script in FakeSession.scripts for word in words if word in script]
+
+
+def run(api: FakeApi, name: str = "gpu1") -> Check:
+    nodes = [InventoryNode(name, vars={pods.VARIABLE: "k"}), InventoryNode("plain")]
+    request = pods.Request(nodes, {"k": cast(Api, api)})
+    found = pods.run(request)
+    assert list(found) == [name], "a node without a kubeconfig has no such link"
+    return found[name]
+
+
+def test_a_pod_runs_with_the_nodes_own_image_which_is_removed(shell: Answers) -> None:
+    api = FakeApi()
+    assert run(api).outcome == "ok"
+    assert verbs() == ["boot_id", "import", "remove"]
+    (container,) = api.created[0]["spec"]["containers"]
+    assert container["command"][:2] == ["/usr/bin/python3", "x.py"]
+    assert container["image"] == pods.IMAGE
+
+
+def test_a_node_without_a_kubelet_needs_no_pod(shell: Answers) -> None:
+    shell["boot_id"] = Answer(0, MACHINE.replace("kubelet=1\n", "").encode())
+    check = run(FakeApi())
+    assert (check.outcome, check.evidence) == ("not applicable", "no kubelet runs on this node")
+
+
+def test_nothing_is_imported_while_all_gpus_are_in_use(shell: Answers) -> None:
+    api = FakeApi(others=[holder("8")])
+    check = run(api)
+    assert check.outcome == "not applicable"
+    assert "all GPUs are in use" in check.evidence
+    assert verbs() == ["boot_id"]
+    assert not api.created
+
+
+def test_another_runtime_than_containerd_is_not_tested(shell: Answers) -> None:
+    found = node()
+    found["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.31.0"
+    check = run(FakeApi(found))
+    assert check.outcome == "not applicable"
+    assert "cri-o://1.31.0" in check.evidence
+
+
+@pytest.mark.parametrize(
+    ("word", "answer", "words"),
+    [
+        ("boot_id", Answer(0, b"boot_id=x\nkubelet=1\n"), "no Node of the cluster is this machine"),
+        (" import ", Answer(0, f'{MARK}{{"error": "no space left"}}\n'.encode()), "imported into containerd: no space left"),
+        (" import ", Answer(1, b"/x/pod_image.py is missing\n"), "import: /x/pod_image.py is missing"),
+        (" import ", Answer(0, b"Killed\n"), "the node printed Killed"),
+    ],
+)  # fmt: skip
+def test_what_fails_on_the_node_has_its_own_reason(
+    shell: Answers, word: str, answer: Answer, words: str
+) -> None:
+    shell[word] = answer
+    check = run(FakeApi())
+    assert check.failed
+    assert words in check.evidence
+
+
+def test_the_image_is_removed_when_the_pod_fails(shell: Answers) -> None:
+    api = FakeApi()
+    api.fails = {"create_pod": "forbidden"}
+    check = run(api)
+    assert check.evidence == "the API cannot be used: forbidden"
+    assert verbs()[-1] == "remove"
+
+
+def test_an_api_that_does_not_answer_fails_every_node_of_it(shell: Answers) -> None:
+    api = FakeApi()
+    api.fails = {"nodes": "API server x does not answer"}
+    assert run(api).evidence == "the API cannot be used: API server x does not answer"
+    assert not verbs()
+
+
+def test_a_node_that_is_away_fails(shell: Answers) -> None:
+    assert run(FakeApi(), "away").evidence.endswith("connection refused")
+
+
+def test_a_kubeconfig_of_the_command_line_counts_for_every_node() -> None:
+    named = InventoryNode("a", vars={pods.VARIABLE: "inventory"})
+    assert pods.kubeconfig_of(named, "option") == "option"
+    assert pods.kubeconfig_of(named, "") == "inventory"
+    assert pods.kubeconfig_of(InventoryNode("b"), "") == ""
+    with pytest.raises(InventoryError, match="gpustate_kubeconfig of c is not a path"):
+        pods.kubeconfig_of(InventoryNode("c", vars={pods.VARIABLE: 3}), "")
+
+
+def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
+    result = NodeResult(
+        "gpu1",
+        states=[
+            StateResult("containerd", Outcome.UNCHANGED),
+            StateResult("validator", Outcome.CHANGED, proof=True),
+        ],
+    )
+    pods.add(result, judging.not_applicable("all GPUs are in use"))
+    assert result.status is NodeStatus.OK
+    pods.add(result, judging.failed("nothing", "x"))
+    assert result.exit_code == EXIT_VALIDATION
+    assert result.reason.startswith("pod: the pod runs and is given nothing of the driver: x; ")
+    assert [one.outcome for one in result.states] == [Outcome.UNCHANGED, Outcome.FAILED]
+    assert [check["outcome"] for check in result.checks] == ["not applicable", "failed"]
+
+
+def test_every_reference_of_the_image_is_removed() -> None:
+    listing = (
+        "REF TYPE DIGEST SIZE PLATFORMS LABELS\n"
+        "busybox:1 application/x sha256:bbb 1.0 MiB linux/amd64 -\n"
+        f"{pods.IMAGE} application/x sha256:aaa 16.0 MiB linux/amd64 -\n"
+        "sha256:ccc application/x sha256:aaa 16.0 MiB linux/amd64 io.cri-containerd.image=managed\n"
+    )
+    assert references(listing, pods.IMAGE) == [pods.IMAGE, "sha256:ccc"]
+    assert references("", pods.IMAGE) == []
