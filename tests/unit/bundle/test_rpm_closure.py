@@ -202,7 +202,7 @@ def test_a_dependency_holds_as_the_manual_says(
     for row in good:
         assert closed(site, "app", nodes=[node_of(row)]) == ["app 1-1"], row
     for row in bad:
-        with pytest.raises(RefusedError, match="needed by app-1-1|requires"):
+        with pytest.raises(RefusedError, match=r"needed by app-1-1|requires"):
             closed(site, "app", nodes=[node_of(row)])
 
 
