@@ -19,7 +19,7 @@ from gpustate.bundle.offers import Build, Offers
 from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError
 from gpustate.solve.packages import Package, Universe
-from gpustate.solve.relations import Clause, Relation, text
+from gpustate.solve.relations import Clause, Relation, clause_text
 
 #: A name, and a version or nothing for the newest.
 Root = tuple[str, str]
@@ -28,7 +28,7 @@ SOURCES = "name the repository that has it with --sources"
 
 
 @dataclass(frozen=True)
-class World:
+class Available:
     """What may be taken.
 
     Args:
@@ -39,7 +39,7 @@ class World:
     indexes: Mapping[str, Sequence[Offers]]
     pins: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
-    def called(self, name: str) -> list[tuple[str, Build]]:
+    def builds_of(self, name: str) -> list[tuple[str, Build]]:
         """Builds of a package with the repository they go to, newest first."""
         rows = [
             (repository, stanza)
@@ -48,9 +48,9 @@ class World:
             for stanza in index.stanzas.get(name, ())
             if stanza.package is not None
         ]
-        return sorted(rows, key=lambda row: built(row[1]).order, reverse=True)
+        return sorted(rows, key=lambda row: package_of(row[1]).sort_key, reverse=True)
 
-    def providing(self, name: str) -> list[tuple[str, Build]]:
+    def providers_of(self, name: str) -> list[tuple[str, Build]]:
         """Builds that stand in for a name, by their own, newest first."""
         rows = [
             (repository, stanza)
@@ -60,21 +60,23 @@ class World:
             if stanza.package is not None
             and repository in self.repositories_of(stanza.package.name)
         ]
-        rows.sort(key=lambda row: built(row[1]).order, reverse=True)
-        return sorted(rows, key=lambda row: built(row[1]).name)
+        rows.sort(key=lambda row: package_of(row[1]).sort_key, reverse=True)
+        return sorted(rows, key=lambda row: package_of(row[1]).name)
 
     def versions(self, name: str) -> tuple[str, ...]:
         """What there is of a package, newest first."""
-        return tuple(dict.fromkeys(built(stanza).version for _, stanza in self.called(name)))
+        return tuple(
+            dict.fromkeys(package_of(stanza).version for _, stanza in self.builds_of(name))
+        )
 
-    def wanted(self, name: str, version: str) -> tuple[str, Build]:
+    def find(self, name: str, version: str) -> tuple[str, Build]:
         """The build of a package at a version, or the newest where that is empty.
 
         Raises:
             RefusedError: nobody offers it.
         """
-        rows = self.called(name)
-        fitting = [row for row in rows if version in ("", built(row[1]).version)]
+        rows = self.builds_of(name)
+        fitting = [row for row in rows if version in ("", package_of(row[1]).version)]
         if not fitting:
             there = f" (there are {', '.join(self.versions(name)[:5])})" if rows else ""
             raise RefusedError(
@@ -93,7 +95,7 @@ class World:
         yield from pinned or self.indexes
 
 
-def built(stanza: Build) -> Package:
+def package_of(stanza: Build) -> Package:
     """What a build is of."""
     if stanza.package is None:  # such were left out when they were found
         raise RefusedError(f"an index of {stanza.source.site} has a stanza that is no package")
@@ -101,7 +103,7 @@ def built(stanza: Build) -> Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class Baseline:
     """What need not be in the bundle.
 
     Args:
@@ -112,55 +114,55 @@ class Base:
     nodes: tuple[Universe, ...] = ()
     essential: bool = False
 
-    def meets(self, relation: Relation) -> bool:
+    def satisfies(self, relation: Relation) -> bool:
         """Every node has it."""
-        return bool(self.nodes) and all(one.meeting(relation) for one in self.nodes)
+        return bool(self.nodes) and all(one.providers_of(relation) for one in self.nodes)
 
     def has(self, name: str) -> bool:
         """Every node has some version of a package."""
-        return bool(self.nodes) and all(one.called(name) for one in self.nodes)
+        return bool(self.nodes) and all(one.builds_of(name) for one in self.nodes)
 
 
 @dataclass(slots=True)
 class _Search:
-    world: World
-    base: Base
+    world: Available
+    base: Baseline
     chosen: dict[str, tuple[str, Build]] = field(default_factory=dict[str, tuple[str, Build]])
     why: dict[str, str] = field(default_factory=dict[str, str])
 
     def need(self, by: Package, clause: Clause) -> str | None:
         """Meet a clause; the package that came for it."""
-        if any(built(s).meets(one) for one in clause for _, s in self.chosen.values()):
+        if any(package_of(s).satisfies(one) for one in clause for _, s in self.chosen.values()):
             return None
-        if any(self.base.meets(one) for one in clause):
+        if any(self.base.satisfies(one) for one in clause):
             return None
         for relation in clause:
-            for row in self._ways(relation):
-                package = built(row[1])
+            for row in self._candidates(relation):
+                package = package_of(row[1])
                 if self.base.essential and _is_essential(row[1]) and not relation.op:
                     return None
-                if self._fits(package):
+                if self._is_compatible(package):
                     self.take(row, f"{by} needs it")
                     return package.name
         raise RefusedError(
-            f"{by} needs {text(clause)}, which no repository offers in a version that fits",
+            f"{by} needs {clause_text(clause)}, which no repository offers in a version that fits",
             fix=SOURCES,
         )
 
-    def _ways(self, relation: Relation) -> Iterator[tuple[str, Build]]:
-        rows = (*self.world.called(relation.name), *self.world.providing(relation.name))
-        return (row for row in rows if built(row[1]).meets(relation))
+    def _candidates(self, relation: Relation) -> Iterator[tuple[str, Build]]:
+        rows = (*self.world.builds_of(relation.name), *self.world.providers_of(relation.name))
+        return (row for row in rows if package_of(row[1]).satisfies(relation))
 
-    def _fits(self, package: Package) -> bool:
-        others = (built(stanza) for _, stanza in self.chosen.values())
-        return not any(package.clashes(other) for other in others)
+    def _is_compatible(self, package: Package) -> bool:
+        others = (package_of(stanza) for _, stanza in self.chosen.values())
+        return not any(package.conflicts_with(other) for other in others)
 
     def take(self, row: tuple[str, Build], why: str) -> None:
-        package = built(row[1])
+        package = package_of(row[1])
         for _, stanza in self.chosen.values():
-            if package.clashes(built(stanza)):
+            if package.conflicts_with(package_of(stanza)):
                 raise RefusedError(
-                    f"{package} ({why}) and {built(stanza)} ({self.why[built(stanza).name]}) "
+                    f"{package} ({why}) and {package_of(stanza)} ({self.why[package_of(stanza).name]}) "
                     "cannot be installed together",
                     fix="make a bundle for each",
                 )
@@ -172,7 +174,7 @@ def _is_essential(build: Build) -> bool:
     return isinstance(build, Stanza) and build.part_of_base
 
 
-def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Build]]:
+def resolve(world: Available, roots: Iterable[Root], base: Baseline) -> dict[str, list[Build]]:
     """Packages and all they need, by the repository of the bundle they go to.
 
     Args:
@@ -186,11 +188,11 @@ def close(world: World, roots: Iterable[Root], base: Base) -> dict[str, list[Bui
     search = _Search(world, base)
     for name, version in dict.fromkeys(roots):
         mine = search.chosen.get(name)
-        if mine is None or version not in ("", built(mine[1]).version):
-            search.take(world.wanted(name, version), "asked for")
+        if mine is None or version not in ("", package_of(mine[1]).version):
+            search.take(world.find(name, version), "asked for")
     waiting = deque(search.chosen)
     while waiting:
-        package = built(search.chosen[waiting.popleft()][1])
+        package = package_of(search.chosen[waiting.popleft()][1])
         for clause in package.depends:
             came = search.need(package, clause)
             if came is not None:
@@ -204,6 +206,6 @@ def by_repository(chosen: Iterable[tuple[str, Build]]) -> dict[str, list[Build]]
     for repository, build in chosen:
         found.setdefault(repository, []).append(build)
     return {
-        name: sorted(rows, key=lambda one: (built(one).name, built(one).version))
+        name: sorted(rows, key=lambda one: (package_of(one).name, package_of(one).version))
         for name, rows in sorted(found.items())
     }

@@ -97,7 +97,7 @@ class _Restart(Exception):
     """What is here cannot be continued."""
 
 
-def text_of(url: str) -> bytes | None:
+def fetch_text(url: str) -> bytes | None:
     """A small file whose hash is not known: a signed index, a key; ``None`` where there is none.
 
     Raises:
@@ -120,7 +120,7 @@ def text_of(url: str) -> bytes | None:
     raise ConnectionFailed(f"{url}: cannot be fetched ({last})", fix="check address and proxy")
 
 
-def file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
+def fetch_file(url: str, digest: str, size: int, cache: Path, say: Say = lambda _: None) -> Path:
     """A file of known hash and size, in the cache.
 
     Args:

@@ -212,7 +212,7 @@ def _file_data(file: File) -> dict[str, Any]:
     return {"name": file.name, "sha256": file.sha256, "size": file.size}
 
 
-def id_of(text: str) -> str:
+def bundle_id(text: str) -> str:
     """The bundle's id: 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -36,7 +36,7 @@ class Build(ABC):
     def file(self) -> str:
         """Name that the file has in a bundle."""
 
-    def proven(self, path: Path) -> Source:
+    def verify(self, path: Path) -> Source:
         """Where a fetched file is from, once whatever of it is signed was checked.
 
         Raises:
@@ -53,7 +53,7 @@ class Offers:
     stanzas: dict[str, list[Build]] = field(default_factory=dict[str, list[Build]])
     provides: dict[str, list[Build]] = field(default_factory=dict[str, list[Build]])
 
-    def take(self, name: str, build: Build, provides: Iterable[str]) -> None:
+    def add_build(self, name: str, build: Build, provides: Iterable[str]) -> None:
         """Take a build in."""
         self.stanzas.setdefault(name, []).append(build)
         for provided in provides:

@@ -102,7 +102,7 @@ def _load(path: str, mtime_ns: int, size: int) -> Bundle:
     except ValueError as error:
         raise UsageError(f"is no bundle ({error})", place=path, fix=_FIX) from None
     found = manifests.from_text(text, f"{path}: {NAME}")
-    return Bundle(path, manifests.id_of(text), found, key, members)
+    return Bundle(path, manifests.bundle_id(text), found, key, members)
 
 
 def _members(path: str) -> dict[str, tuple[int, int]]:
@@ -179,7 +179,7 @@ def _wrong_files(
 def _wrong_indexes(bundle: Bundle, folder: str, repository: Repository) -> Iterator[str]:
     """The signature, and that the signed index says the same as the manifest."""
     keys = (bundle.key.encode(),)
-    place = upstream.Place(folder, "/", (), keys, (bundle.manifest.fingerprint,))
+    place = upstream.RepositorySource(folder, "/", (), keys, (bundle.manifest.fingerprint,))
     rpm = repository.repomd is not None
     index = f"{folder}/{PRIMARY if rpm else 'Packages'}"
     try:
@@ -193,10 +193,12 @@ def _wrong_indexes(bundle: Bundle, folder: str, repository: Repository) -> Itera
         yield f"{index}: has other packages than the manifest"
 
 
-def _said_by_packages(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
+def _said_by_packages(
+    bundle: Bundle, place: upstream.RepositorySource
+) -> set[tuple[str, str]] | None:
     """Files and hashes in apt's index; ``None`` when another one is signed."""
     signed = b"".join(bundle.blocks(f"{place.uri}/InRelease"))
-    release, _ = upstream.checked(place, signed, None)
+    release, _ = upstream.verify_signature(place, signed, None)
     text = b"".join(bundle.blocks(f"{place.uri}/Packages"))
     if hashlib.sha256(text).hexdigest() not in release:
         return None
@@ -210,12 +212,14 @@ def _said_by_packages(bundle: Bundle, place: upstream.Place) -> set[tuple[str, s
     }
 
 
-def _said_by_repodata(bundle: Bundle, place: upstream.Place) -> set[tuple[str, str]] | None:
+def _said_by_repodata(
+    bundle: Bundle, place: upstream.RepositorySource
+) -> set[tuple[str, str]] | None:
     """The same of rpm's repodata, with the hash of the file where its own is another than SHA-256."""
     repomd, signature = (
         b"".join(bundle.blocks(f"{place.uri}/{name}")) for name in (manifests.REPOMD, SIGNATURE)
     )
-    upstream.checked(place, repomd, signature)
+    upstream.verify_signature(place, repomd, signature)
     packed = b"".join(bundle.blocks(f"{place.uri}/{PRIMARY}"))
     primary = repodata.parse_repomd(repomd, f"{place.uri}/{manifests.REPOMD}")["primary"]
     if (primary.href, primary.checksum) != (PRIMARY, hashlib.sha256(packed).hexdigest()):
@@ -234,7 +238,7 @@ def _said_by_repodata(bundle: Bundle, place: upstream.Place) -> set[tuple[str, s
     return {(row.href, _as_sha256(bundle, place.uri, row)) for row in rows}
 
 
-def _as_sha256(bundle: Bundle, folder: str, row: rpmprimary.Listed) -> str:
+def _as_sha256(bundle: Bundle, folder: str, row: rpmprimary.PrimaryEntry) -> str:
     algorithm = SUMS.get(len(row.digest), "")
     if algorithm in ("", "sha256"):
         return row.digest

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.bundle.closure import SOURCES, Root, World, built, by_repository
+from gpustate.bundle.closure import SOURCES, Available, Root, by_repository, package_of
 from gpustate.bundle.offers import Build
 from gpustate.bundle.rpmupstream import RpmBuild
 from gpustate.errors import RefusedError
@@ -59,8 +59,8 @@ class Installed:
     packages: tuple[InstalledPackage, ...]
 
 
-def close(
-    world: World, roots: Iterable[Root], nodes: Sequence[Installed]
+def resolve(
+    world: Available, roots: Iterable[Root], nodes: Sequence[Installed]
 ) -> dict[str, list[Build]]:
     """Resolve the roots for every node: builds by the repository of the bundle they go to.
 
@@ -74,10 +74,10 @@ def close(
     """
     wanted = list(dict.fromkeys(roots))
     exact = {name for name, version in wanted if version}
-    rows = [world.wanted(*root) for root in wanted if root[1] or root[0] not in exact]
+    rows = [world.find(*root) for root in wanted if root[1] or root[0] not in exact]
     pool = _Pool(world)
     found = {pool.ids[id(build)]: (home, build) for home, build in rows}
-    side_by_side = [one for one in found if _SIDE_BY_SIDE.fullmatch(built(found[one][1]).name)]
+    side_by_side = [one for one in found if _SIDE_BY_SIDE.fullmatch(package_of(found[one][1]).name)]
     refused: dict[int, RefusedError] = {}
     installable: set[int] = set()
     for node in dict.fromkeys(nodes) or (Installed(()),):
@@ -93,8 +93,8 @@ def close(
                 try:
                     pool.resolve([kernel])
                     mine.append(kernel)
-                except RefusedError as error:
-                    refused.setdefault(kernel, error)
+                except RefusedError as why:
+                    refused.setdefault(kernel, why)
             installable.update(mine)
             new = pool.resolve(mine)
         found |= {one: pool.rows[one] for one in new}
@@ -107,7 +107,7 @@ def close(
 class _Pool:
     """libsolv's pool with every available package, and one node's installed packages at a time."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Available) -> None:
         import solv  # a C library that only bundles of rpm packages need
 
         self._solv: Any = solv
@@ -142,7 +142,7 @@ class _Pool:
         repository = self._pool.add_repo(home)
         with tempfile.TemporaryFile() as file:
             file.write(
-                _HEAD + b"\n".join(build.listed.text for build in builds) + b"\n</metadata>\n"
+                _HEAD + b"\n".join(build.entry.text for build in builds) + b"\n</metadata>\n"
             )
             file.seek(0)
             stream = self._solv.xfopen_fd(None, file.fileno())
@@ -208,7 +208,7 @@ class _Pool:
 
     def _check_readable(self, build: RpmBuild) -> None:
         # libsolv leaves out what it cannot read, and a bundle would lack it.
-        for text in build.listed.boolean:
+        for text in build.entry.boolean:
             if self._pool.parserpmrichdep(text) is None:
                 raise RefusedError(
                     f"{build.package} needs {text}, which is not a valid boolean dependency",

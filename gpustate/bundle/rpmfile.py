@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.bundle import upstream
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import RefusedError
 
 _LEAD = 96
@@ -44,7 +44,7 @@ class _Header:
     values: dict[int, list[bytes]] = field(default_factory=dict[int, list[bytes]])
 
 
-def check(path: Path, name: str, place: Place) -> tuple[str, ...]:
+def check(path: Path, name: str, place: RepositorySource) -> tuple[str, ...]:
     """Fingerprints of the pinned keys that signed a package.
 
     Args:
@@ -64,12 +64,12 @@ def check(path: Path, name: str, place: Place) -> tuple[str, ...]:
     except (ValueError, IndexError):
         raise RefusedError(f"{place.base}: {name} is no rpm package") from None
     header, payload = data[main.start : main.end], data[main.end :]
-    told = Place(f"{place.base}/{name}", "/", (), place.keys, place.fingerprints)
+    told = RepositorySource(f"{place.base}/{name}", "/", (), place.keys, place.fingerprints)
     if blobs and _has_payload(main, payload):
-        return upstream.checked(told, header, blobs[0])[1]
+        return upstream.verify_signature(told, header, blobs[0])[1]
     whole = [*signature.values.get(_PGP, []), *signature.values.get(_GPG, [])]
     if whole:
-        return upstream.checked(told, header + payload, whole[0])[1]
+        return upstream.verify_signature(told, header + payload, whole[0])[1]
     if blobs:
         raise RefusedError(
             f"{told.base}: its payload is not what its signed header says",

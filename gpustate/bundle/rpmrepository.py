@@ -26,7 +26,7 @@ _HEAD = (
 )
 
 
-def indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
+def build_indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
     """Repodata of some packages that lie beside it, by its files' names; the same bytes for the same packages.
 
     Args:

@@ -29,13 +29,13 @@ from typing import IO
 from gpustate.bundle import fetch, rpmfile, upstream
 from gpustate.bundle.manifest import Source
 from gpustate.bundle.offers import Build, Offers
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import ConnectionFailed, ProbeError, RefusedError, UsageError
 from gpustate.solve import modules, repodata, rpmprimary
 from gpustate.solve.modules import Modules
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import Location
-from gpustate.solve.rpmprimary import Listed
+from gpustate.solve.rpmprimary import PrimaryEntry
 
 _LIMIT = 2 << 30
 #: Of a list of mirrors, how many are tried.
@@ -45,14 +45,14 @@ _METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\
 
 
 @dataclass(frozen=True, slots=True)
-class RpmPlace:
+class RpmRepositorySource:
     """One repository of rpm packages.
 
     Args:
         name: its id.
         uri: its address without a slash at the end; empty where only a list of mirrors is given.
         mirrors: address of such a list, or of a metalink.
-        keys, fingerprints: as of :class:`~gpustate.bundle.upstream.Place`.
+        keys, fingerprints: as of :class:`~gpustate.bundle.upstream.RepositorySource`.
         packages_signed, metadata_signed: what is signed with those keys.
         hotfixes: module streams hide none of its packages.
         excluded, included: patterns of names; nothing but what is included, where there is any.
@@ -73,31 +73,33 @@ class RpmPlace:
 class RpmBuild(Build):
     """One build of an rpm package in a repository."""
 
-    def __init__(self, listed: Listed, place: Place, source: Source, *, signed: bool) -> None:
-        self.listed = listed
+    def __init__(
+        self, entry: PrimaryEntry, place: RepositorySource, source: Source, *, signed: bool
+    ) -> None:
+        self.entry = entry
         self.place = place
         self.source = source
         self._signed = signed  # the package itself is to be checked
 
     @property
     def package(self) -> Package:
-        return self.listed.package
+        return self.entry.package
 
     @property
     def url(self) -> str:
-        base = self.listed.base.rstrip("/") or self.place.uri
-        return f"{base}/{urllib.parse.quote(self.listed.href, safe='/+~:@,=()^')}"
+        base = self.entry.base.rstrip("/") or self.place.uri
+        return f"{base}/{urllib.parse.quote(self.entry.href, safe='/+~:@,=()^')}"
 
     @property
     def digest(self) -> str:
-        return self.listed.digest
+        return self.entry.digest
 
     @property
     def file(self) -> str:
         plain = self.package.version.rpartition(":")[2]
         return f"{self.package.name}-{plain}.{self.package.architecture}.rpm"
 
-    def proven(self, path: Path) -> Source:
+    def verify(self, path: Path) -> Source:
         if not self._signed:
             return self.source
         return replace(self.source, signed_by=rpmfile.check(path, self.file, self.place))
@@ -105,11 +107,11 @@ class RpmBuild(Build):
     def indexed(self) -> bytes:
         """Its element, for a repository in which it lies beside the repodata."""
         mine = f'<location href="{html.escape(self.file)}"/>'.encode()
-        return _LOCATION.sub(lambda _: mine, self.listed.text)
+        return _LOCATION.sub(lambda _: mine, self.entry.text)
 
 
 def read(
-    place: RpmPlace,
+    place: RpmRepositorySource,
     machine: str,
     streams: Mapping[str, str],
     cache: Path,
@@ -135,7 +137,7 @@ def read(
             fix="give it gpgkey and gpgcheck=1 or repo_gpgcheck=1: what cannot be checked goes into no bundle",
         )
     uri = (place.uri or _mirror(place, say)).rstrip("/")
-    checked = Place(uri, "/", (), place.keys, place.fingerprints)
+    checked = RepositorySource(uri, "/", (), place.keys, place.fingerprints)
     say(f"{uri}/repodata/repomd.xml")
     repomd, signed_by = _repomd(checked, place.metadata_signed)
     try:
@@ -151,18 +153,20 @@ def read(
         raise RefusedError(error.message, fix="look at what the repository serves") from None
     times = [int(one) for one in re.findall(rb"<timestamp>\s*([0-9]{1,12})", repomd)]
     source = Source(place.name, "/", "", uri, signed_by)
-    shown = modules.filtered([row.package for row in rows], [known], streams)
+    shown = modules.apply_streams([row.package for row in rows], [known], streams)
     offers = Offers(max(times, default=0))
     for row, package in zip(rows, shown, strict=True):
         if not package.forbidden and _is_taken(package, place):
             build = RpmBuild(row, checked, source, signed=not place.metadata_signed)
-            offers.take(package.name, build, dict.fromkeys(name for name, _ in package.provides))
+            offers.add_build(
+                package.name, build, dict.fromkeys(name for name, _ in package.provides)
+            )
     return offers
 
 
-def _repomd(place: Place, signed: bool) -> tuple[bytes, tuple[str, ...]]:
+def _repomd(place: RepositorySource, signed: bool) -> tuple[bytes, tuple[str, ...]]:
     address = f"{place.base}/repodata/repomd.xml"
-    text = fetch.text_of(address)
+    text = fetch.fetch_text(address)
     if text is None:
         raise ConnectionFailed(
             f"{address}: there is no such file: no repository of rpm packages",
@@ -170,13 +174,13 @@ def _repomd(place: Place, signed: bool) -> tuple[bytes, tuple[str, ...]]:
         )
     if not signed:
         return text, ()
-    signature = fetch.text_of(f"{address}.asc")
+    signature = fetch.fetch_text(f"{address}.asc")
     if signature is None:
         raise RefusedError(
             f"{address}: is not signed, and repo_gpgcheck wants that it is",
             fix="check address and repo_gpgcheck",
         )
-    return text, upstream.checked(place, text, signature)[1]
+    return text, upstream.verify_signature(place, text, signature)[1]
 
 
 def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
@@ -187,7 +191,7 @@ def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
             f"{uri}/repodata/repomd.xml: has no SHA-256 or size for {file.href}",
             fix="use a repository that has them: what cannot be checked goes into no bundle",
         )
-    path = fetch.file(address, file.checksum, file.size, cache, say)
+    path = fetch.fetch_file(address, file.checksum, file.size, cache, say)
     end = file.href.rpartition(".")[2]
     try:
         if end == "zst":
@@ -226,7 +230,7 @@ def _unzstd(path: Path) -> bytes:
     return done.stdout
 
 
-def mirrors(text: str) -> list[str]:
+def parse_mirrors(text: str) -> list[str]:
     """Addresses of a metalink or a list of mirrors, those by https first."""
     rows = [line.strip() for line in text.splitlines()]
     found = _METALINK.findall(text) or [r for r in rows if re.match(r"https?://", r)]
@@ -234,15 +238,15 @@ def mirrors(text: str) -> list[str]:
     return [html.unescape(one).rstrip("/") for one in found]
 
 
-def _mirror(place: RpmPlace, say: fetch.Say) -> str:
+def _mirror(place: RpmRepositorySource, say: fetch.Say) -> str:
     """The first mirror of a list that answers."""
     if not place.mirrors:
         raise UsageError(f"{place.name}: has no address", fix="give the repository a baseurl")
     say(place.mirrors)
-    found = mirrors((fetch.text_of(place.mirrors) or b"").decode("utf-8", "replace"))
+    found = parse_mirrors((fetch.fetch_text(place.mirrors) or b"").decode("utf-8", "replace"))
     for uri in found[:_MIRRORS]:
         try:
-            if fetch.text_of(f"{uri}/repodata/repomd.xml") is not None:
+            if fetch.fetch_text(f"{uri}/repodata/repomd.xml") is not None:
                 return uri
         except ConnectionFailed:
             continue
@@ -253,7 +257,7 @@ def _mirror(place: RpmPlace, say: fetch.Say) -> str:
     )
 
 
-def _is_taken(package: Package, place: RpmPlace) -> bool:
+def _is_taken(package: Package, place: RpmRepositorySource) -> bool:
     def hit(patterns: tuple[str, ...]) -> bool:
         names = (package.name, f"{package.name}.{package.architecture}", repodata.nevra(package))
         return any(fnmatch.fnmatchcase(name, one) for one in patterns for name in names)

@@ -35,7 +35,7 @@ _FIELD = re.compile(r"^(?P<name>[A-Za-z0-9-]+):[ \t]*(?P<value>.*(?:\n[ \t].*)*)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RepositorySource:
     """One repository, as a policy or a source entry names it.
 
     Args:
@@ -124,10 +124,12 @@ class Index(Offers):
             if "\nProvides:" in part:
                 rows = (row.split() for row in one.field("Provides").split(","))
                 provided = [words[0] for words in rows if words]
-            self.take(name[1], one, provided)
+            self.add_build(name[1], one, provided)
 
 
-def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _: None) -> Index:
+def read(
+    place: RepositorySource, architecture: str, cache: Path, say: fetch.Say = lambda _: None
+) -> Index:
     """Read a repository's indexes for an architecture.
 
     Args:
@@ -160,21 +162,23 @@ def read(place: Place, architecture: str, cache: Path, say: fetch.Say = lambda _
     return index
 
 
-def _release(place: Place) -> tuple[str, tuple[str, ...]]:
-    whole = fetch.text_of(f"{place.base}/InRelease")
+def _release(place: RepositorySource) -> tuple[str, tuple[str, ...]]:
+    whole = fetch.fetch_text(f"{place.base}/InRelease")
     if whole is not None:
-        return checked(place, whole, None)
-    text = fetch.text_of(f"{place.base}/Release")
-    signature = fetch.text_of(f"{place.base}/Release.gpg")
+        return verify_signature(place, whole, None)
+    text = fetch.fetch_text(f"{place.base}/Release")
+    signature = fetch.fetch_text(f"{place.base}/Release.gpg")
     if text is None or signature is None:
         raise ConnectionFailed(
             f"{place.base}: has neither InRelease nor Release with Release.gpg: no signed repository",
             fix="check the address: it ends above dists, or at the folder of a flat repository",
         )
-    return checked(place, text, signature)
+    return verify_signature(place, text, signature)
 
 
-def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tuple[str, ...]]:
+def verify_signature(
+    place: RepositorySource, text: bytes, signature: bytes | None
+) -> tuple[str, tuple[str, ...]]:
     """What was signed, and by which of the pinned keys."""
     if not place.keys:
         raise RefusedError(
@@ -211,7 +215,7 @@ def checked(place: Place, text: bytes, signature: bytes | None) -> tuple[str, tu
     return plain.decode("utf-8", "replace"), tuple(sorted(counted))
 
 
-def _why(rows: Sequence[Sequence[str]], place: Place) -> str:
+def _why(rows: Sequence[Sequence[str]], place: RepositorySource) -> str:
     kinds = {row[1]: row for row in rows if len(row) > 2}
     if "BADSIG" in kinds:
         return "its signature does not fit its content"
@@ -234,13 +238,17 @@ def _hashes(text: str) -> dict[str, tuple[str, int]]:
 
 
 def _packages(
-    place: Place, stem: str, files: dict[str, tuple[str, int]], cache: Path, say: fetch.Say
+    place: RepositorySource,
+    stem: str,
+    files: dict[str, tuple[str, int]],
+    cache: Path,
+    say: fetch.Say,
 ) -> str:
     for end, unpack in ((".xz", lzma.open), (".gz", gzip.open), ("", open)):
         if stem + end not in files:
             continue
         sha256, size = files[stem + end]
-        path = fetch.file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
+        path = fetch.fetch_file(f"{place.base}/{stem}{end}", sha256, size, cache, say)
         try:
             with unpack(path, "rb") as file:
                 data = file.read(_LIMIT + 1)

@@ -18,7 +18,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from gpustate.bundle import fetch, rpmrepository
-from gpustate.bundle.closure import built
+from gpustate.bundle.closure import package_of
 from gpustate.bundle.manifest import (
     KEY_NAME,
     NAME,
@@ -27,7 +27,7 @@ from gpustate.bundle.manifest import (
     Manifest,
     Repository,
     Target,
-    id_of,
+    bundle_id,
     to_text,
 )
 from gpustate.bundle.offers import Build
@@ -42,7 +42,7 @@ Content = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """What one target gets, before it is fetched.
 
     Args:
@@ -60,7 +60,7 @@ class Chosen:
 
 
 @dataclass(slots=True)
-class Made:
+class PreparedBundle:
     """A bundle that is ready to be written.
 
     Args:
@@ -79,12 +79,12 @@ class Made:
     @property
     def id(self) -> str:
         """The bundle's id."""
-        return id_of(self.text)
+        return bundle_id(self.text)
 
 
-def make(
-    chosen: Sequence[Chosen], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
-) -> Made:
+def prepare(
+    chosen: Sequence[Selection], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
+) -> PreparedBundle:
     """Fetch everything and make the indexes.
 
     Raises:
@@ -99,13 +99,13 @@ def make(
     date = max((one.date for one in chosen), default=0)
     targets.sort(key=lambda one: one.name)
     contents[KEY_NAME] = key.public().encode()
-    made = Made(Manifest(date, key.fingerprint, tuple(targets)), contents)
+    made = PreparedBundle(Manifest(date, key.fingerprint, tuple(targets)), contents)
     contents[NAME] = made.text.encode()
     return made
 
 
 def _target(
-    one: Chosen, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
+    one: Selection, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
 ) -> Target:
     target = Target(one.distribution, one.machine, one.kernels, one.asked)
     repositories: list[Repository] = []
@@ -114,8 +114,8 @@ def _target(
         entries: list[Entry] = []
         for build in builds:
             package = _checked(build)
-            path = fetch.file(build.url, build.digest, package.size, cache, say)
-            source = build.proven(path)
+            path = fetch.fetch_file(build.url, build.digest, package.size, cache, say)
+            source = build.verify(path)
             file = File(build.file, _sha256(path, build.digest), package.size)
             architecture = package.architecture or "all"
             entries.append(Entry(package.name, package.version, architecture, file, source))
@@ -128,7 +128,7 @@ def _target(
 
 
 def _checked(build: Build) -> Package:
-    package = built(build)
+    package = package_of(build)
     if not build.digest or not package.size:
         raise RefusedError(
             f"{build.source.site}: its index has no SHA256 or size for {package.name}",
@@ -147,7 +147,7 @@ def _sha256(path: Path, digest: str) -> str:
 def _indexes(builds: Sequence[Build], label: str, key: SigningKey, date: int) -> dict[str, bytes]:
     rpms = [build for build in builds if isinstance(build, RpmBuild)]
     if rpms:
-        return rpmrepository.indexes(rpms, key, date)
+        return rpmrepository.build_indexes(rpms, key, date)
     rows = [_indexed(build) for build in builds if isinstance(build, Stanza)]
     packages = "".join(sorted(rows)).encode()
     release = (
@@ -169,7 +169,7 @@ def _file(name: str, data: bytes) -> File:
     return File(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def write(made: Made, out: Path) -> None:
+def write(made: PreparedBundle, out: Path) -> None:
     """Write a bundle, as a tar file where the name ends in ``.tar``, else as a folder.
 
     Raises:
@@ -209,13 +209,13 @@ def _check_folder(out: Path) -> None:
         )
 
 
-def _members(made: Made) -> Iterator[tuple[str, Content]]:
+def _members(made: PreparedBundle) -> Iterator[tuple[str, Content]]:
     # The manifest first: who reads a tar finds it without going through all of it.
     yield NAME, made.contents[NAME]
     yield from sorted((name, data) for name, data in made.contents.items() if name != NAME)
 
 
-def _tar(made: Made, path: Path) -> None:
+def _tar(made: PreparedBundle, path: Path) -> None:
     with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
         for name, data in _members(made):
             info = tarfile.TarInfo(name)
@@ -229,7 +229,7 @@ def _tar(made: Made, path: Path) -> None:
                 tar.addfile(info, file)
 
 
-def _folder(made: Made, path: Path) -> None:
+def _folder(made: PreparedBundle, path: Path) -> None:
     for name, data in _members(made):
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)

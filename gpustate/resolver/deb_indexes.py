@@ -99,9 +99,9 @@ class AskDriver(Ask[tuple[Package, ...]]):
 
     def script(self) -> str:
         ends = "|".join(kernel.replace(".", "[.]").replace("+", "[+]") for kernel in self.kernels)
-        built = f"&& ($0 !~ /(^|\\n)Package: linux-/ || $0 ~ /(^|\\n)Package: linux-modules-nvidia-[^\\n]*-({ends or '-'})\\n/)"
+        package_of = f"&& ($0 !~ /(^|\\n)Package: linux-/ || $0 ~ /(^|\\n)Package: linux-modules-nvidia-[^\\n]*-({ends or '-'})\\n/)"
         awk = (
-            f'BEGIN {{ RS = ""; FS = "\\n" }} $0 ~ /(^|\\n)Package: {_NAMES}\\n/ {built} {{'
+            f'BEGIN {{ RS = ""; FS = "\\n" }} $0 ~ /(^|\\n)Package: {_NAMES}\\n/ {package_of} {{'
             f" for (i = 1; i <= NF; i++) {{ if ($i !~ /^[ \\t]/) keep = ($i ~ /^({_FIELDS}):/);"
             ' if (keep) print $i } print "" }'
         )

@@ -28,11 +28,11 @@ from gpustate.resolver.deb_indexes import AskDriver, AskLists, AskOthers, with_p
 from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
 from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
 from gpustate.solve import branches, keeping
-from gpustate.solve.keeping import Outdated, Settled
-from gpustate.solve.lock import Lock, Situation, gathered
-from gpustate.solve.packages import Package, Universe, outside_names
-from gpustate.solve.problem import Problem, Wanted
-from gpustate.solve.solver import explain
+from gpustate.solve.keeping import Outdated, Resolution
+from gpustate.solve.lock import Lock, Platform, merge_sets
+from gpustate.solve.packages import Package, Universe, unresolved_names
+from gpustate.solve.problem import DriverRequest, Problem
+from gpustate.solve.solver import describe_conflict
 from gpustate.states.driver.gpus import module_type
 
 #: Facts of the matrix that follow from the driver that is chosen.
@@ -53,8 +53,8 @@ class Case:
         repositories: of rpm packages; ``None`` on a node with apt.
     """
 
-    wanted: Wanted
-    situation: Situation
+    wanted: DriverRequest
+    situation: Platform
     gpus: tuple[Any, ...] = field(compare=False)
     os_id: str
     kernels: tuple[str, ...]
@@ -185,7 +185,7 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
             and not _absent(manager)
             and bool(getattr(look.seen.get("fabric-manager"), "needed", facts.has_nvswitch)),
         ),
-        situation=Situation(
+        situation=Platform(
             facts.distribution,
             facts.os_codename,
             facts.machine,
@@ -206,10 +206,10 @@ def _absent(state: AnyState | None) -> bool:
     return state is None or state.absent
 
 
-def wanted_of(driver: Any, *, fabric_manager: bool = False) -> Wanted:
+def wanted_of(driver: Any, *, fabric_manager: bool = False) -> DriverRequest:
     """What the parameters of the driver's state want."""
     channel = driver.version if driver.version in branches.CHANNELS else None
-    return Wanted(
+    return DriverRequest(
         None if channel else driver.version,
         channel,
         driver.branch,
@@ -253,14 +253,14 @@ def _offers(node: Node, kernels: tuple[str, ...]) -> tuple[Package, ...]:
     if not mine:
         return ()
     names = tuple(sorted({one.name for one in mine}))
-    return with_pins(mine, node.ask(AskOthers(outside_names(mine), names)))
+    return with_pins(mine, node.ask(AskOthers(unresolved_names(mine), names)))
 
 
 def _offers_of_rpms(node: Node, repositories: Repositories) -> tuple[Package, ...]:
     mine = node.ask(AskRpmDriver(repositories))
     if not mine:
         return ()
-    others: tuple[Package, ...] = node.ask(AskRpmOthers(repositories, outside_names(mine)))
+    others: tuple[Package, ...] = node.ask(AskRpmOthers(repositories, unresolved_names(mine)))
     return with_others(mine, others)
 
 
@@ -269,17 +269,17 @@ class Solved:
     """What became of all nodes.
 
     Args:
-        settled: by node.
+        resolutions: by node.
         lock: the new lock.
         refused: by node, why it has no set.
     """
 
-    settled: dict[str, Settled]
+    resolutions: dict[str, Resolution]
     lock: Lock
     refused: dict[str, str]
 
 
-def settle_all(
+def resolve_all(
     found: Survey, old: Lock, *, update: Iterable[str] = (), gone: Iterable[str] = ()
 ) -> Solved:
     """Settle every node; nodes that are alike once. Nodes that were not asked keep what they have.
@@ -292,29 +292,29 @@ def settle_all(
     """
     moving = frozenset(update)
     had = old.by_node()
-    known: dict[object, Settled | str] = {}
-    settled: dict[str, Settled] = {}
+    known: dict[object, Resolution | str] = {}
+    resolutions: dict[str, Resolution] = {}
     refused: dict[str, str] = dict(found.failed)
     for node, case in found.cases.items():
         key = (case, had.get(node), node in moving)
         if key not in known:
-            known[key] = _settle(found.problem(node), case, had.get(node), old, node in moving)
+            known[key] = _resolve(found.problem(node), case, had.get(node), old, node in moving)
         answer = known[key]
         if isinstance(answer, str):
             refused[node] = answer
         else:
-            settled[node] = answer
+            resolutions[node] = answer
             if answer.set is None and answer.unsolved is not None:
-                refused[node] = explain(answer.unsolved)
+                refused[node] = describe_conflict(answer.unsolved)
     leaving = {*found.skipped, *gone}
     sets = {node: one for node, one in had.items() if node not in leaving}
-    sets |= {node: one.set for node, one in settled.items() if one.set is not None}
-    return Solved(settled, gathered(sets, compat.load().digest), refused)
+    sets |= {node: one.set for node, one in resolutions.items() if one.set is not None}
+    return Solved(resolutions, merge_sets(sets, compat.load().digest), refused)
 
 
-def _settle(problem: Problem, case: Case, had: Any, old: Lock, update: bool) -> Settled | str:
+def _resolve(problem: Problem, case: Case, had: Any, old: Lock, update: bool) -> Resolution | str:
     try:
-        return keeping.settle(problem, case.situation, had, old.sets, update=update)
+        return keeping.resolve(problem, case.situation, had, old.sets, update=update)
     except RefusedError as error:
         return str(error)
 

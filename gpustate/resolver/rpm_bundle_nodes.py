@@ -154,7 +154,7 @@ def case(
         keys,
         kernels,
         (_known(installed),),
-        streams=modules.enabled([streams]),
+        streams=modules.enabled_streams([streams]),
         ready=frozenset(ready),
     )
 

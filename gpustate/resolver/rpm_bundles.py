@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.bundle import fetch, rpmclosure, rpmupstream
-from gpustate.bundle.closure import SOURCES, World
+from gpustate.bundle.closure import SOURCES, Available
 from gpustate.bundle.manifest import BASE, DRIVER, TOOLKIT
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
-from gpustate.bundle.rpmupstream import RpmPlace
-from gpustate.bundle.write import Chosen
+from gpustate.bundle.rpmupstream import RpmRepositorySource
+from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
@@ -128,7 +128,9 @@ class RpmRead:
     say: fetch.Say = lambda _: None
     known: dict[Any, Offers] = field(default_factory=dict[Any, Offers])
 
-    def offers(self, place: RpmPlace, machine: str, streams: Mapping[str, str]) -> Offers:
+    def offers(
+        self, place: RpmRepositorySource, machine: str, streams: Mapping[str, str]
+    ) -> Offers:
         """One repository."""
         key = (place, machine, tuple(sorted(streams.items())))
         if key not in self.known:
@@ -136,7 +138,7 @@ class RpmRead:
         return self.known[key]
 
 
-def chosen(case: RpmCase, read: RpmRead) -> Chosen:
+def chosen(case: RpmCase, read: RpmRead) -> Selection:
     """Everything that one kind of node gets.
 
     Raises:
@@ -154,11 +156,11 @@ def chosen(case: RpmCase, read: RpmRead) -> Chosen:
     offers[BASE] = [
         read.offers(_place(source, case), facts.machine, case.streams) for source in case.sources
     ]
-    world = World(offers, _pins(offers))
+    world = Available(offers, _pins(offers))
     wants = _complete(asked(case.states, facts, world.versions, case.kernels), case)
-    builds = rpmclosure.close(world, wants.roots, case.nodes)
+    builds = rpmclosure.resolve(world, wants.roots, case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
-    return Chosen(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
+    return Selection(facts.distribution, facts.machine, case.kernels, told(wants), builds, date)
 
 
 def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
@@ -180,7 +182,7 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
     return Asked(with_named(wants.by_state, case.packages))
 
 
-def _own(state: Any, case: RpmCase) -> RpmPlace:
+def _own(state: Any, case: RpmCase) -> RpmRepositorySource:
     """Where a repository's state takes packages from."""
     where = state.rpm_place(case.facts)
     if where.problem or where.uri is None:
@@ -193,7 +195,7 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     else:
         key = (state.key or "").encode()
         fingerprints = openpgp.fingerprints(state.key or "")
-    return RpmPlace(
+    return RpmRepositorySource(
         state.name,
         where.uri,
         "",
@@ -205,7 +207,7 @@ def _own(state: Any, case: RpmCase) -> RpmPlace:
     )
 
 
-def _place(source: RpmSource, case: RpmCase) -> RpmPlace:
+def _place(source: RpmSource, case: RpmCase) -> RpmRepositorySource:
     """A repository of the distribution with the keys that its gpgkey names."""
     secret = next((key for key in _SECRETS if source.get(key)), "")
     if secret:
@@ -227,7 +229,7 @@ def _place(source: RpmSource, case: RpmCase) -> RpmPlace:
     metadata = "1" if case.facts.package_manager == "zypper" else "0"
     metadata = metadata if source.is_on("gpgcheck", "1") else "0"
     uri = (source.get("baseurl").replace(",", " ").split() or [""])[0]
-    return RpmPlace(
+    return RpmRepositorySource(
         source.name,
         re.sub(r"/+$", "", uri) + source.get("path", "").rstrip("/") if uri else "",
         source.get("metalink") or source.get("mirrorlist"),

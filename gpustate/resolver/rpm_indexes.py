@@ -88,8 +88,8 @@ class AskRpmDriver(Ask[tuple[Package, ...]]):
         hotfixes = {row.name for row in by_name.values() if row.hotfixes}
         plain = [one for one in found if one.repository.origin in hotfixes]
         rest = [one for one in found if one.repository.origin not in hotfixes]
-        filtered = (*plain, *modules.filtered(rest, known, dict(self.repositories.streams)))
-        return tuple(_by_priority(filtered, {n: row.priority for n, row in by_name.items()}))
+        visible = (*plain, *modules.apply_streams(rest, known, dict(self.repositories.streams)))
+        return tuple(_by_priority(visible, {n: row.priority for n, row in by_name.items()}))
 
     def stand_in(self) -> tuple[Package, ...]:
         return ()
@@ -150,7 +150,7 @@ def _excluded(package: Package, row: RpmRepository) -> Package:
         return any(fnmatch.fnmatchcase(name, one) for one in patterns for name in names)
 
     if hit(row.excluded) or (row.included and not hit(row.included)):
-        return replace(package, forbidden=True, bar="an excludepkgs or includepkgs of dnf")
+        return replace(package, forbidden=True, forbidden_by="an excludepkgs or includepkgs of dnf")
     return package
 
 
@@ -164,7 +164,7 @@ def _by_priority(packages: Iterable[Package], priority: Mapping[str, int]) -> It
             best[one.name] = min(best.get(one.name, mine), mine)
     for one in packages:
         if not one.forbidden and priority[one.repository.origin] > best[one.name]:
-            yield replace(one, forbidden=True, bar="a repository with a better priority")
+            yield replace(one, forbidden=True, forbidden_by="a repository with a better priority")
         else:
             yield one
 

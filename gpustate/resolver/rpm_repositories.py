@@ -122,7 +122,7 @@ class AskRepositories(Ask[Repositories]):
         repos, also_found, streams = rest.partition("=streams\n")
         if not (found and also_found and re.fullmatch(r"[0-9A-Za-z_]+", machine.strip())):
             raise ProbeError(f"dnf's settings were answered with {answer.text[:80]!r}")
-        chosen = tuple(sorted(modules.enabled([streams]).items()))
+        chosen = tuple(sorted(modules.enabled_streams([streams]).items()))
         everywhere = _settings(main).get("main", {})
         rows, missing = _repositories(_settings(repos), everywhere, _caches(files))
         bare = [replace(row, folder="") for row in rows]

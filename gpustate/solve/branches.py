@@ -61,7 +61,7 @@ def in_channel(version: str, channel: str) -> bool:
     return branch is not None and channel == f"{LATEST}-{branch.kind}"
 
 
-def ended(version: str, month: str) -> str | None:
+def support_ended(version: str, month: str) -> str | None:
     """When support of a driver's branch ended, seen from a month (``2026-11``); ``None``: it has not."""
     branch = BRANCHES.get(driverset.branch_of(version))
     if branch is None or (branch.ends != "past" and branch.ends >= month):

@@ -35,12 +35,12 @@ class Need:
     clause: Clause
 
     def __str__(self) -> str:
-        what = relations.text(self.clause)
+        what = relations.clause_text(self.clause)
         return f"{self.by} needs {what}" if self.by else f"the set has {what}"
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class Conflict:
     """Two packages that cannot be installed together, in the order of their names."""
 
     one: str
@@ -51,7 +51,7 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Mismatch:
     """A package that is of another driver version or another origin than the set, or that a pin forbids."""
 
     package: str
@@ -61,7 +61,7 @@ class Apart:
         return f"{self.package} {self.why}"
 
 
-Fact = Need | Clash | Apart
+Fact = Need | Conflict | Mismatch
 
 
 @dataclass(slots=True)
@@ -87,44 +87,46 @@ class Closure:
 
     def find(self) -> tuple[Package, ...] | None:
         """The set, roots first, without packages that nothing in it needs; ``None``: there is none."""
-        found = self.respecting(None)
-        return None if found is None else self._pruned(found)
+        found = self.solve_with(None)
+        return None if found is None else self._prune(found)
 
     def reasons(self) -> tuple[Fact, ...]:
         """Why there is no set: facts that leave none, of which each is needed for that."""
         self._met = {}
-        if self.respecting(None) is not None:
+        if self.solve_with(None) is not None:
             return ()
         # What the search never came to had no part in its failure.
-        return core.irreducible(tuple(self._met), lambda facts: self.respecting(facts) is not None)
+        return core.minimal_conflict(
+            tuple(self._met), lambda facts: self.solve_with(facts) is not None
+        )
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The same in words; what nobody offers is named as such."""
         words: list[str] = []
         for fact in self.reasons():
             if isinstance(fact, Need) and not fact.by:
                 continue  # what the set must have goes without saying
             nobody = isinstance(fact, Need) and not any(
-                self.universe.meeting(relation) for relation in fact.clause
+                self.universe.providers_of(relation) for relation in fact.clause
             )
             words.append(f"{fact}, which no repository offers" if nobody else str(fact))
         return "; ".join(dict.fromkeys(words))
 
-    def respecting(self, facts: frozenset[Fact] | None) -> tuple[Package, ...] | None:
+    def solve_with(self, facts: frozenset[Fact] | None) -> tuple[Package, ...] | None:
         """A set that respects only these facts; ``None`` stands for all there are."""
         self._respected, self._tried = facts, 0
         needs = [Need("", (Relation(name),)) for name in self.roots]
-        found = self._extend({}, [need for need in needs if self._counts(need)])
+        found = self._extend({}, [need for need in needs if self._applies(need)])
         return None if found is None else tuple(found.values())
 
-    def _counts(self, fact: Fact) -> bool:
+    def _applies(self, fact: Fact) -> bool:
         """The fact is to be respected; it is written down that it was looked at."""
         if self._respected is not None:
             return fact in self._respected
         self._met.setdefault(fact)
         return True
 
-    def _pruned(self, found: tuple[Package, ...]) -> tuple[Package, ...]:
+    def _prune(self, found: tuple[Package, ...]) -> tuple[Package, ...]:
         """Without what another choice made superfluous."""
         kept = list(found)
         for one in reversed(found):
@@ -147,10 +149,10 @@ class Closure:
             if any(self._meets(one, need) for one in chosen.values()):
                 continue
             rest = needs[number + 1 :]
-            for package in self._ways(need):
-                if not self._fits(package, chosen):
+            for package in self._candidates(need):
+                if not self._is_compatible(package, chosen):
                     continue
-                mine = [n for n in self._needs(package) if self._counts(n)]
+                mine = [n for n in self._needs(package) if self._applies(n)]
                 found = self._extend({**chosen, package.name: package}, [*rest, *mine])
                 if found is not None:
                     return found
@@ -159,17 +161,17 @@ class Closure:
 
     def _meets(self, package: Package, need: Need) -> bool:
         return any(
-            package.meets(relation) and (need.by or package.name == relation.name)
+            package.satisfies(relation) and (need.by or package.name == relation.name)
             for relation in need.clause
         )
 
-    def _ways(self, need: Need) -> Iterator[Package]:
+    def _candidates(self, need: Need) -> Iterator[Package]:
         """Packages that meet a need, the preferred first; a root is the package of that very name."""
         seen: set[Package] = set()
         for relation in need.clause:
             fitting = [
                 package
-                for package in self.universe.meeting(relation)
+                for package in self.universe.providers_of(relation)
                 if package not in seen and (need.by or package.name == relation.name)
             ]
             seen.update(fitting)
@@ -180,25 +182,25 @@ class Closure:
     def _needs(package: Package) -> list[Need]:
         return [Need(str(package), clause) for clause in package.depends]
 
-    def _fits(self, package: Package, chosen: dict[str, Package]) -> bool:
+    def _is_compatible(self, package: Package, chosen: dict[str, Package]) -> bool:
         mine = chosen.get(package.name)
         if mine is not None and mine != package:
             return False
-        if any(self._counts(fact) for fact in self._apart(package)):
+        if any(self._applies(fact) for fact in self._mismatches(package)):
             return False
-        clashes = (other for other in chosen.values() if package.clashes(other))
+        conflicts_with = (other for other in chosen.values() if package.conflicts_with(other))
         return not any(
-            self._counts(Clash(*sorted((str(package), str(other))))) for other in clashes
+            self._applies(Conflict(*sorted((str(package), str(other))))) for other in conflicts_with
         )
 
-    def _apart(self, package: Package) -> Iterator[Apart]:
+    def _mismatches(self, package: Package) -> Iterator[Mismatch]:
         """What keeps a package out of this set."""
         name, origin = str(package), package.repository.origin
         exact = package.name in self.roots and package.name not in self.any_version
         version = upstream_version(package.version) if exact else package.driver
         if version and version != self.version:
-            yield Apart(name, f"is no part of driver {self.version}")
+            yield Mismatch(name, f"is no part of driver {self.version}")
         if package.forbidden:
-            yield Apart(name, f"is forbidden by {package.bar}")
+            yield Mismatch(name, f"is forbidden by {package.forbidden_by}")
         if self.origin and origin != self.origin and not package.leaf and (exact or version):
-            yield Apart(name, f"comes from {origin}, not from {self.origin}")
+            yield Mismatch(name, f"comes from {origin}, not from {self.origin}")

@@ -1,7 +1,7 @@
 """Why something cannot be had: the smallest set of facts that rules everything out. Pure.
 
-Two questions of the same kind. :func:`irreducible` takes facts and a test, and leaves facts out until
-each of those left is needed. :func:`smallest` knows for every possibility the facts that rule it
+Two questions of the same kind. :func:`minimal_conflict` takes facts and a test, and leaves facts out until
+each of those left is needed. :func:`minimal_hitting_set` knows for every possibility the facts that rule it
 out, and finds the fewest facts that rule out all.
 
 Sources:
@@ -17,7 +17,7 @@ from typing import TypeVar
 F = TypeVar("F", bound=Hashable)
 
 
-def irreducible(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) -> tuple[F, ...]:
+def minimal_conflict(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) -> tuple[F, ...]:
     """Facts that together leave nothing possible, of which none can be left out.
 
     Args:
@@ -33,7 +33,9 @@ def irreducible(facts: Sequence[F], possible: Callable[[frozenset[F]], bool]) ->
     return tuple(kept)
 
 
-def smallest(possibilities: Sequence[Collection[F]], order: Sequence[F]) -> tuple[F, ...] | None:
+def minimal_hitting_set(
+    possibilities: Sequence[Collection[F]], order: Sequence[F]
+) -> tuple[F, ...] | None:
     """The fewest facts of which each possibility is ruled out by at least one.
 
     Args:

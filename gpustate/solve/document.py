@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpustate.solve.keeping import Newer, Outdated, Settled
+from gpustate.solve.keeping import Newer, Outdated, Resolution
 from gpustate.solve.lock import LockedSet, set_data, wanted_data
-from gpustate.solve.solver import Unsolved, few
+from gpustate.solve.solver import NoSolution, shorten
 
 SOLVE_FORMAT = "gpustate.solve/1"
 OUTDATED_FORMAT = "gpustate.outdated/1"
@@ -22,7 +22,7 @@ _WIDTH = 100
 
 
 def solve_data(
-    settled: Mapping[str, Settled],
+    resolutions: Mapping[str, Resolution],
     troubles: Mapping[str, Mapping[str, str]],
     *,
     path: str,
@@ -33,7 +33,7 @@ def solve_data(
     """What became of all nodes.
 
     Args:
-        settled: by node.
+        resolutions: by node.
         troubles: by kind (``refused``, ``unreachable``, ``skipped``), by node, why.
         path: of the lock file.
         changed: the lock is another one than before.
@@ -41,8 +41,8 @@ def solve_data(
         pruned: they were taken out of the lock.
     """
     rows: list[dict[str, Any]] = []
-    for one, how, nodes in _groups(settled):
-        sample = settled[nodes[0]]
+    for one, how, nodes in _groups(resolutions):
+        sample = resolutions[nodes[0]]
         data = set_data(one)
         del data["nodes"]
         row: dict[str, Any] = {"how": how, "nodes": nodes, "set": data}
@@ -51,7 +51,9 @@ def solve_data(
         if sample.notes:
             row["notes"] = list(sample.notes)
         rows.append(row)
-    conflicts = [{"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(settled)]
+    conflicts = [
+        {"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(resolutions)
+    ]
     return {
         "format": SOLVE_FORMAT,
         "lock": path,
@@ -61,11 +63,11 @@ def solve_data(
         **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
         "gone": list(gone),
         "pruned": pruned,
-        "summary": counts(settled, troubles),
+        "summary": counts(resolutions, troubles),
     }
 
 
-def _conflict(unsolved: Unsolved) -> dict[str, Any]:
+def _conflict(unsolved: NoSolution) -> dict[str, Any]:
     return {
         "wanted": unsolved.wanted,
         "offered": list(unsolved.offered),
@@ -73,12 +75,12 @@ def _conflict(unsolved: Unsolved) -> dict[str, Any]:
     }
 
 
-def _groups(settled: Mapping[str, Settled]) -> Iterator[tuple[LockedSet, str, list[str]]]:
+def _groups(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[LockedSet, str, list[str]]]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     kept: dict[tuple[Any, ...], LockedSet] = {}
-    for node, one in settled.items():
+    for node, one in resolutions.items():
         if one.set is not None:
-            bare = one.set.but_nodes()
+            bare = one.set.without_nodes()
             key = (bare, one.how, one.why, one.notes)
             groups.setdefault(key, []).append(node)
             kept[key] = bare
@@ -86,9 +88,9 @@ def _groups(settled: Mapping[str, Settled]) -> Iterator[tuple[LockedSet, str, li
         yield kept[key], key[1], sorted(nodes)
 
 
-def _conflicts(settled: Mapping[str, Settled]) -> Iterator[tuple[Unsolved, list[str]]]:
-    groups: dict[tuple[Any, ...], tuple[Unsolved, list[str]]] = {}
-    for node, one in settled.items():
+def _conflicts(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[NoSolution, list[str]]]:
+    groups: dict[tuple[Any, ...], tuple[NoSolution, list[str]]] = {}
+    for node, one in resolutions.items():
         if one.unsolved is not None:
             key = (one.unsolved.wanted, one.unsolved.reasons, one.unsolved.offered)
             groups.setdefault(key, (one.unsolved, []))[1].append(node)
@@ -97,17 +99,17 @@ def _conflicts(settled: Mapping[str, Settled]) -> Iterator[tuple[Unsolved, list[
 
 
 def counts(
-    settled: Mapping[str, Settled], troubles: Mapping[str, Mapping[str, str]]
+    resolutions: Mapping[str, Resolution], troubles: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
     """How many nodes went which way."""
-    found = {how: sum(one.how == how for one in settled.values()) for how in HOWS}
+    found = {how: sum(one.how == how for one in resolutions.values()) for how in HOWS}
     others = {kind: len(rows) for kind, rows in troubles.items()}
     alone = {node for rows in troubles.values() for node in rows}
-    return {"nodes": len({*settled, *alone}), **found, **others}
+    return {"nodes": len({*resolutions, *alone}), **found, **others}
 
 
 def solve_text(
-    settled: Mapping[str, Settled],
+    resolutions: Mapping[str, Resolution],
     troubles: Mapping[str, Mapping[str, str]],
     *,
     path: str,
@@ -117,35 +119,35 @@ def solve_text(
 ) -> str:
     """The same for a person; the last line is for grep."""
     lines: list[str] = []
-    for one, how, nodes in _groups(settled):
-        sample = settled[nodes[0]]
-        lines.append(f"{one.driver} {one.module_type}  {how}: {few(nodes, 8)}")
+    for one, how, nodes in _groups(resolutions):
+        sample = resolutions[nodes[0]]
+        lines.append(f"{one.driver} {one.module_type}  {how}: {shorten(nodes, 8)}")
         lines += _wrapped(f"for {_situation(one)}; wanted: {one.wanted.text}")
         where = ", ".join(sorted({str(package.repository) for package in one.packages}))
         lines += _wrapped(f"{len(one.packages)} packages from {where} ({one.scheme})")
         lines += [row for text in filter(None, (sample.why,)) for row in _wrapped(f"why: {text}")]
         lines += [row for note in sample.notes for row in _wrapped(f"note: {note}")]
-    for unsolved, nodes in _conflicts(settled):
-        lines.append(f"no set for {unsolved.wanted}: {few(nodes, 8)}")
+    for unsolved, nodes in _conflicts(resolutions):
+        lines.append(f"no set for {unsolved.wanted}: {shorten(nodes, 8)}")
         lines += _conflict_lines(unsolved)
-    conflicting = {node for _, nodes in _conflicts(settled) for node in nodes}
+    conflicting = {node for _, nodes in _conflicts(resolutions) for node in nodes}
     for kind, rows in troubles.items():
         for node in sorted(rows):
             if node not in conflicting:
                 lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
     if gone:
         what = "left the lock" if pruned else "still in the lock; take them out with --prune"
-        lines += _wrapped(f"not in the inventory, {what}: {few(gone, 8)}", "")
+        lines += _wrapped(f"not in the inventory, {what}: {shorten(gone, 8)}", "")
     lines.append(f"{path} {'has changed' if changed else 'stays as it is'}")
-    words = counts(settled, troubles).items()
+    words = counts(resolutions, troubles).items()
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
 
 
-def _conflict_lines(unsolved: Unsolved) -> Iterator[str]:
+def _conflict_lines(unsolved: NoSolution) -> Iterator[str]:
     if not unsolved.offered:
         yield "  no repository of the node offers a driver"
         return
-    yield from _wrapped(f"on offer: {few(unsolved.offered, 6)}")
+    yield from _wrapped(f"on offer: {shorten(unsolved.offered, 6)}")
     yield "  these facts together rule out all of them:"
     for number, reason in enumerate(unsolved.reasons, 1):
         yield from _wrapped(f"{number}. {reason.text}", "    ")
@@ -205,7 +207,7 @@ def outdated_text(found: Sequence[Outdated], troubles: Mapping[str, str]) -> str
     """The same for a person; the last line is for grep."""
     lines: list[str] = []
     for one in found:
-        lines.append(f"{one.set.driver} {one.set.module_type}: {few(one.set.nodes, 8)}")
+        lines.append(f"{one.set.driver} {one.set.module_type}: {shorten(one.set.nodes, 8)}")
         lines += _wrapped(f"locked for {one.set.wanted.text}, {_situation(one.set)}")
         for newer in one.newer:
             lines += _newer(newer)

@@ -9,14 +9,14 @@ from gpustate.errors import RefusedError
 from gpustate.formats import driverset
 from gpustate.formats.dpkg import version_key
 from gpustate.solve import branches, lock
-from gpustate.solve.lock import LockedSet, Situation
+from gpustate.solve.lock import LockedSet, Platform
 from gpustate.solve.packages import Universe
 from gpustate.solve.problem import Candidate, Problem
-from gpustate.solve.solver import Reason, Reasons, Unsolved, solve
+from gpustate.solve.solver import NoSolution, Reason, Reasons, solve
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Resolution:
     """What a node gets.
 
     Args:
@@ -30,17 +30,17 @@ class Settled:
     how: str
     why: str = ""
     notes: tuple[str, ...] = ()
-    unsolved: Unsolved | None = field(default=None, compare=False)
+    unsolved: NoSolution | None = field(default=None, compare=False)
 
 
-def settle(
+def resolve(
     problem: Problem,
-    situation: Situation,
+    situation: Platform,
     old: LockedSet | None,
     others: Iterable[LockedSet] = (),
     *,
     update: bool = False,
-) -> Settled:
+) -> Resolution:
     """The set of one node, or of nodes that are alike.
 
     Args:
@@ -53,26 +53,26 @@ def settle(
     Raises:
         RefusedError: a repository has another file under the version that is locked.
     """
-    why = "" if old is None else _moved_on(old, problem, situation)
+    why = "" if old is None else _reason_to_move(old, problem, situation)
     if not update:
         if old is not None and not why:
-            return Settled(old, "kept", notes=tuple(_complaints(old, problem)))
+            return Resolution(old, "kept", notes=tuple(_warnings(old, problem)))
         for one in others:
             alike = one.wanted == problem.wanted and one.situation == situation
-            if alike and not missing(one, problem.universe):
-                return Settled(one, "joined", why)
+            if alike and not unavailable(one, problem.universe):
+                return Resolution(one, "joined", why)
     found = solve(problem)
-    if isinstance(found, Unsolved):
-        return Settled(None, "none", why, unsolved=found)
-    made = lock.locked(found, problem.wanted, situation)
+    if isinstance(found, NoSolution):
+        return Resolution(None, "none", why, unsolved=found)
+    made = lock.lock_solution(found, problem.wanted, situation)
     if old is None:
-        return Settled(made, "solved")
-    return Settled(made, "kept" if made.same_set(old) else "moved", why or "asked to")
+        return Resolution(made, "solved")
+    return Resolution(made, "kept" if made.same_set(old) else "moved", why or "asked to")
 
 
-def _moved_on(old: LockedSet, problem: Problem, situation: Situation) -> str:
+def _reason_to_move(old: LockedSet, problem: Problem, situation: Platform) -> str:
     """Why a locked set is not the node's any more."""
-    if not old.serves(problem.wanted):
+    if not old.matches(problem.wanted):
         before, now = old.wanted, problem.wanted
         if before.text != now.text:
             return f"it was locked for {before.text}, the policy wants {now.text}"
@@ -88,7 +88,7 @@ def _moved_on(old: LockedSet, problem: Problem, situation: Situation) -> str:
     return ""
 
 
-def missing(one: LockedSet, universe: Universe) -> list[str]:
+def unavailable(one: LockedSet, universe: Universe) -> list[str]:
     """Packages of a set that no repository offers any more.
 
     Raises:
@@ -96,7 +96,7 @@ def missing(one: LockedSet, universe: Universe) -> list[str]:
     """
     gone: list[str] = []
     for package in one.packages:
-        builds = [p for p in universe.called(package.name) if p.version == package.version]
+        builds = [p for p in universe.builds_of(package.name) if p.version == package.version]
         same = [p for p in builds if not p.sha256 or p.sha256 == package.sha256]
         if builds and package.sha256 and not same:
             raise RefusedError(
@@ -109,8 +109,8 @@ def missing(one: LockedSet, universe: Universe) -> list[str]:
     return gone
 
 
-def _complaints(one: LockedSet, problem: Problem) -> Iterable[str]:
-    gone = missing(one, problem.universe)
+def _warnings(one: LockedSet, problem: Problem) -> Iterable[str]:
+    gone = unavailable(one, problem.universe)
     if gone:
         more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
         yield f"no repository offers {', '.join(gone[:3])}{more} any more"
@@ -168,8 +168,8 @@ def outdated(one: LockedSet, problem: Problem, month: str) -> Outdated:
         if version_key(candidate.version) > current:
             by_version.setdefault(candidate.version, []).append(candidate)
     newer = [_newer(reasons, one, rows) for rows in by_version.values()]
-    notes = list(_complaints(one, problem))
-    end = branches.ended(one.driver, month)
+    notes = list(_warnings(one, problem))
+    end = branches.support_ended(one.driver, month)
     if end is not None:
         branch = driverset.branch_of(one.driver)
         when = "" if end == "past" else f" ({end})"

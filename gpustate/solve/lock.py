@@ -20,7 +20,7 @@ from gpustate.formats import driverset, schemas, strict_json
 from gpustate.formats.masking import masked_data
 from gpustate.formats.words import named
 from gpustate.solve.packages import Package, Repository
-from gpustate.solve.problem import Wanted
+from gpustate.solve.problem import DriverRequest
 from gpustate.solve.solver import Solution
 
 FORMAT = "gpustate.lock/1"
@@ -29,7 +29,7 @@ _FIX = "solve again"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class Platform:
     """What a set was solved for.
 
     Args:
@@ -62,8 +62,8 @@ class LockedSet:
     driver: str
     module_type: str
     scheme: str
-    wanted: Wanted
-    situation: Situation
+    wanted: DriverRequest
+    situation: Platform
     packages: tuple[Package, ...]
     nodes: tuple[str, ...] = ()
 
@@ -72,17 +72,17 @@ class LockedSet:
         """Full version of every package."""
         return {package.name: package.version for package in self.packages}
 
-    def serves(self, wanted: Wanted) -> bool:
+    def matches(self, wanted: DriverRequest) -> bool:
         """It was solved for the same word of the policy."""
-        return policy_part(self.wanted) == policy_part(wanted)
+        return without_node_parts(self.wanted) == without_node_parts(wanted)
 
-    def but_nodes(self) -> LockedSet:
+    def without_nodes(self) -> LockedSet:
         """The set alone: nodes that have the same one have the same of this."""
         return replace(self, nodes=()) if self.nodes else self
 
     def same_set(self, other: LockedSet) -> bool:
         """Everything but the nodes is the same."""
-        return self.but_nodes() == other.but_nodes()
+        return self.without_nodes() == other.without_nodes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,12 @@ class Lock:
         return {node: one for one in self.sets for node in one.nodes}
 
 
-def policy_part(wanted: Wanted) -> Wanted:
+def without_node_parts(wanted: DriverRequest) -> DriverRequest:
     """What the policy says of the driver, without what follows from the node."""
     return replace(wanted, fabric_manager=False)
 
 
-def locked(solution: Solution, wanted: Wanted, situation: Situation) -> LockedSet:
+def lock_solution(solution: Solution, wanted: DriverRequest, situation: Platform) -> LockedSet:
     """A solution as it is locked: the driver's own packages only."""
     mine = tuple(
         replace(one, depends=(), conflicts=(), provides=(), rpm=False)
@@ -129,11 +129,11 @@ def locked(solution: Solution, wanted: Wanted, situation: Situation) -> LockedSe
     )
 
 
-def gathered(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
+def merge_sets(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
     """A lock from the set of each node: what is the same is written once."""
     groups: dict[LockedSet, list[str]] = {}
     for node, one in sets.items():
-        groups.setdefault(one.but_nodes(), []).append(node)
+        groups.setdefault(one.without_nodes(), []).append(node)
     whole = [replace(one, nodes=tuple(sorted(nodes))) for one, nodes in groups.items()]
     return Lock(tuple(sorted(whole, key=lambda one: one.nodes)), matrix)
 
@@ -180,10 +180,10 @@ def set_data(one: LockedSet) -> dict[str, Any]:
     }
 
 
-def wanted_data(wanted: Wanted) -> dict[str, Any]:
+def wanted_data(wanted: DriverRequest) -> dict[str, Any]:
     """What was wanted, without what is as it is by default."""
-    default = Wanted()
-    rows = ((one.name, getattr(wanted, one.name)) for one in fields(Wanted))
+    default = DriverRequest()
+    rows = ((one.name, getattr(wanted, one.name)) for one in fields(DriverRequest))
     return {name: value for name, value in rows if value != getattr(default, name)}
 
 
@@ -246,8 +246,8 @@ def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
         row["driver"],
         row["module_type"],
         row["scheme"],
-        Wanted(**row["wanted"]),
-        Situation(
+        DriverRequest(**row["wanted"]),
+        Platform(
             situation["distribution"],
             situation["release"],
             situation["machine"],

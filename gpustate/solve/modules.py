@@ -84,7 +84,7 @@ def _word(value: Any) -> str:
     return "" if value is None or isinstance(value, (dict, list)) else str(value)
 
 
-def enabled(texts: Iterable[str]) -> dict[str, str]:
+def enabled_streams(texts: Iterable[str]) -> dict[str, str]:
     """Streams that are enabled, from the files of ``/etc/dnf/modules.d``; empty for a disabled module."""
     found: dict[str, str] = {}
     module, keys = "", dict[str, str]()
@@ -106,7 +106,7 @@ def enabled(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def filtered(
+def apply_streams(
     packages: Iterable[Package], known: Iterable[Modules], chosen: Mapping[str, str]
 ) -> tuple[Package, ...]:
     """The same packages; those that no active stream has, or one hides, are marked forbidden.
@@ -142,5 +142,9 @@ def filtered(
     return tuple(seen(package) for package in packages)
 
 
-def _barred(package: Package, bar: str) -> Package:
-    return package if package.forbidden else replace(package, forbidden=True, bar=bar)
+def _barred(package: Package, forbidden_by: str) -> Package:
+    return (
+        package
+        if package.forbidden
+        else replace(package, forbidden=True, forbidden_by=forbidden_by)
+    )

@@ -74,14 +74,14 @@ class Package:
     size: int = 0
     leaf: bool = False
     forbidden: bool = False
-    bar: str = PIN
+    forbidden_by: str = PIN
     rpm: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
     @property
-    def order(self) -> Any:
+    def sort_key(self) -> Any:
         """Sorts builds of one kind, the oldest first."""
         return rpmversion.version_key(self.version) if self.rpm else version_key(self.version)
 
@@ -94,16 +94,16 @@ class Package:
             return ""
         return upstream_version(self.version)
 
-    def meets(self, relation: Relation) -> bool:
+    def satisfies(self, relation: Relation) -> bool:
         """It is, or stands in for, what a relation names."""
-        return relation.met_by(self.name, self.version, self.provides)
+        return relation.satisfied_by(self.name, self.version, self.provides)
 
-    def clashes(self, other: Package) -> bool:
+    def conflicts_with(self, other: Package) -> bool:
         """The two cannot be installed together. A package never clashes with itself."""
         if self.name == other.name:
             return self.version != other.version
-        return any(other.meets(one) for one in self.conflicts) or any(
-            self.meets(one) for one in other.conflicts
+        return any(other.satisfies(one) for one in self.conflicts) or any(
+            self.satisfies(one) for one in other.conflicts
         )
 
 
@@ -170,7 +170,7 @@ class Universe:
         ordered = {
             name: tuple(
                 sorted(
-                    sorted(rows.values(), key=lambda p: p.order, reverse=True),
+                    sorted(rows.values(), key=lambda p: p.sort_key, reverse=True),
                     key=lambda p: p.name != name,
                 )
             )
@@ -178,22 +178,22 @@ class Universe:
         }
         object.__setattr__(self, "_by_name", ordered)
 
-    def called(self, name: str) -> tuple[Package, ...]:
+    def builds_of(self, name: str) -> tuple[Package, ...]:
         """Packages of exactly this name, newest first."""
         return tuple(one for one in self._by_name.get(name, ()) if one.name == name)
 
-    def meeting(self, relation: Relation) -> tuple[Package, ...]:
+    def providers_of(self, relation: Relation) -> tuple[Package, ...]:
         """Packages that meet a relation: those of the name first, newest first."""
-        return tuple(one for one in self._by_name.get(relation.name, ()) if one.meets(relation))
+        return tuple(one for one in self._by_name.get(relation.name, ()) if one.satisfies(relation))
 
     def versions(self, name: str, origin: str) -> tuple[str, ...]:
         """Driver versions at which an origin offers a package, newest first."""
-        versions = (upstream_version(p.version) for p in self.of(name, origin))
+        versions = (upstream_version(p.version) for p in self.from_origin(name, origin))
         return tuple(dict.fromkeys(versions))
 
-    def of(self, name: str, origin: str) -> tuple[Package, ...]:
+    def from_origin(self, name: str, origin: str) -> tuple[Package, ...]:
         """Packages of a name from one origin, newest first."""
-        return tuple(one for one in self.called(name) if one.repository.origin == origin)
+        return tuple(one for one in self.builds_of(name) if one.repository.origin == origin)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class Universe:
         return tuple(sorted({p.repository.origin for p in self.packages if p.driver}))
 
 
-def outside_names(packages: Iterable[Package]) -> tuple[str, ...]:
+def unresolved_names(packages: Iterable[Package]) -> tuple[str, ...]:
     """Names that packages need, and none of them has or stands in for: sorted."""
     packages = tuple(packages)
     inside = {name for p in packages for name in (p.name, *(name for name, _ in p.provides))}

@@ -23,7 +23,7 @@ Blocks = Callable[[str, str], "tuple[tuple[str, str], ...]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DriverRequest:
     """The policy's word.
 
     Args:
@@ -89,7 +89,7 @@ class Problem:
         scheme: whose names the packages of the node have already; empty for none.
     """
 
-    wanted: Wanted
+    wanted: DriverRequest
     universe: Universe
     os_id: str
     modules: Modules
@@ -132,7 +132,7 @@ class Problem:
             return ()
         names = schemes.fabric_managers(driverset.branch_of(version))
         offered = (name for name in names if version in self.universe.versions(name, origin))
-        there = (name for name in names if self.universe.of(name, origin))
+        there = (name for name in names if self.universe.from_origin(name, origin))
         return (next(offered, next(there, names[-1])),)
 
     def extras(self, candidate: Candidate) -> Iterator[str]:
@@ -149,7 +149,7 @@ class Problem:
         branch, is_open = driverset.branch_of(candidate.version), candidate.module_type == OPEN
         stems = [Scheme.fill(name, branch, is_open) for name in candidate.scheme.prebuilt]
         names = (stem.replace("{k}", kernel) for kernel in self.kernels for stem in stems)
-        return tuple(name for name in names if self.universe.of(name, candidate.origin))
+        return tuple(name for name in names if self.universe.from_origin(name, candidate.origin))
 
     def wants(self, version: str) -> bool:
         """A version is of the branch, the channel or the number that the policy wants."""

@@ -53,20 +53,20 @@ class Relation:
         name = f"{self.name}:{self.arch}" if self.arch else self.name
         return f"{name} ({self.op} {self.version})" if self.op else name
 
-    def admits(self, version: str) -> bool:
+    def allows(self, version: str) -> bool:
         """A package of the name with this version meets it."""
         if self.arch:
             return False
         return not self.op or compare_versions(version, self.version) in _SIGNS[self.op]
 
-    def met_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
+    def satisfied_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
         """A package is, or stands in for, what the relation names."""
-        if name == self.name and self.admits(version):
+        if name == self.name and self.allows(version):
             return True
         if self.arch:
             return False
         return any(
-            provided == self.name and (not self.op or (bound != "" and self.admits(bound)))
+            provided == self.name and (not self.op or (bound != "" and self.allows(bound)))
             for provided, bound in provides
         )
 
@@ -109,6 +109,6 @@ def parse_provides(field: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def text(clause: Clause) -> str:
+def clause_text(clause: Clause) -> str:
     """A clause as it stands in an index."""
     return " | ".join(map(str, clause))

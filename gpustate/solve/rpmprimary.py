@@ -22,7 +22,7 @@ _OTHER_PREFIX = re.compile(rb"</?(?!rpm:)[A-Za-z_][\w.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class PrimaryEntry:
     """One package of a repository.
 
     Args:
@@ -52,14 +52,14 @@ class _Row(Row):
 
 
 @dataclass(slots=True)
-class _Whole(PrimaryReader[_Row]):
+class _EntryReader(PrimaryReader[_Row]):
     data: bytes = b""
-    found: list[Listed] = field(default_factory=list[Listed])
+    found: list[PrimaryEntry] = field(default_factory=list[PrimaryEntry])
 
-    def fresh(self) -> _Row:
+    def new_row(self) -> _Row:
         return _Row(start=self.at)
 
-    def more(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
+    def other_element(self, path: list[str], attributes: Mapping[str, str], text: str) -> None:
         row = self.row
         match path:
             case ["checksum"]:
@@ -74,19 +74,19 @@ class _Whole(PrimaryReader[_Row]):
             case _:
                 pass
 
-    def needed(self, name: str, flags: str, version: str) -> None:
+    def requirement(self, name: str, flags: str, version: str) -> None:
         if name.startswith("("):
             self.row.boolean.append(name)
 
-    def take(self) -> None:
+    def package_ended(self) -> None:
         row = self.row
         if row.arch not in self.architectures:
             return
         if not HREF.fullmatch(row.href):
-            raise self.refused(f"has no usable address for {row.name}: {row.href[:80]!r}")
+            raise self.invalid(f"has no usable address for {row.name}: {row.href[:80]!r}")
         text = self.data[row.start : self.at + len(_END)]
         if not text.endswith(_END) or _OTHER_PREFIX.search(text):
-            raise self.refused(f"has an element of {row.name} that cannot be taken over")
+            raise self.invalid(f"has an element of {row.name} that cannot be taken over")
         package = Package(
             row.name,
             row.version,
@@ -99,12 +99,14 @@ class _Whole(PrimaryReader[_Row]):
             row.size,
             rpm=True,
         )
-        self.found.append(Listed(package, row.href, row.base, row.digest, text, tuple(row.boolean)))
+        self.found.append(
+            PrimaryEntry(package, row.href, row.base, row.digest, text, tuple(row.boolean))
+        )
 
 
 def parse(
     data: bytes, repository: Repository, place: str, architectures: Collection[str]
-) -> list[Listed]:
+) -> list[PrimaryEntry]:
     """Packages of a ``primary.xml`` in UTF-8.
 
     Args:
@@ -116,6 +118,6 @@ def parse(
     Raises:
         ProbeError: it is no XML, or not within limits.
     """
-    reader = _Whole(place, repository=repository, architectures=architectures, data=data)
+    reader = _EntryReader(place, repository=repository, architectures=architectures, data=data)
     reader.feed(data)
     return reader.found

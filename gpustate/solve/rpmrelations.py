@@ -41,21 +41,21 @@ class RpmRelation(Relation):
     def __str__(self) -> str:
         return f"{self.name} {self.op} {self.version}" if self.op else self.name
 
-    def admits(self, version: str) -> bool:
+    def allows(self, version: str) -> bool:
         """A capability of the name with this version meets it."""
         if not self.op:
             return True
         found = rpmversion.compare_in_relation(version, self.version)
         return (found > 0) - (found < 0) in _ADMITTED[self.op]
 
-    def met_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
+    def satisfied_by(self, name: str, version: str, provides: Iterable[tuple[str, str]]) -> bool:
         """A package is, or provides, what the relation names."""
-        if name == self.name and self.admits(version):
+        if name == self.name and self.allows(version):
             return True
         if self.obsoletes:
             return False
         return any(
-            provided == self.name and (not bound or self.admits(bound))
+            provided == self.name and (not bound or self.allows(bound))
             for provided, bound in provides
         )
 

@@ -51,7 +51,7 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsolved:
+class NoSolution:
     """There is no set.
 
     Args:
@@ -69,7 +69,7 @@ class Unsolved:
 _ORDER = ("policy", "rule", "gpu", "modules", "offer", "set")
 
 
-def solve(problem: Problem) -> Solution | Unsolved:
+def solve(problem: Problem) -> Solution | NoSolution:
     """The set for a problem, or why there is none."""
     reasons = Reasons(problem)
     candidates = problem.candidates()
@@ -83,9 +83,9 @@ def solve(problem: Problem) -> Solution | Unsolved:
         {reason.key: reason for rows in found.values() for reason in rows}.values(),
         key=lambda reason: (_ORDER.index(reason.kind), reason.key),
     )
-    fewest = core.smallest(list(found.values()), order)
+    fewest = core.minimal_hitting_set(list(found.values()), order)
     offered = tuple(dict.fromkeys(str(candidate) for candidate in candidates))
-    return Unsolved(problem.wanted.text, fewest or (), offered)
+    return NoSolution(problem.wanted.text, fewest or (), offered)
 
 
 class Reasons:
@@ -99,7 +99,7 @@ class Reasons:
         """Every fact that alone rules a candidate out; none for one that can be had."""
         yield from self.cheap(candidate)
         if not list(self._not_offered(candidate)):
-            text = self._closure(candidate).told()
+            text = self._closure(candidate).describe()
             if text:
                 yield Reason(
                     f"set:{candidate}",
@@ -165,32 +165,35 @@ class Reasons:
     def _not_offered(self, candidate: Candidate) -> Iterator[Reason]:
         universe, origin = self.problem.universe, candidate.origin
         for name in candidate.required:
-            builds = universe.of(name, origin)
+            builds = universe.from_origin(name, origin)
             fitting = [p for p in builds if driverset.at_version((p.version,), candidate.version)]
             if fitting and all(p.forbidden for p in fitting):
-                bar = fitting[0].bar
-                kind = "pin" if bar == PIN else bar
+                forbidden_by = fitting[0].forbidden_by
+                kind = "pin" if forbidden_by == PIN else forbidden_by
                 yield Reason(
-                    f"offer:{origin}:{kind}", f"{bar} forbids the driver's packages of {origin}"
+                    f"offer:{origin}:{kind}",
+                    f"{forbidden_by} forbids the driver's packages of {origin}",
                 )
             elif not fitting:
                 versions = universe.versions(name, origin)
-                told = f"offers {name} at {few(versions)} only" if versions else f"has no {name}"
+                told = (
+                    f"offers {name} at {shorten(versions)} only" if versions else f"has no {name}"
+                )
                 yield Reason(f"offer:{origin}:{name}", f"{origin} {told}")
 
 
-def few(words: Sequence[str], most: int = 4) -> str:
+def shorten(words: Sequence[str], most: int = 4) -> str:
     """The first of some words, and how many more there are."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
-def explain(unsolved: Unsolved) -> str:
+def describe_conflict(unsolved: NoSolution) -> str:
     """Why there is no set, in one line."""
     if not unsolved.offered:
         return f"no set for {unsolved.wanted}: no repository of the node offers a driver"
     facts = "; ".join(f"({number}) {r.text}" for number, r in enumerate(unsolved.reasons, 1))
     return (
-        f"no set for {unsolved.wanted}: on offer are {few(unsolved.offered, 6)}, and these facts "
+        f"no set for {unsolved.wanted}: on offer are {shorten(unsolved.offered, 6)}, and these facts "
         f"together rule out all of them: {facts}"
     )

@@ -103,7 +103,7 @@ def number(version: str) -> Number:
     return int(match[1] or 0), tuple(map(int, match[2].split("."))), match[3] or ""
 
 
-def admits(version: str, sign: str, bound: str) -> bool:
+def allows(version: str, sign: str, bound: str) -> bool:
     a, b = number(version), number(bound)
     if not (a[2] and b[2]):
         a, b = (*a[:2], ""), (*b[:2], "")
@@ -114,11 +114,11 @@ def met(relation: str, one: Rpm, *, provided: bool = True) -> bool:
     if relation.startswith("("):
         return any(met(part, one) for part in relation[1:-1].split(" or "))
     name, sign, bound = (*relation.split(), "", "")[:3]
-    if one.name == name and (not sign or admits(one.version, sign, bound)):
+    if one.name == name and (not sign or allows(one.version, sign, bound)):
         return True
     for row in one.provides if provided else ():
         there, _, version = row.partition(" = ")
-        if there == name and (not sign or not version or admits(version, sign, bound)):
+        if there == name and (not sign or not version or allows(version, sign, bound)):
             return True
     return False
 

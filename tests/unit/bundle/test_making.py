@@ -13,7 +13,7 @@ import pytest
 from bundleworld import DATE, Site, stanza
 
 from gpustate.bundle import manifest, reading, upstream, write
-from gpustate.bundle.closure import Base, World, close
+from gpustate.bundle.closure import Available, Baseline, resolve
 from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.offers import Build
 from gpustate.bundle.signing import SigningKey
@@ -229,18 +229,18 @@ def test_no_room_for_the_bundle_is_one_line(
 def test_a_repository_without_a_pinned_key_is_refused(site: Site) -> None:
     place = site.place()
     with pytest.raises(RefusedError, match="no key is pinned to it"):
-        upstream.read(upstream.Place(place.uri, "/", (), ()), "amd64", site.cache)
+        upstream.read(upstream.RepositorySource(place.uri, "/", (), ()), "amd64", site.cache)
 
 
 def test_a_repository_signed_by_another_key_is_refused_with_both_named(
     site: Site, tmp_path: Path
 ) -> None:
     other = SigningKey.load(tmp_path / "other.pem")
-    place = upstream.Place(site.root.as_uri(), "/", (), (other.public().encode(),))
+    place = upstream.RepositorySource(site.root.as_uri(), "/", (), (other.public().encode(),))
     with pytest.raises(RefusedError, match="which is not the key pinned to it"):
         upstream.read(place, "amd64", site.cache)
     both = (other.public().encode(), site.key.public().encode())
-    pinned = upstream.Place(site.root.as_uri(), "/", (), both, (other.fingerprint,))
+    pinned = upstream.RepositorySource(site.root.as_uri(), "/", (), both, (other.fingerprint,))
     with pytest.raises(
         RefusedError, match=f"signed by {site.key.fingerprint}, wanted {other.fingerprint}"
     ):
@@ -282,12 +282,12 @@ def test_a_package_without_a_hash_goes_into_no_bundle(site: Site) -> None:
 # --- what is needed ------------------------------------------------------------------------
 
 
-def world(*texts: str, driver: str = "") -> World:
+def world(*texts: str, driver: str = "") -> Available:
     index, own = upstream.Index(0), upstream.Index(0)
     for text in texts:
         index.add(text, "file:/x", manifest.Source("Example", "/", "", "file:/x"))
     own.add(driver, "file:/d", manifest.Source("Vendor", "/", "", "file:/d"))
-    return World({DRIVER: [own], BASE: [index]}, {DRIVER: frozenset({"libcuda1"})})
+    return Available({DRIVER: [own], BASE: [index]}, {DRIVER: frozenset({"libcuda1"})})
 
 
 def got(found: dict[str, list[Build]]) -> list[str]:
@@ -298,7 +298,7 @@ def test_pinned_names_come_from_their_repository_only() -> None:
     where = world(
         stanza("libcuda1", b"", Version="9.0"), driver=stanza("libcuda1", b"", Version="1.0")
     )
-    found = close(where, [("libcuda1", "")], Base())
+    found = resolve(where, [("libcuda1", "")], Baseline())
     assert got(found) == ["driver-repository:libcuda1 1.0"]
 
 
@@ -310,21 +310,24 @@ def test_what_all_nodes_have_stays_out_and_what_one_lacks_goes_in() -> None:
 
     old = node("Package: b\nVersion: 0.9\n\nPackage: c\nVersion: 1\n")
     new = node("Package: b\nVersion: 1.1\n\nPackage: c\nVersion: 1\n")
-    assert got(close(where, [("a", "")], Base((new,)))) == ["base:a 1.0"]
-    assert got(close(where, [("a", "")], Base((old, new)))) == ["base:a 1.0", "base:b 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline((new,)))) == ["base:a 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline((old, new)))) == ["base:a 1.0", "base:b 1.0"]
 
 
 def test_an_essential_package_goes_in_where_a_version_of_it_is_wanted() -> None:
     where = world(stanza("a", b"", "libc6 (>= 1)"), stanza("libc6", b"", Essential="yes"))
-    assert got(close(where, [("a", "")], Base(essential=True))) == ["base:a 1.0", "base:libc6 1.0"]
+    assert got(resolve(where, [("a", "")], Baseline(essential=True))) == [
+        "base:a 1.0",
+        "base:libc6 1.0",
+    ]
 
 
 def test_what_nobody_offers_is_refused_with_who_needs_it() -> None:
     where = world(stanza("a", b"", "b (>= 2) | z"), stanza("b", b""))
     with pytest.raises(RefusedError, match=r"^a 1.0 needs b \(>= 2\) \| z, which no repository"):
-        close(where, [("a", "")], Base())
+        resolve(where, [("a", "")], Baseline())
     with pytest.raises(RefusedError, match=r"no repository offers b 7 \(there are 1.0\)"):
-        close(where, [("b", "7")], Base())
+        resolve(where, [("b", "7")], Baseline())
 
 
 def test_packages_that_clash_are_refused_with_both_named() -> None:
@@ -332,7 +335,7 @@ def test_packages_that_clash_are_refused_with_both_named() -> None:
     with pytest.raises(
         RefusedError, match=r"b 1.0 \(asked for\) and a 1.0 \(asked for\) cannot be"
     ):
-        close(where, [("a", ""), ("b", "")], Base())
+        resolve(where, [("a", ""), ("b", "")], Baseline())
 
 
 # --- the key -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from bundleworld import DATE, RPMS, RpmSite, installed
 from rpmworld import Rpm
 
 from gpustate.bundle import fetch, manifest, reading, rpmupstream
-from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.rpmupstream import RpmRepositorySource
 from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 
@@ -170,7 +170,9 @@ def test_metadata_of_another_key_changed_or_not_signed_is_refused(
 ) -> None:
     other = SigningKey.load(tmp_path / "other.pem")
     place = site.place()
-    stranger = RpmPlace("x", place.uri, "", (other.public().encode(),), metadata_signed=True)
+    stranger = RpmRepositorySource(
+        "x", place.uri, "", (other.public().encode(),), metadata_signed=True
+    )
     with pytest.raises(RefusedError, match="which is not the key pinned to it"):
         rpmupstream.read(stranger, "x86_64", {}, site.cache)
     repomd = site.root / "repodata/repomd.xml"
@@ -185,7 +187,7 @@ def test_metadata_of_another_key_changed_or_not_signed_is_refused(
 def test_a_repository_that_nobody_vouches_for_is_refused(site: RpmSite) -> None:
     with pytest.raises(RefusedError, match="site: nothing of it is signed"):
         site.offers(metadata_signed=False)
-    place = RpmPlace("site", site.root.as_uri(), "", (), metadata_signed=True)
+    place = RpmRepositorySource("site", site.root.as_uri(), "", (), metadata_signed=True)
     with pytest.raises(RefusedError, match="site: no key is pinned to it"):
         rpmupstream.read(place, "x86_64", {}, site.cache)
 
@@ -219,25 +221,25 @@ def test_packages_and_repodata_that_were_changed_are_refused(site: RpmSite) -> N
     ],
 )
 def test_lists_of_mirrors_and_metalinks_are_read(text: str, found: list[str]) -> None:
-    assert rpmupstream.mirrors(text) == found
+    assert rpmupstream.parse_mirrors(text) == found
 
 
 def test_a_mirror_that_does_not_answer_is_passed_over(
     site: RpmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    real = fetch.text_of
+    real = fetch.fetch_text
 
-    def text_of(url: str) -> bytes | None:
+    def fetch_text(url: str) -> bytes | None:
         asked.append(url)
         if "//down." in url:
             raise ConnectionFailed("down")
         return real(url.replace("https://up.example", site.root.as_uri()))
 
-    monkeypatch.setattr(fetch, "text_of", text_of)
+    monkeypatch.setattr(fetch, "fetch_text", fetch_text)
     (tmp_path / "list").write_text("https://down.example\nhttps://up.example\n")
     listed = (tmp_path / "list").as_uri()
-    place = RpmPlace("x", "", listed, site.place().keys, metadata_signed=True)
+    place = RpmRepositorySource("x", "", listed, site.place().keys, metadata_signed=True)
     with pytest.raises(ConnectionFailed, match=r"https://up\.example/repodata/primary"):
         rpmupstream.read(place, "x86_64", {}, site.cache)  # the name is no machine's
     assert [one for one in asked if "down" in one] == ["https://down.example/repodata/repomd.xml"]

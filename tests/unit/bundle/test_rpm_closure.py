@@ -10,7 +10,7 @@ from bundleworld import RpmSite, installed
 from rpmworld import Rpm
 
 from gpustate.bundle import rpmclosure
-from gpustate.bundle.closure import World
+from gpustate.bundle.closure import Available
 from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.rpmclosure import Installed
 from gpustate.errors import RefusedError
@@ -18,8 +18,8 @@ from gpustate.errors import RefusedError
 
 def closed(site: RpmSite, *roots: str, nodes: Iterable[Installed] = ()) -> list[str]:
     wanted = [(name, version) for name, _, version in (root.partition("=") for root in roots)]
-    world = World({BASE: [site.offers()]})
-    found = rpmclosure.close(world, wanted, tuple(nodes))
+    world = Available({BASE: [site.offers()]})
+    found = rpmclosure.resolve(world, wanted, tuple(nodes))
     return sorted(str(one.package) for rows in found.values() for one in rows)
 
 
@@ -144,8 +144,8 @@ def test_what_cannot_be_had_is_refused_with_who_needs_it(
 def test_pinned_names_come_from_their_repository_only(tmp_path: Path) -> None:
     base, vendor = site_of(tmp_path, Rpm("dkms", "9-1")), site_of(tmp_path, Rpm("dkms", "3-1"))
     offers = {DRIVER: [vendor.offers()], BASE: [base.offers()]}
-    world = World(offers, {DRIVER: frozenset({"dkms"})})
-    found = rpmclosure.close(world, [("dkms", "")], ())
+    world = Available(offers, {DRIVER: frozenset({"dkms"})})
+    found = rpmclosure.resolve(world, [("dkms", "")], ())
     assert [(home, str(one.package)) for home, (one,) in found.items()] == [(DRIVER, "dkms 3-1")]
 
 

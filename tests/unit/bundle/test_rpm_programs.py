@@ -12,11 +12,11 @@ import pytest
 from rpmworld import Rpm, build, index, needs
 
 from gpustate.bundle import reading, rpmclosure, rpmupstream, write
-from gpustate.bundle.closure import World
+from gpustate.bundle.closure import Available
 from gpustate.bundle.manifest import BASE
-from gpustate.bundle.rpmupstream import RpmPlace
+from gpustate.bundle.rpmupstream import RpmRepositorySource
 from gpustate.bundle.signing import SigningKey
-from gpustate.bundle.upstream import Place
+from gpustate.bundle.upstream import RepositorySource
 from gpustate.errors import RefusedError
 from gpustate.resolver.rpm_bundle_nodes import QUERY, parse_installed
 
@@ -45,18 +45,18 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.folder
 
 
-def real_place(real: Path, key: bytes | None = None) -> RpmPlace:
+def real_place(real: Path, key: bytes | None = None) -> RpmRepositorySource:
     keys = (key or (real.parent / "key.asc").read_bytes(),)
-    return RpmPlace("real", real.as_uri(), "", keys, packages_signed=True)
+    return RpmRepositorySource("real", real.as_uri(), "", keys, packages_signed=True)
 
 
-def real_bundle(real: Path, tmp_path: Path, place: RpmPlace | None = None) -> Path:
+def real_bundle(real: Path, tmp_path: Path, place: RpmRepositorySource | None = None) -> Path:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
     offers = rpmupstream.read(place or real_place(real), "x86_64", {}, cache)
-    builds = rpmclosure.close(World({BASE: [offers]}), [("app", "")], ())
-    chosen = write.Chosen("rocky9", "x86_64", (), {}, builds, offers.date)
-    made = write.make([chosen], SigningKey.load(tmp_path / "key.pem"), cache)
+    builds = rpmclosure.resolve(Available({BASE: [offers]}), [("app", "")], ())
+    chosen = write.Selection("rocky9", "x86_64", (), {}, builds, offers.date)
+    made = write.prepare([chosen], SigningKey.load(tmp_path / "key.pem"), cache)
     write.write(made, tmp_path / "b")
     return tmp_path / "b"
 
@@ -116,9 +116,9 @@ def test_what_is_no_package_is_refused_in_one_line(real: Path, tmp_path: Path) -
             rpmfile.check(tmp_path / "x.rpm", "x.rpm", place)
 
 
-def place_of(real: Path) -> Place:
+def place_of(real: Path) -> RepositorySource:
     key = (real.parent / "key.asc").read_bytes()
-    return Place(real.as_uri(), "/", (), (key,))
+    return RepositorySource(real.as_uri(), "/", (), (key,))
 
 
 def test_dnf_itself_installs_from_a_bundle_and_from_nothing_else(

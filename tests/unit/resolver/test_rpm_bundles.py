@@ -88,7 +88,7 @@ def sources(worlds: dict[str, RpmSite], folder: Path, **more: str) -> Path:
     return file
 
 
-def made(cases: list[bundle_nodes.AnyCase], tmp_path: Path) -> write.Chosen:
+def made(cases: list[bundle_nodes.AnyCase], tmp_path: Path) -> write.Selection:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
     (found,) = bundle_nodes.chosen(cases, cache, lambda _: None)
@@ -132,7 +132,7 @@ def test_what_the_installed_have_stays_out(worlds: dict[str, RpmSite], tmp_path:
     assert names(made([bare], tmp_path)) - names(made([full], tmp_path)) == {"dkms"}
 
 
-def names(found: write.Chosen) -> set[str]:
+def names(found: write.Selection) -> set[str]:
     return {one.package.name for rows in found.stanzas.values() for one in rows if one.package}
 
 
@@ -187,14 +187,14 @@ def test_sles_gets_its_own_names_and_headers() -> None:
 def test_built_modules_go_in_where_the_policy_wants_them(worlds: dict[str, RpmSite]) -> None:
     facts = NodeFacts(os_id="rhel", os_version="9.6", machine="x86_64", package_manager="dnf")
     bare = kernelnames.parts("dnf", KERNEL)["r"]
-    built = f"kmod-nvidia-580.65.06-{bare}"
+    package_of = f"kmod-nvidia-580.65.06-{bare}"
     there: dict[str, tuple[str, ...]] = {
         one.name: (one.version,) for one in DRIVER if "kmod-nvidia" not in one.name
     }
-    there[built] = ("3:580.65.06-3.el9_5",)
+    there[package_of] = ("3:580.65.06-3.el9_5",)
     state = DriverInstalled(branch=580, precompiled=True, module_type="proprietary")
     wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL])
-    assert (built, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
+    assert (package_of, "3:580.65.06-3.el9_5") in wants.by_state["driver"], wants
     wants = asked([state], facts, lambda name: there.get(name, ()), [KERNEL, "6.0-1.el9.x86_64"])
     assert "as a whole set" in wants.problem
 
@@ -328,7 +328,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     )
     chosen = made([case], tmp_path)
     site = worlds["base"]
-    write.write(write.make([chosen], site.signing, tmp_path / "cache"), tmp_path / "b.tar")
+    write.write(write.prepare([chosen], site.signing, tmp_path / "cache"), tmp_path / "b.tar")
     bundle = reading.load(str(tmp_path / "b.tar"))
     assert reading.check(bundle) == []
     facts = NodeFacts(os_id="rocky", os_version="9.6", machine="x86_64", package_manager="dnf")
