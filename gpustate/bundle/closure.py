@@ -1,12 +1,12 @@
-"""What some packages need, down to what every system has: which builds go into a bundle. Pure.
+"""Which deb packages go into a bundle: the roots and their dependencies, without what nodes already have. Pure.
 
-Surprising: what "every system has" is not one version. Where nodes were asked, it is what each of them
-has installed. Otherwise it is the essential packages of the distribution, as far as nobody wants a
-version of them: those are taken along, for a machine may be older than the index.
+Surprising: what nodes already have is not one version. Where nodes were queried, it is what each of them
+has installed. Otherwise it is the essential packages of the distribution. Those still go in where a dependency
+requires a version of them, because a machine may be older than the index.
 
 Sources:
-    Debian policy 7 (relations), 3.8 (essential); apt-get(8): the first of several alternatives that
-    can be had is taken; apt_preferences(5): pins.
+    Debian policy 7 (relations), 3.8 (essential); apt-get(8): the first available alternative
+    is installed; apt_preferences(5): pins.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gpustate.solve.relations import Clause, Relation, clause_text
 
 #: A name, and a version or nothing for the newest.
 Root = tuple[str, str]
-#: The next move where something is missing.
-SOURCES = "name the repository that has it with --sources"
+#: What to do where a package is missing.
+SOURCES = "add the repository that has it with --sources"
 
 
 @dataclass(frozen=True)
 class Available:
-    """What may be taken.
+    """Available packages.
 
     Args:
-        indexes: by the repository of the bundle that packages from there go to.
-        pins: by repository, names that come from it and from nowhere else.
+        indexes: upstream indexes, by the repository of the bundle that their packages go to.
+        pins: by repository, names of packages that come from it only.
     """
 
     indexes: Mapping[str, Sequence[Offers]]
@@ -51,7 +51,7 @@ class Available:
         return sorted(rows, key=lambda row: package_of(row[1]).sort_key, reverse=True)
 
     def providers_of(self, name: str) -> list[tuple[str, Build]]:
-        """Builds that stand in for a name, by their own, newest first."""
+        """Builds that provide a name, sorted by their own name, newest first."""
         rows = [
             (repository, stanza)
             for repository, indexes in self.indexes.items()
@@ -64,7 +64,7 @@ class Available:
         return sorted(rows, key=lambda row: package_of(row[1]).name)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """What there is of a package, newest first."""
+        """Available versions of a package, newest first."""
         return tuple(
             dict.fromkeys(package_of(stanza).version for _, stanza in self.builds_of(name))
         )
@@ -73,15 +73,15 @@ class Available:
         """The build of a package at a version, or the newest where that is empty.
 
         Raises:
-            RefusedError: nobody offers it.
+            RefusedError: no repository offers it.
         """
         rows = self.builds_of(name)
         fitting = [row for row in rows if version in ("", package_of(row[1]).version)]
         if not fitting:
-            there = f" (there are {', '.join(self.versions(name)[:5])})" if rows else ""
+            there = f" (available: {', '.join(self.versions(name)[:5])})" if rows else ""
             raise RefusedError(
                 f"no repository offers {f'{name} {version}'.rstrip()}{there}",
-                fix=f"{SOURCES}, or want another version",
+                fix=f"{SOURCES}, or request another version",
             )
         return fitting[0]
 
@@ -96,30 +96,30 @@ class Available:
 
 
 def package_of(stanza: Build) -> Package:
-    """What a build is of."""
-    if stanza.package is None:  # such were left out when they were found
-        raise RefusedError(f"an index of {stanza.source.site} has a stanza that is no package")
+    """The package of a build."""
+    if stanza.package is None:  # such stanzas were skipped before
+        raise RefusedError(f"an index of {stanza.source.site} has a stanza without a package")
     return stanza.package
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What need not be in the bundle.
+    """What nodes already have.
 
     Args:
-        nodes: what each node has installed.
-        essential: leave out what every system of the distribution has; where no node was asked.
+        nodes: installed packages of each node.
+        essential: leave out essential packages of the distribution; where no node was queried.
     """
 
     nodes: tuple[Universe, ...] = ()
     essential: bool = False
 
     def satisfies(self, relation: Relation) -> bool:
-        """Every node has it."""
+        """Whether every node satisfies a relation."""
         return bool(self.nodes) and all(one.providers_of(relation) for one in self.nodes)
 
     def has(self, name: str) -> bool:
-        """Every node has some version of a package."""
+        """Whether every node has some version of a package."""
         return bool(self.nodes) and all(one.builds_of(name) for one in self.nodes)
 
 
@@ -131,7 +131,7 @@ class _Search:
     why: dict[str, str] = field(default_factory=dict[str, str])
 
     def need(self, by: Package, clause: Clause) -> str | None:
-        """Meet a clause; the package that came for it."""
+        """Satisfy a clause; the name of the package that was added for it."""
         if any(package_of(s).satisfies(one) for one in clause for _, s in self.chosen.values()):
             return None
         if any(self.base.satisfies(one) for one in clause):
@@ -145,7 +145,7 @@ class _Search:
                     self.take(row, f"{by} needs it")
                     return package.name
         raise RefusedError(
-            f"{by} needs {clause_text(clause)}, which no repository offers in a version that fits",
+            f"{by} needs {clause_text(clause)}, which no repository offers in a suitable version",
             fix=SOURCES,
         )
 
@@ -164,7 +164,7 @@ class _Search:
                 raise RefusedError(
                     f"{package} ({why}) and {package_of(stanza)} ({self.why[package_of(stanza).name]}) "
                     "cannot be installed together",
-                    fix="make a bundle for each",
+                    fix="build a bundle for each",
                 )
         self.chosen[package.name] = row
         self.why[package.name] = why
@@ -175,21 +175,21 @@ def _is_essential(build: Build) -> bool:
 
 
 def resolve(world: Available, roots: Iterable[Root], base: Baseline) -> dict[str, list[Build]]:
-    """Packages and all they need, by the repository of the bundle they go to.
+    """Resolve the roots: builds by the repository of the bundle they go to.
 
     Args:
-        world: what may be taken.
-        roots: what it is all for; those go in whoever has them.
-        base: what need not.
+        world: available packages.
+        roots: packages the bundle is built for; they go in even where nodes have them.
+        base: what nodes already have.
 
     Raises:
-        RefusedError: something is needed that nobody offers, or two clash.
+        RefusedError: a dependency is unavailable, or two packages conflict.
     """
     search = _Search(world, base)
     for name, version in dict.fromkeys(roots):
         mine = search.chosen.get(name)
         if mine is None or version not in ("", package_of(mine[1]).version):
-            search.take(world.find(name, version), "asked for")
+            search.take(world.find(name, version), "requested")
     waiting = deque(search.chosen)
     while waiting:
         package = package_of(search.chosen[waiting.popleft()][1])
@@ -201,7 +201,7 @@ def resolve(world: Available, roots: Iterable[Root], base: Baseline) -> dict[str
 
 
 def by_repository(chosen: Iterable[tuple[str, Build]]) -> dict[str, list[Build]]:
-    """Builds by the repository they go to, in an order that is always the same."""
+    """Group builds by the repository they go to, in a stable order."""
     found: dict[str, list[Build]] = {}
     for repository, build in chosen:
         found.setdefault(repository, []).append(build)

@@ -1,8 +1,8 @@
-"""The manifest of a bundle: what is in it, from where, for whom. Pure.
+"""The manifest of a bundle: its packages, their sources, its targets. Pure.
 
 ``manifest.json`` is JSON (``gpustate.bundle/1``, ``schema/bundle.json``), the same bytes for the same
-content. The hash of those bytes is the bundle's id: the manifest has the hash of every other file, so
-the id stands for all of it. On a node the id is part of the path, so that no two bundles mix.
+content. The hash of those bytes is the bundle's id. The manifest has the hash of every other file, so the
+id identifies the whole bundle. On a node the id is part of the path, so that bundles never mix.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from gpustate.formats.masking import masked_data
 FORMAT = "gpustate.bundle/1"
 NAME = "manifest.json"
 KEY_NAME = "key.asc"
-#: Repositories that a bundle may have: the names of the states that use them, and the rest.
+#: Repositories of a bundle: named after the states that use them; the rest is in the last.
 DRIVER, TOOLKIT, BASE = "driver-repository", "toolkit-repository", "base"
 LICENCE = (
     "The packages keep the licences of their owners. NVIDIA's driver, CUDA and DCGM packages are under "
-    "NVIDIA's own terms: whether this file may be given to others is for whoever made it to see to."
+    "NVIDIA's own terms: whoever distributes this file is responsible for complying with them."
 )
-_FIX = "make the bundle again"
-#: What a repository of rpm packages begins with.
+_FIX = "build the bundle again"
+#: The index of a repository of rpm packages.
 REPOMD = "repodata/repomd.xml"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class File:
-    """A file of a repository, by its name in that repository's folder."""
+    """A file of a repository; its name is relative to the repository's folder."""
 
     name: str
     sha256: str
@@ -42,11 +42,12 @@ class File:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """Where packages came from.
+    """The upstream repository of packages.
 
     Args:
-        origin, suite, component, site: as a Release file and an address have them.
-        signed_by: fingerprints of the keys whose signature was checked.
+        origin, suite, component: as in its Release file.
+        site: its URL.
+        signed_by: fingerprints of the keys whose signatures were verified.
     """
 
     origin: str
@@ -62,8 +63,8 @@ class Entry:
 
     Args:
         name, version, architecture: as in the index.
-        file: in the repository's folder.
-        source: where it came from.
+        file: its file.
+        source: its upstream repository.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One flat repository: its packages, and the files that describe them to apt, dnf or zypper."""
+    """One repository: its packages, and the index files for apt, dnf or zypper."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -83,24 +84,24 @@ class Repository:
 
     @property
     def repomd(self) -> File | None:
-        """The file that a repository of rpm packages is known by; ``None`` where it is apt's."""
+        """``repomd.xml`` of a repository of rpm packages; ``None`` for apt."""
         return next((one for one in self.indexes if one.name == REPOMD), None)
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every file, by name."""
+        """All files, sorted by name."""
         return tuple(sorted((*self.indexes, *(entry.file for entry in self.entries))))
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one distribution on one architecture gets.
+    """The packages for one distribution on one architecture.
 
     Args:
         distribution: as NVIDIA writes it: ``debian12``.
         machine: ``x86_64``.
-        kernels: releases that headers or modules are in it for.
-        asked: by state, the packages it was made for, as ``name=version``.
+        kernels: releases with headers or modules in the bundle.
+        asked: by state, the packages it was built for, as ``name=version``.
         repositories: by name.
     """
 
@@ -112,20 +113,20 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Also its folder."""
+        """Name, and name of its folder."""
         return f"{self.distribution}-{self.machine}"
 
     @property
     def rpm(self) -> bool:
-        """Its packages are rpm packages."""
+        """Whether its packages are rpm packages."""
         return any(one.repomd is not None for one in self.repositories)
 
     def repository(self, name: str) -> Repository | None:
-        """One of its repositories."""
+        """A repository by name."""
         return next((one for one in self.repositories if one.name == name), None)
 
     def versions(self) -> dict[str, tuple[str, ...]]:
-        """Versions of every package, by name."""
+        """Versions by package name."""
         found: dict[str, list[str]] = {}
         for repository in self.repositories:
             for entry in repository.entries:
@@ -135,10 +136,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole.
+    """The whole manifest.
 
     Args:
-        date: of the newest index that went in, in seconds; nothing of a clock is in a bundle.
+        date: of the newest upstream index, in seconds; a bundle contains no build time.
         fingerprint: of the key that signs the repositories.
         targets: by distribution and architecture.
     """
@@ -148,13 +149,13 @@ class Manifest:
     targets: tuple[Target, ...]
 
     def target(self, distribution: str, machine: str) -> Target | None:
-        """What is there for a node."""
+        """The target for a node; ``None`` where there is none."""
         wanted = (distribution, machine)
         return next((t for t in self.targets if (t.distribution, t.machine) == wanted), None)
 
 
 def to_text(manifest: Manifest) -> str:
-    """The file: the same bytes for the same content."""
+    """Format a manifest: the same bytes for the same content."""
     entries = [e for t in manifest.targets for r in t.repositories for e in r.entries]
     sources = sorted({entry.source for entry in entries})
     data = {
@@ -213,7 +214,7 @@ def _file_data(file: File) -> dict[str, Any]:
 
 
 def bundle_id(text: str) -> str:
-    """The bundle's id: 16 hexadecimal digits."""
+    """The id of a bundle: 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -221,9 +222,9 @@ def from_text(text: str, place: str) -> Manifest:
     """Read a manifest.
 
     Raises:
-        UsageError: it is none, with the key that is wrong.
+        UsageError: it is not a manifest, or does not fit its schema.
     """
-    data = strict_json.read(text, place, UsageError, said="is no manifest", fix=_FIX)
+    data = strict_json.read(text, place, UsageError, said="is not a manifest", fix=_FIX)
     schemas.check_format(data, FORMAT, place=place, error=UsageError, fix=_FIX)
     schemas.check(data, "gpustate.bundle", "bundle.json", place=place, error=UsageError, fix=_FIX)
 
@@ -239,14 +240,14 @@ def from_text(text: str, place: str) -> Manifest:
             for n, one in enumerate(row["repositories"])
         )
         if len({one.name for one in repositories}) != len(repositories):
-            raise fail(path, "has one twice")
+            raise fail(path, "has a duplicate")
         asked = {state: tuple(names) for state, names in row["asked"].items()}
         target = Target(
             row["distribution"], row["machine"], tuple(row["kernels"]), asked, repositories
         )
         targets.append(target)
     if len({target.name for target in targets}) != len(targets):
-        raise fail("targets", "has one twice")
+        raise fail("targets", "has a duplicate")
     return Manifest(int(data["date"]), data["key"], tuple(targets))
 
 

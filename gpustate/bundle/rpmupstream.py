@@ -1,11 +1,11 @@
-"""Repositories of rpm packages that bundles are made from: their repodata, checked, and what is in it.
+"""Upstream repositories of rpm packages: download and verify their repodata, and list their packages.
 
-What is believed is what dnf or zypper would believe: of a repository whose metadata is signed, ``repomd.xml`` with
-its ``repomd.xml.asc``, and all that its hashes lead to; of one whose packages are signed, each package that goes in.
-A repository of which neither is signed with a pinned key is refused.
+Trust is as in dnf and zypper. Of a repository with signed metadata, ``repomd.xml`` is verified with
+``repomd.xml.asc``, and everything else by its hashes. Of one with signed packages, each package of the bundle is
+verified. A repository with neither signed by a pinned key is refused.
 
-Surprising: of a repository whose packages alone are signed, nobody vouches for the repodata: somebody in between can
-withhold packages or offer old ones, as with dnf itself. What goes in is signed either way.
+Surprising: where only packages are signed, a man in the middle can withhold packages or offer old ones, as with dnf
+itself. Every package of the bundle is signed either way.
 
 Sources:
     dnf.conf(5): gpgcheck, repo_gpgcheck, mirrorlist, metalink; metalink 3.0; createrepo_c, src/xml_dump_repomd.c.
@@ -38,7 +38,7 @@ from gpustate.solve.repodata import Location
 from gpustate.solve.rpmprimary import PrimaryEntry
 
 _LIMIT = 2 << 30
-#: Of a list of mirrors, how many are tried.
+#: Mirrors of a list that are tried.
 _MIRRORS = 5
 _LOCATION = re.compile(rb"<location\b[^>]*?(?:/>|>\s*</location\s*>)")
 _METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\s*</url>")
@@ -46,16 +46,16 @@ _METALINK = re.compile(r"<url\b[^>]*>\s*(https?://[^<\s]+)/repodata/repomd\.xml\
 
 @dataclass(frozen=True, slots=True)
 class RpmRepositorySource:
-    """One repository of rpm packages.
+    """One upstream repository of rpm packages.
 
     Args:
         name: its id.
-        uri: its address without a slash at the end; empty where only a list of mirrors is given.
-        mirrors: address of such a list, or of a metalink.
+        uri: its URL without a trailing slash; empty where only a mirror list is given.
+        mirrors: URL of a mirror list or metalink.
         keys, fingerprints: as of :class:`~gpustate.bundle.upstream.RepositorySource`.
-        packages_signed, metadata_signed: what is signed with those keys.
-        hotfixes: module streams hide none of its packages.
-        excluded, included: patterns of names; nothing but what is included, where there is any.
+        packages_signed, metadata_signed: what those keys sign.
+        hotfixes: module streams do not hide its packages.
+        excluded, included: name patterns; with ``included``, only matching packages.
     """
 
     name: str
@@ -79,7 +79,7 @@ class RpmBuild(Build):
         self.entry = entry
         self.place = place
         self.source = source
-        self._signed = signed  # the package itself is to be checked
+        self._signed = signed  # verify the package's own signature
 
     @property
     def package(self) -> Package:
@@ -105,7 +105,7 @@ class RpmBuild(Build):
         return replace(self.source, signed_by=rpmfile.check(path, self.file, self.place))
 
     def indexed(self) -> bytes:
-        """Its element, for a repository in which it lies beside the repodata."""
+        """Its XML element, with the location beside the bundle's repodata."""
         mine = f'<location href="{html.escape(self.file)}"/>'.encode()
         return _LOCATION.sub(lambda _: mine, self.entry.text)
 
@@ -117,24 +117,28 @@ def read(
     cache: Path,
     say: fetch.Say = lambda _: None,
 ) -> Offers:
-    """Read what a repository offers for a machine.
+    """Download the repodata of a repository and list its packages for a machine.
 
     Args:
         place: the repository.
         machine: ``x86_64``.
-        streams: module streams that are enabled, by module.
-        cache: where fetched repodata lies.
-        say: is told what is fetched.
+        streams: enabled module stream by module.
+        cache: folder for downloads.
+        say: called with the URL of each download.
 
     Raises:
-        ConnectionFailed: it cannot be fetched.
-        RefusedError: nothing of it is signed by a pinned key, or its files do not fit.
+        ConnectionFailed: a download failed.
+        RefusedError: it is not signed by a pinned key, or a hash does not match.
     """
     if not place.keys or not (place.packages_signed or place.metadata_signed):
-        why = "no key is pinned to it" if not place.keys else "nothing of it is signed"
+        why = (
+            "no key is pinned to it"
+            if not place.keys
+            else "neither packages nor metadata are signed"
+        )
         raise RefusedError(
             f"{place.name}: {why}",
-            fix="give it gpgkey and gpgcheck=1 or repo_gpgcheck=1: what cannot be checked goes into no bundle",
+            fix="set gpgkey, and gpgcheck=1 or repo_gpgcheck=1: a bundle takes verified packages only",
         )
     uri = (place.uri or _mirror(place, say)).rstrip("/")
     checked = RepositorySource(uri, "/", (), place.keys, place.fingerprints)
@@ -150,7 +154,7 @@ def read(
             text = _file(uri, files["modules"], cache, say).decode("utf-8", "replace")
             known = modules.parse(text, f"modules.yaml of {uri}")
     except ProbeError as error:
-        raise RefusedError(error.message, fix="look at what the repository serves") from None
+        raise RefusedError(error.message, fix="check what the repository serves") from None
     times = [int(one) for one in re.findall(rb"<timestamp>\s*([0-9]{1,12})", repomd)]
     source = Source(place.name, "/", "", uri, signed_by)
     shown = modules.apply_streams([row.package for row in rows], [known], streams)
@@ -169,27 +173,27 @@ def _repomd(place: RepositorySource, signed: bool) -> tuple[bytes, tuple[str, ..
     text = fetch.fetch_text(address)
     if text is None:
         raise ConnectionFailed(
-            f"{address}: there is no such file: no repository of rpm packages",
-            fix="check the address: it ends above repodata",
+            f"{address}: no such file: not an rpm repository",
+            fix="check the URL: it must be the folder that contains repodata",
         )
     if not signed:
         return text, ()
     signature = fetch.fetch_text(f"{address}.asc")
     if signature is None:
         raise RefusedError(
-            f"{address}: is not signed, and repo_gpgcheck wants that it is",
-            fix="check address and repo_gpgcheck",
+            f"{address}: not signed, but repo_gpgcheck requires a signature",
+            fix="check URL and repo_gpgcheck",
         )
     return text, upstream.verify_signature(place, text, signature)[1]
 
 
 def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
-    """A file of repodata, without compression."""
+    """Content of a repodata file, uncompressed."""
     address = f"{uri}/{file.href}"
     if len(file.checksum) not in fetch.SUMS or not file.size:
         raise RefusedError(
-            f"{uri}/repodata/repomd.xml: has no SHA-256 or size for {file.href}",
-            fix="use a repository that has them: what cannot be checked goes into no bundle",
+            f"{uri}/repodata/repomd.xml: no SHA-256 or size for {file.href}",
+            fix="use a repository that has them: a bundle takes verified packages only",
         )
     path = fetch.fetch_file(address, file.checksum, file.size, cache, say)
     end = file.href.rpartition(".")[2]
@@ -199,9 +203,9 @@ def _file(uri: str, file: Location, cache: Path, say: fetch.Say) -> bytes:
         with _opened(path, end) as stream:
             data = stream.read(_LIMIT + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise RefusedError(f"{address}: cannot be unpacked ({error})") from error
+        raise RefusedError(f"{address}: cannot decompress ({error})") from error
     if len(data) > _LIMIT:
-        raise RefusedError(f"{address}: is larger than {_LIMIT >> 20} MiB")
+        raise RefusedError(f"{address}: larger than {_LIMIT >> 20} MiB")
     return data
 
 
@@ -222,7 +226,7 @@ def _unzstd(path: Path) -> bytes:
         done = subprocess.run(["zstd", "-dcq", str(path)], capture_output=True, check=False)
     except FileNotFoundError:
         raise UsageError(
-            "zstd is not installed here, and a repository's repodata is compressed with it",
+            "zstd is not installed, but a repository's repodata is compressed with it",
             fix="install zstd",
         ) from None
     if done.returncode or len(done.stdout) > _LIMIT:
@@ -231,7 +235,7 @@ def _unzstd(path: Path) -> bytes:
 
 
 def parse_mirrors(text: str) -> list[str]:
-    """Addresses of a metalink or a list of mirrors, those by https first."""
+    """URLs of a metalink or mirror list, https first."""
     rows = [line.strip() for line in text.splitlines()]
     found = _METALINK.findall(text) or [r for r in rows if re.match(r"https?://", r)]
     found.sort(key=lambda one: not one.startswith("https:"))
@@ -239,9 +243,9 @@ def parse_mirrors(text: str) -> list[str]:
 
 
 def _mirror(place: RpmRepositorySource, say: fetch.Say) -> str:
-    """The first mirror of a list that answers."""
+    """The first mirror that responds."""
     if not place.mirrors:
-        raise UsageError(f"{place.name}: has no address", fix="give the repository a baseurl")
+        raise UsageError(f"{place.name}: no URL", fix="set a baseurl for the repository")
     say(place.mirrors)
     found = parse_mirrors((fetch.fetch_text(place.mirrors) or b"").decode("utf-8", "replace"))
     for uri in found[:_MIRRORS]:
@@ -250,10 +254,10 @@ def _mirror(place: RpmRepositorySource, say: fetch.Say) -> str:
                 return uri
         except ConnectionFailed:
             continue
-    said = f"{len(found)} mirrors, and none answers" if found else "no mirror"
+    listed = f"{len(found)} mirrors, none of which responds" if found else "no mirror"
     raise ConnectionFailed(
-        f"{place.mirrors}: names {said} for {place.name}",
-        fix="check the proxy, or give the repository a baseurl",
+        f"{place.mirrors}: lists {listed} for {place.name}",
+        fix="check the proxy, or set a baseurl for the repository",
     )
 
 

@@ -1,7 +1,7 @@
-"""Writes a bundle: fetches what goes in, makes the indexes, signs them, puts all of it into a folder or tar.
+"""Write a bundle: download its packages, build and sign its indexes, write a folder or tar file.
 
 The same packages and the same key give the same bytes: names are sorted, and the only time in it is that
-of the newest index it was made from. It appears whole or not at all.
+of the newest upstream index. It is written atomically.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError, UsageError
 from gpustate.solve.packages import Package
 
-#: What a file is made of: bytes, or a file in the cache.
+#: Content of a file: bytes, or a file in the cache.
 Content = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one target gets, before it is fetched.
+    """The packages of one target, before they are downloaded.
 
     Args:
         distribution, machine, kernels, asked: as in :class:`~gpustate.bundle.manifest.Target`.
@@ -64,8 +64,8 @@ class PreparedBundle:
     """A bundle that is ready to be written.
 
     Args:
-        manifest: of it.
-        contents: every file by its path in the bundle.
+        manifest: its manifest.
+        contents: files by path in the bundle.
     """
 
     manifest: Manifest
@@ -73,27 +73,29 @@ class PreparedBundle:
 
     @property
     def text(self) -> str:
-        """The manifest's text."""
+        """Text of the manifest."""
         return to_text(self.manifest)
 
     @property
     def id(self) -> str:
-        """The bundle's id."""
+        """Id of the bundle."""
         return bundle_id(self.text)
 
 
 def prepare(
     chosen: Sequence[Selection], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
 ) -> PreparedBundle:
-    """Fetch everything and make the indexes.
+    """Download all packages and build the indexes.
 
     Raises:
-        ConnectionFailed, RefusedError, UsageError: something cannot be had.
+        ConnectionFailed, RefusedError, UsageError: a package is unavailable or not verified.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot be made ({error.strerror})", place=str(cache)) from error
+        raise UsageError(
+            f"cannot create the folder ({error.strerror})", place=str(cache)
+        ) from error
     contents: dict[str, Content] = {}
     targets = [_target(one, key, cache, say, contents) for one in chosen]
     date = max((one.date for one in chosen), default=0)
@@ -132,7 +134,7 @@ def _checked(build: Build) -> Package:
     if not build.digest or not package.size:
         raise RefusedError(
             f"{build.source.site}: its index has no SHA256 or size for {package.name}",
-            fix="use a repository that has them: what cannot be checked goes into no bundle",
+            fix="use a repository that has them: a bundle takes verified packages only",
         )
     return package
 
@@ -170,7 +172,7 @@ def _file(name: str, data: bytes) -> File:
 
 
 def write(made: PreparedBundle, out: Path) -> None:
-    """Write a bundle, as a tar file where the name ends in ``.tar``, else as a folder.
+    """Write a bundle as a tar file where the name ends in ``.tar``, else as a folder.
 
     Raises:
         UsageError: it cannot be written.
@@ -189,9 +191,9 @@ def write(made: PreparedBundle, out: Path) -> None:
     except OSError as error:
         _remove(fresh)
         raise UsageError(
-            f"cannot be written ({error.strerror or error})",
+            f"cannot write ({error.strerror or error})",
             place=str(out),
-            fix="make room or name another place with --out; what was fetched is kept",
+            fix="free disk space, or set another path with --out; downloads are kept",
         ) from error
 
 
@@ -205,12 +207,12 @@ def _remove(path: Path) -> None:
 def _check_folder(out: Path) -> None:
     if out.exists() and not ((out / NAME).is_file() or (out.is_dir() and not any(out.iterdir()))):
         raise UsageError(
-            "is there and is no bundle", place=str(out), fix="name a new folder with --out"
+            "exists and is not a bundle", place=str(out), fix="set a new folder with --out"
         )
 
 
 def _members(made: PreparedBundle) -> Iterator[tuple[str, Content]]:
-    # The manifest first: who reads a tar finds it without going through all of it.
+    # The manifest is first, so that readers of a tar find it at once.
     yield NAME, made.contents[NAME]
     yield from sorted((name, data) for name, data in made.contents.items() if name != NAME)
 

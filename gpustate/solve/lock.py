@@ -1,11 +1,11 @@
-"""The lock file: which concrete set each node has, until somebody asks to move. Pure.
+"""The lock file: the exact driver set of each node, until an update is requested. Pure.
 
 ``gpustate.lock`` beside the policy is JSON (``gpustate.lock/1``, ``schema/lock.json``), the same bytes for
-the same content, so that it is reviewed and merged like code. A set says what it was solved from:
-what the policy wanted, for which distribution and GPUs, out of which repositories; and what it is: every
-package of the driver's own, in full versions, with hashes where the index gives them.
+the same content, so that it is reviewed and merged like code. A set records its inputs (the policy's request,
+distribution, GPUs, repositories) and its packages: every driver package in its full version, with hashes
+where the index has them.
 
-Surprising: it holds no package outside of the driver; compilers and headers go their own way.
+Surprising: it pins driver packages only; compilers and kernel headers are not pinned.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _FIX = "solve again"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a set was solved for.
+    """The platform that a set was solved for.
 
     Args:
-        distribution: NVIDIA's code of it: ``debian12``.
-        release: its code name: ``bookworm``.
+        distribution: as NVIDIA writes it: ``debian12``.
+        release: code name: ``bookworm``.
         machine: ``x86_64``.
         gpus: PCI device ids, sorted, each once.
     """
@@ -47,16 +47,16 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class LockedSet:
-    """One set and the nodes that have it.
+    """One driver set and the nodes that have it.
 
     Args:
-        driver: version of the driver.
+        driver: driver version.
         module_type: open or proprietary.
-        scheme: whose names the packages have.
-        wanted: what the policy wanted when it was solved.
-        situation: what it was solved for.
-        packages: of the driver's own, by name.
-        nodes: by name, sorted.
+        scheme: package naming scheme.
+        wanted: the policy's request at the time.
+        situation: platform it was solved for.
+        packages: the driver's packages, sorted by name.
+        nodes: names, sorted.
     """
 
     driver: str
@@ -73,24 +73,24 @@ class LockedSet:
         return {package.name: package.version for package in self.packages}
 
     def matches(self, wanted: DriverRequest) -> bool:
-        """It was solved for the same word of the policy."""
+        """Whether it was solved for the same request of a policy."""
         return without_node_parts(self.wanted) == without_node_parts(wanted)
 
     def without_nodes(self) -> LockedSet:
-        """The set alone: nodes that have the same one have the same of this."""
+        """The set without its nodes, to compare and group sets."""
         return replace(self, nodes=()) if self.nodes else self
 
     def same_set(self, other: LockedSet) -> bool:
-        """Everything but the nodes is the same."""
+        """Whether two sets differ at most in their nodes."""
         return self.without_nodes() == other.without_nodes()
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """All sets.
+    """A lock file.
 
     Args:
-        sets: in any order; a node is in one of them at most.
+        sets: driver sets; a node is in one of them at most.
         matrix: digest of the compatibility matrix that accepted them.
     """
 
@@ -98,21 +98,21 @@ class Lock:
     matrix: str = ""
 
     def of(self, node: str) -> LockedSet | None:
-        """The set of a node."""
+        """The set of a node; ``None`` when it is not locked."""
         return self.by_node().get(node)
 
     def by_node(self) -> dict[str, LockedSet]:
-        """The set of every node that has one."""
+        """Sets by node."""
         return {node: one for one in self.sets for node in one.nodes}
 
 
 def without_node_parts(wanted: DriverRequest) -> DriverRequest:
-    """What the policy says of the driver, without what follows from the node."""
+    """A request without the parts that follow from the node."""
     return replace(wanted, fabric_manager=False)
 
 
 def lock_solution(solution: Solution, wanted: DriverRequest, situation: Platform) -> LockedSet:
-    """A solution as it is locked: the driver's own packages only."""
+    """Turn a solution into a locked set: driver packages only."""
     mine = tuple(
         replace(one, depends=(), conflicts=(), provides=(), rpm=False)
         for one in solution.packages
@@ -130,7 +130,7 @@ def lock_solution(solution: Solution, wanted: DriverRequest, situation: Platform
 
 
 def merge_sets(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
-    """A lock from the set of each node: what is the same is written once."""
+    """Build a lock file from the set of each node; equal sets are merged."""
     groups: dict[LockedSet, list[str]] = {}
     for node, one in sets.items():
         groups.setdefault(one.without_nodes(), []).append(node)
@@ -142,13 +142,13 @@ def merge_sets(sets: Mapping[str, LockedSet], matrix: str = "") -> Lock:
 
 
 def to_text(lock: Lock) -> str:
-    """The file: the same bytes for the same lock."""
+    """The text of a lock file: the same bytes for the same lock."""
     data = {"format": FORMAT, "matrix": lock.matrix, "sets": [set_data(one) for one in lock.sets]}
     return json.dumps(masked_data(data), indent=2, ensure_ascii=True) + "\n"
 
 
 def set_data(one: LockedSet) -> dict[str, Any]:
-    """One set as plain JSON data."""
+    """A set as JSON data."""
     repositories = sorted({package.repository for package in one.packages})
     return {
         "driver": one.driver,
@@ -181,7 +181,7 @@ def set_data(one: LockedSet) -> dict[str, Any]:
 
 
 def wanted_data(wanted: DriverRequest) -> dict[str, Any]:
-    """What was wanted, without what is as it is by default."""
+    """A request as JSON data, without default values."""
     default = DriverRequest()
     rows = ((one.name, getattr(wanted, one.name)) for one in fields(DriverRequest))
     return {name: value for name, value in rows if value != getattr(default, name)}
@@ -194,9 +194,9 @@ def from_text(text: str, place: str) -> Lock:
     """Read a lock file.
 
     Raises:
-        PolicyError: it is none, with the key that is wrong.
+        PolicyError: it is not a lock file, or does not fit its schema.
     """
-    data = strict_json.read(text, place, PolicyError, said="is no lock file", fix=_FIX)
+    data = strict_json.read(text, place, PolicyError, said="is not a lock file", fix=_FIX)
     schemas.check_format(data, FORMAT, place=place, error=PolicyError, fix=_FIX)
     schemas.check(data, "gpustate.solve", "lock.json", place=place, error=PolicyError, fix=_FIX)
     sets = tuple(_set(row, f"sets[{n}]", place) for n, row in enumerate(data["sets"]))
@@ -207,7 +207,7 @@ def from_text(text: str, place: str) -> Lock:
                 raise PolicyError(
                     f"node {named(node)} is in sets[{seen[node]}] and in sets[{number}]",
                     place=place,
-                    fix="take one of them out, or solve again",
+                    fix="remove one of them, or solve again",
                 )
             seen[node] = number
     return Lock(sets, data["matrix"])

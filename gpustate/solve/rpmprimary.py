@@ -1,7 +1,7 @@
-"""All that ``primary.xml`` says of packages, for repositories that are made from others. Pure.
+"""Complete entries of a ``primary.xml``, to build repositories from. Pure.
 
-Where :mod:`~gpustate.solve.repodata` reads what a driver set can need, this keeps everything: what packages need
-with all its words, the files they provide, where they lie, and their element as it stands there.
+:mod:`~gpustate.solve.repodata` reads what a driver set needs. This keeps everything else too: provided files, the
+location of each package, and its XML element, byte for byte.
 
 Sources:
     createrepo_c, src/xml_dump_primary.c; rpm metadata namespaces http://linux.duke.edu/metadata/common, .../rpm.
@@ -17,7 +17,7 @@ from gpustate.solve.packages import Package, Repository
 from gpustate.solve.repodata import HREF, SUMS, PrimaryReader, Row
 
 _END = b"</package>"
-#: The only prefix that createrepo_c writes, and dnf and zypper read.
+#: createrepo_c writes only the prefix ``rpm``, and dnf and zypper read only that.
 _OTHER_PREFIX = re.compile(rb"</?(?!rpm:)[A-Za-z_][\w.-]*:")
 
 
@@ -27,10 +27,10 @@ class PrimaryEntry:
 
     Args:
         package: name, version, and everything it provides, files included.
-        href: its file below the repository's address.
-        base: another address that ``href`` is below; empty for the repository's own.
-        digest: of the file in hexadecimal digits, whose number tells the algorithm; empty without one.
-        text: its element.
+        href: its file, relative to the repository's URL.
+        base: another base URL; empty for the repository's own.
+        digest: of the file, hexadecimal; its length tells the algorithm; empty without one.
+        text: its XML element.
         boolean: boolean dependencies among its requirements.
     """
 
@@ -83,10 +83,10 @@ class _EntryReader(PrimaryReader[_Row]):
         if row.arch not in self.architectures:
             return
         if not HREF.fullmatch(row.href):
-            raise self.invalid(f"has no usable address for {row.name}: {row.href[:80]!r}")
+            raise self.invalid(f"invalid location of {row.name}: {row.href[:80]!r}")
         text = self.data[row.start : self.at + len(_END)]
         if not text.endswith(_END) or _OTHER_PREFIX.search(text):
-            raise self.invalid(f"has an element of {row.name} that cannot be taken over")
+            raise self.invalid(f"the element of {row.name} cannot be copied")
         package = Package(
             row.name,
             row.version,
@@ -107,16 +107,16 @@ class _EntryReader(PrimaryReader[_Row]):
 def parse(
     data: bytes, repository: Repository, place: str, architectures: Collection[str]
 ) -> list[PrimaryEntry]:
-    """Packages of a ``primary.xml`` in UTF-8.
+    """Read a ``primary.xml`` in UTF-8.
 
     Args:
-        data: the document, not compressed.
-        repository: where it is from.
+        data: the document, uncompressed.
+        repository: that it describes.
         place: for messages.
-        architectures: the only ones of interest.
+        architectures: to keep.
 
     Raises:
-        ProbeError: it is no XML, or not within limits.
+        ProbeError: it is not well-formed XML, or exceeds the limits.
     """
     reader = _EntryReader(place, repository=repository, architectures=architectures, data=data)
     reader.feed(data)

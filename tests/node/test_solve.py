@@ -106,7 +106,7 @@ def test_debians_own_drivers_are_solved_from_its_real_indexes(release: tuple[str
             assert all(re.fullmatch(r"[0-9a-f]{64}", package.sha256) for package in mine_of_it)
     newer = solve(problem(DriverRequest(branch=580), universe, H100))
     assert isinstance(newer, NoSolution)
-    assert [reason.text for reason in newer.reasons] == ["the policy wants branch 580"]
+    assert [reason.text for reason in newer.reasons] == ["the policy requests branch 580"]
     alone = Universe(tuple(replace(one) for one in mine))
     without = solve(problem(DriverRequest(branch=BRANCH[name]), alone, H100))
     assert isinstance(without, NoSolution)
@@ -199,7 +199,7 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     for row in newer.document["sets"]:
         assert row["update"] == "580.178.04"
         told = {one["version"]: [why["text"] for why in one["because"]] for one in row["newer"]}
-        assert told["595.91.07"][0] == "the policy wants branch 580"
+        assert told["595.91.07"][0] == "the policy requests branch 580"
     limit = ["-l", fresh_lab.nodes[0].name]
     gpustate("solve", str(path), *rest, *limit, "--prune", "--check", code=0)
     data = json.loads(lock.read_text())
@@ -216,5 +216,5 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
 
     conflict = gpustate("solve", wanted("branch=565"), *rest, "-o", "json", code=5)
     assert [one["text"] for one in conflict.document["conflicts"][0]["facts"]] == [
-        "the policy wants branch 565"
+        "the policy requests branch 565"
     ]

@@ -294,8 +294,8 @@ def test_a_node_with_dnf_is_solved_locked_and_stays(inside: Inside, tmp_path: Pa
     assert gpustate("solve", "--update", "--check")[0] == 0
     _, told = gpustate("outdated")
     assert "595.58.03 open (cuda)  not allowed:" in told
-    assert "the policy wants branch 580" in told
+    assert "the policy requests branch 580" in told
     before = lock.read_text()
     code, told = gpustate("solve", wanted="branch=570")
-    assert (code, "no set for branch 570" in told) == (5, True), told
+    assert (code, "no driver set for branch 570" in told) == (5, True), told
     assert lock.read_text() == before

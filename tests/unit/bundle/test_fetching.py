@@ -80,7 +80,7 @@ def test_a_download_that_was_cut_is_continued_where_it_ended(
 
 def test_one_that_was_cut_for_good_goes_on_the_next_time(server: Server, tmp_path: Path) -> None:
     server.cuts = [1000] * 5
-    with pytest.raises(ConnectionFailed, match="it goes on where it was cut"):
+    with pytest.raises(ConnectionFailed, match="it resumes the download"):
         fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert fetch.fetch_file(server.url, SHA, len(DATA), tmp_path).read_bytes() == DATA
     assert server.asked[-1] == "bytes=5000-"
@@ -101,7 +101,7 @@ def test_what_is_left_of_another_file_is_fetched_anew(
 
 def test_another_content_is_never_used(server: Server, tmp_path: Path) -> None:
     server.data = DATA[:-1] + b"x"
-    with pytest.raises(ConnectionFailed, match="its content is not what the signed index says"):
+    with pytest.raises(ConnectionFailed, match="its hash does not match the signed index"):
         fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert len(server.asked) == 2
@@ -129,7 +129,7 @@ def test_a_server_that_is_not_there_is_one_line(
 ) -> None:
     monkeypatch.setattr(fetch.time, "sleep", lambda _: None)
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(ConnectionFailed, match=r"cannot be fetched .*check address and proxy"):
+    with pytest.raises(ConnectionFailed, match=r"download failed .*check URL and proxy"):
         fetch.fetch_text("http://127.0.0.1:9/InRelease")
 
 
@@ -140,7 +140,7 @@ def test_files_of_this_machine_are_read_and_other_schemes_are_not(tmp_path: Path
     assert fetch.fetch_file((tmp_path / "f").as_uri(), SHA, len(DATA), cache).read_bytes() == DATA
     assert fetch.fetch_text((tmp_path / "none").as_uri()) is None
     for url in ("ftp://example.invalid/f", "data:,x", "/etc/passwd", "cdrom:[x]/"):
-        with pytest.raises(UsageError, match="neither an http, https nor file address"):
+        with pytest.raises(UsageError, match="unsupported URL scheme"):
             fetch.fetch_text(url)
 
 
@@ -153,6 +153,6 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fetch, "_continue", full)
-    with pytest.raises(UsageError, match=r"No space left on device.*; make room.*--cache"):
+    with pytest.raises(UsageError, match=r"No space left on device.*; free disk space.*--cache"):
         fetch.fetch_file(server.url, SHA, len(DATA), tmp_path)
     assert (tmp_path / f"{SHA}.part").stat().st_size == 1000

@@ -119,9 +119,9 @@ def test_packages_that_nodes_have_in_another_version_are_preferred(tmp_path: Pat
         (
             [Rpm("a", "1-1", ("b >= 2",)), Rpm("b", "1-1")],
             ["a"],
-            r"^nothing provides b >= 2 needed by a-1-1\.x86_64; name the repository",
+            r"^nothing provides b >= 2 needed by a-1-1\.x86_64; add the repository",
         ),
-        ([Rpm("b", "1-1")], ["b=7-1"], r"no repository offers b 7-1 \(there are 1-1\)"),
+        ([Rpm("b", "1-1")], ["b=7-1"], r"no repository offers b 7-1 \(available: 1-1\)"),
         (
             [Rpm("a", "1-1", ("/usr/share/x",))],
             ["a"],

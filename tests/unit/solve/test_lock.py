@@ -74,7 +74,7 @@ def changed(**keys: object) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no lock file"),
+        ("", "is not a lock file"),
         ("[" * 100_000, "nested too deep"),
         ("[]", "is a list, expected a mapping"),
         ("{}", "format: is missing"),
@@ -88,7 +88,7 @@ def changed(**keys: object) -> str:
             "gpustate.lock:3: the key format is",
         ),
         ('{"format": NaN}', "gpustate.lock:1: NaN is no number of JSON; solve again"),
-        ('{"format": ' + "1" * 5000 + "}", "is no lock file"),
+        ('{"format": ' + "1" * 5000 + "}", "is not a lock file"),
         (TEXT.replace('"sets"', '"set"'), "sets: is missing"),
         (changed(driver="latest"), "sets[0].driver: is 'latest', expected a driver version"),
         (changed(module_type=True), "sets[0].module_type: is 'True', expected open or proprietary"),
@@ -154,14 +154,14 @@ def test_a_node_like_others_joins_them_and_another_is_solved() -> None:
 def test_a_set_moves_when_the_policy_wants_something_else() -> None:
     wanted = DriverRequest(branch=595)
     moved = keeping.resolve(problem(wanted, NEW, H100), HERE, a_lock().sets[0])
-    assert moved.why == "it was locked for branch 580, the policy wants branch 595"
+    assert moved.why == "it was locked for branch 580, the policy now requests branch 595"
     assert moved.set is not None
     assert moved.set.driver == "595.91.07"
 
 
 def test_another_file_under_the_locked_version_is_refused() -> None:
     forged = universe((vendor("580.65.06", digest="b"), VENDOR))
-    with pytest.raises(RefusedError, match="is another file than the one that is locked"):
+    with pytest.raises(RefusedError, match="differs from the locked file"):
         keeping.resolve(problem(BRANCH, forged, H100), HERE, a_lock().sets[0])
 
 
@@ -173,7 +173,7 @@ def test_a_locked_set_that_is_gone_or_blocked_stays_and_says_so() -> None:
         a_lock().sets[0],
     )
     assert kept.how == "kept"
-    assert [note.partition(" ")[0] for note in kept.notes] == ["no", "rule"]
+    assert [note.partition(" ")[0] for note in kept.notes] == ["no", "blocked"]
 
 
 # --- outdated --------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ def test_outdated_says_of_each_newer_driver_why_it_is_or_is_not_allowed() -> Non
     told = {one.version: [reason.key for reason in one.reasons] for one in found.newer}
     assert told == {"595.91.07": ["policy:driver", "rule:driver-595"], "580.178.04": []}
     assert found.allowed is not None
-    assert found.notes == ("branch 580 is past the end of its support (2028-06)",)
+    assert found.notes == ("branch 580 is past its end of support (2028-06)",)
     data = document.outdated_data([found], {"gpu9": "unreachable"})
     jsonschema.validate(data, schema("outdated"))
     text = document.outdated_text([found], {})
     assert "595.91.07 open (NVIDIA)  not allowed:" in text
-    assert "- rule driver-595 of the matrix: it hangs" in text
+    assert "- compatibility rule driver-595: it hangs" in text
     assert text.endswith("sets=1 updates=1 troubles=0\n")
 
 
@@ -207,7 +207,7 @@ def test_what_was_solved_is_of_its_schema() -> None:
     data = document.solve_data(resolutions, troubles, path="gpustate.lock", changed=True)
     jsonschema.validate(data, schema("solve"))
     text = document.solve_text(resolutions, troubles, path="gpustate.lock", changed=True)
-    assert "1. the policy wants branch 610" in text
+    assert "1. the policy requests branch 610" in text
     assert text.splitlines()[-1] == (
         "nodes=3 solved=1 joined=0 kept=0 moved=0 refused=1 unreachable=0 skipped=1"
     )
@@ -331,4 +331,4 @@ def test_nodes_that_left_the_inventory_are_told() -> None:
     jsonschema.validate(data, schema("solve"))
     assert (data["gone"], data["pruned"]) == (["gpu7"], True)
     stay = document.solve_text({}, troubles, path="x", changed=False, gone=["gpu7"])
-    assert "not in the inventory, still in the lock; take them out with --prune: gpu7" in stay
+    assert "not in the inventory, still locked; remove them with --prune: gpu7" in stay

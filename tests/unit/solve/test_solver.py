@@ -101,7 +101,7 @@ def test_the_fabric_manager_is_part_of_the_set_where_it_is_wanted() -> None:
 
 def test_a_branch_that_nobody_offers_is_one_fact() -> None:
     made = conflict(DriverRequest(branch=570), NEWEST, H100)
-    assert [reason.text for reason in made.reasons] == ["the policy wants branch 570"]
+    assert [reason.text for reason in made.reasons] == ["the policy requests branch 570"]
     assert made.offered[0] == "595.91.07 open (NVIDIA)"
 
 
@@ -118,14 +118,14 @@ def test_rules_of_the_matrix_are_named_with_their_reason() -> None:
         H100,
         blocks=lambda version, kind: (("bad-one", "it hangs"),),
     )
-    assert [reason.text for reason in made.reasons] == ["rule bad-one of the matrix: it hangs"]
+    assert [reason.text for reason in made.reasons] == ["compatibility rule bad-one: it hangs"]
 
 
 def test_open_modules_that_lag_behind_are_named_with_their_version() -> None:
     offered = universe((debian("535.309.01", "535.261.03"), DEBIAN))
     made = conflict(DriverRequest(module_type="open"), offered, H100)
     assert [reason.text for reason in made.reasons] == [
-        "the policy wants open kernel modules",
+        "the policy requests open kernel modules",
         "Debian offers libcuda1 at 535.309.01 only",
         "Debian offers nvidia-open-kernel-dkms at 535.261.03 only",
     ]
@@ -153,7 +153,7 @@ def test_a_fabric_manager_that_is_not_offered_is_the_fact() -> None:
 
 def test_an_empty_repository_offers_nothing() -> None:
     assert describe_conflict(conflict(DriverRequest(branch=580), universe(), H100)) == (
-        "no set for branch 580: no repository of the node offers a driver"
+        "no driver set for branch 580: no repository of the node offers a driver"
     )
 
 
@@ -168,7 +168,7 @@ def test_the_facts_of_a_set_that_cannot_be_are_all_needed() -> None:
     search = Closure(offered, "1", "", ("a",))
     facts = frozenset(search.reasons())
     assert {str(fact) for fact in facts} == {
-        "the set has a",
+        "the set needs a",
         "a 1 needs b (= 1)",
         "a 1 needs c",
         "b 1 cannot be installed together with c 1",
