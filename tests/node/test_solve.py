@@ -206,7 +206,7 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     data["sets"][0]["nodes"].append("gone1")
     lock.write_text(json.dumps(data))
     stays = gpustate("solve", str(path), *rest, code=0)
-    assert "still in the lock; take them out with --prune: gone1" in stays.out
+    assert "still locked; remove them with --prune: gone1" in stays.out
     assert "gone1" in lock.read_text()
     gpustate("solve", str(path), *rest, *limit, "--prune", code=0)
     assert [name for name in ("gone1", "580.178.04") if name in lock.read_text()] == []
