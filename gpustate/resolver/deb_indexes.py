@@ -56,7 +56,7 @@ def _origin(origin: str, site: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Which indexes a node has; ``digest`` is the same where they hold the same."""
+    """The package indexes of a node; equal indexes have the same ``digest``."""
 
     digest: str = ""
     count: int = 0
@@ -64,7 +64,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class AskLists(Ask[Lists]):
-    """A digest of all package indexes and of apt's pins."""
+    """Digest of all package indexes and apt's pins."""
 
     def script(self) -> str:
         return (
@@ -89,7 +89,7 @@ class AskLists(Ask[Lists]):
 
 @dataclass(frozen=True, slots=True)
 class AskDriver(Ask[tuple[Package, ...]]):
-    """Every build of everything named like a part of the driver, with all it says of others.
+    """All builds of packages named like parts of the driver, with their relations.
 
     Args:
         kernels: releases whose prebuilt modules are of interest.
@@ -137,7 +137,7 @@ def _indexes(text: str, *, leaf: bool) -> Iterator[Package]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What packages of the driver need of others, and what apt's pins say.
+    """Packages that driver packages depend on, and apt's pins.
 
     Args:
         packages: offered or installed, as far as somebody needs them.
@@ -150,7 +150,7 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class AskOthers(Ask[Others]):
-    """Builds of some names, or of packages that stand in for them, and pins of others.
+    """Builds of packages that are or provide some names, and pins of others.
 
     Args:
         names: packages or provided names that are needed.
@@ -191,7 +191,7 @@ class AskOthers(Ask[Others]):
 
 
 def with_pins(found: tuple[Package, ...], others: Others) -> tuple[Package, ...]:
-    """The driver's builds with apt's pins marked, and what others there are."""
+    """Driver packages with apt's pins applied, and the other packages."""
     mine = tuple(
         replace(one, forbidden=True) if (one.name, one.version) in others.forbidden else one
         for one in found

@@ -1,7 +1,7 @@
-"""What a bundle is made for on nodes with dnf or zypper: the same as :mod:`~gpustate.resolver.deb_bundles`, of rpm packages.
+"""Bundle contents for nodes with dnf or zypper: like :mod:`~gpustate.resolver.deb_bundles`, for rpm packages.
 
-Surprising: dnf and zypper take a name that our repositories have from there, whatever others offer; so does this.
-A repository of the distribution is believed as dnf believes it, by the signature of its metadata or of its packages.
+Surprising: packages of the policy's repositories come from there only, whatever others offer, as with dnf and
+zypper. A repository of the distribution is trusted as dnf trusts it, by signed metadata or signed packages.
 
 Sources:
     dnf.conf(5): repository options, variables; zypper(8); dnf, dnf/rpm/__init__.py (what $releasever stands for).
@@ -40,8 +40,8 @@ class RpmSource:
 
     Args:
         name: its id.
-        file: where it is written.
-        options: all that is said of it, variables put in.
+        file: path of the .repo file.
+        options: its options, with variables replaced.
     """
 
     name: str
@@ -49,11 +49,11 @@ class RpmSource:
     options: tuple[tuple[str, str], ...]
 
     def get(self, key: str, default: str = "") -> str:
-        """One option."""
+        """Value of an option."""
         return dict(self.options).get(key, default)
 
     def is_on(self, key: str, default: str) -> bool:
-        """One option that is a yes or no."""
+        """Value of a boolean option."""
         return self.get(key, default).lower() not in rpmrepos.OFF
 
 
@@ -65,9 +65,9 @@ class RpmCase:
         facts, states, kernels, packages: as of :class:`~gpustate.resolver.deb_bundles.Case`.
         sources: repositories of the distribution.
         keys: key files by path; those of rpm's own database are under "".
-        nodes: what each has installed; empty when nothing is known.
-        streams: module streams that are enabled, by module.
-        ready: kernels whose headers are there, from wherever.
+        nodes: installed packages of each; empty when unknown.
+        streams: enabled module stream by module.
+        ready: kernels with installed headers, from any source.
     """
 
     facts: NodeFacts
@@ -91,10 +91,10 @@ def parse_sources(texts: Mapping[str, str], variables: Mapping[str, str]) -> tup
 
     Args:
         texts: the files.
-        variables: what ``$basearch`` and its like stand for.
+        variables: values of ``$basearch`` and the like.
 
     Raises:
-        UsageError: one has a variable that nobody set.
+        UsageError: a variable is not defined.
     """
     return tuple(
         RpmSource(
@@ -111,9 +111,9 @@ def _filled(text: str, variables: Mapping[str, str], section: str, file: str) ->
     def value(match: re.Match[str]) -> str:
         if match[1] not in variables:
             raise UsageError(
-                f"{section}: nobody says what ${match[1]} stands for",
+                f"{section}: undefined variable ${match[1]}",
                 place=file,
-                fix="write the value in its place",
+                fix="write its value instead",
             )
         return variables[match[1]]
 
@@ -122,7 +122,7 @@ def _filled(text: str, variables: Mapping[str, str], section: str, file: str) ->
 
 @dataclass(slots=True)
 class RpmRead:
-    """Repositories that were read, each once for all cases."""
+    """Repositories, each read once for all cases."""
 
     cache: Path
     say: fetch.Say = lambda _: None
@@ -139,10 +139,10 @@ class RpmRead:
 
 
 def chosen(case: RpmCase, read: RpmRead) -> Selection:
-    """Everything that one kind of node gets.
+    """The bundle's packages for one kind of node.
 
     Raises:
-        GpustateError: something is not to be had.
+        GpustateError: a package is unavailable.
     """
     facts = case.facts
     if facts.machine not in ("x86_64", "aarch64"):
@@ -164,7 +164,7 @@ def chosen(case: RpmCase, read: RpmRead) -> Selection:
 
 
 def _pins(offers: Mapping[str, Sequence[Offers]]) -> dict[str, frozenset[str]]:
-    """Names that come from our repositories, the toolkit's first: they have the better priority."""
+    """Names that come from the policy's repositories only; the toolkit's has the better priority."""
     there = {name: {n for one in rows for n in one.stanzas} for name, rows in offers.items()}
     toolkit, driver = (frozenset(there.get(name, ())) for name in (TOOLKIT, DRIVER))
     return {TOOLKIT: toolkit, DRIVER: driver - toolkit}
@@ -183,7 +183,7 @@ def _complete(wants: Asked, case: RpmCase) -> Asked:
 
 
 def _own(state: Any, case: RpmCase) -> RpmRepositorySource:
-    """Where a repository's state takes packages from."""
+    """The upstream repository of a state."""
     where = state.rpm_place(case.facts)
     if where.problem or where.uri is None:
         raise RefusedError(f"{case.name}: {state.name}: {where.problem}")
@@ -212,9 +212,9 @@ def _place(source: RpmSource, case: RpmCase) -> RpmRepositorySource:
     secret = next((key for key in _SECRETS if source.get(key)), "")
     if secret:
         raise UsageError(
-            f"{source.name}: wants {secret}, and is not read from here",
+            f"{source.name}: requires {secret}, which is not supported here",
             place=source.file,
-            fix="keep a mirror of it, made with dnf reposync, and name that with --sources",
+            fix="mirror it with dnf reposync and pass the mirror with --sources",
         )
     keys: list[bytes] = []
     for word in source.get("gpgkey").replace(",", " ").split():
@@ -222,10 +222,10 @@ def _place(source: RpmSource, case: RpmCase) -> RpmRepositorySource:
         if path.startswith("/") and path in case.keys:
             keys.append(case.keys[path])
         elif path.startswith("/"):
-            raise UsageError(f"{source.name}: its key {path} is not there", place=source.file)
+            raise UsageError(f"{source.name}: key file {path} is missing", place=source.file)
     if not keys and "" in case.keys:
         keys.append(case.keys[""])
-    # zypper checks packages where it does not check the metadata, dnf what it is told to.
+    # zypper verifies packages where it does not verify metadata; dnf does as configured.
     metadata = "1" if case.facts.package_manager == "zypper" else "0"
     metadata = metadata if source.is_on("gpgcheck", "1") else "0"
     uri = (source.get("baseurl").replace(",", " ").split() or [""])[0]
@@ -248,7 +248,7 @@ def _patterns(source: RpmSource, kind: str) -> tuple[str, ...]:
 
 
 def grouped(cases: Iterable[RpmCase]) -> list[RpmCase]:
-    """One case for all nodes of a kind: all their kernels, and what every one of them has."""
+    """One case for all nodes of a kind: all kernels, and the installed packages of each node."""
     made: list[RpmCase] = []
     for rows in by_kind(cases):
         first = rows[0]

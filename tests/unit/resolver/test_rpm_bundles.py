@@ -250,7 +250,7 @@ def test_repo_files_are_read_with_their_variables() -> None:
     assert one.name == "baseos"
     assert one.get("mirrorlist") == "https://m.example/?a=x86_64&r=9"
     assert one.get("gpgkey").split() == ["file:///a", "file:///b"]
-    with pytest.raises(UsageError, match=r"/etc/x\.repo: baseos: nobody says what \$releasever"):
+    with pytest.raises(UsageError, match=r"/etc/x\.repo: baseos: undefined variable \$releasever"):
         parse_sources({"/etc/x.repo": text}, {"basearch": "x86_64"})
 
 
@@ -292,8 +292,8 @@ def test_without_a_gpgkey_the_keys_of_rpm_itself_count() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sslclientcert": "/etc/pki/x.pem"}, "base: wants sslclientcert, .* dnf reposync"),
-        ({"gpgkey": "file:///nowhere"}, "base: its key /nowhere is not there"),
+        ({"sslclientcert": "/etc/pki/x.pem"}, "base: requires sslclientcert, .* dnf reposync"),
+        ({"gpgkey": "file:///nowhere"}, "base: key file /nowhere is missing"),
     ],
 )
 def test_a_repository_that_cannot_be_read_from_here_is_named(
