@@ -265,7 +265,7 @@ def _repository(
         source = sources[int(one["source"])]
         entries.append(Entry(one["name"], one["version"], one["architecture"], file, source))
     indexes = tuple(File(one["name"], one["sha256"], int(one["size"])) for one in row["indexes"])
-    made = Repository(row["name"], tuple(entries), indexes)
-    if len({file.name for file in made.files}) != len(made.files):
+    repository = Repository(row["name"], tuple(entries), indexes)
+    if len({file.name for file in repository.files}) != len(repository.files):
         raise fail(f"{path}.packages", "has a file twice")
-    return made
+    return repository

@@ -121,9 +121,9 @@ class SigningKey:
             hashed += _sub(27, b"\x03")  # certifies and signs
         head = bytes((4, kind, _EDDSA, _SHA512)) + len(hashed).to_bytes(2) + hashed
         digest = hashlib.sha512(over + head + b"\x04\xff" + len(head).to_bytes(4)).digest()
-        made = self.secret.sign(digest)
+        signature = self.secret.sign(digest)
         rest = _sub(16, fingerprint[-8:])
-        numbers = _number(made[:32]) + _number(made[32:])
+        numbers = _number(signature[:32]) + _number(signature[32:])
         return _packet(2, head + len(rest).to_bytes(2) + rest + digest[:2] + numbers)
 
 

@@ -101,9 +101,9 @@ def prepare(
     date = max((one.date for one in chosen), default=0)
     targets.sort(key=lambda one: one.name)
     contents[KEY_NAME] = key.public().encode()
-    made = PreparedBundle(Manifest(date, key.fingerprint, tuple(targets)), contents)
-    contents[NAME] = made.text.encode()
-    return made
+    bundle = PreparedBundle(Manifest(date, key.fingerprint, tuple(targets)), contents)
+    contents[NAME] = bundle.text.encode()
+    return bundle
 
 
 def _target(
@@ -171,7 +171,7 @@ def _file(name: str, data: bytes) -> File:
     return File(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def write(made: PreparedBundle, out: Path) -> None:
+def write(bundle: PreparedBundle, out: Path) -> None:
     """Write a bundle as a tar file where the name ends in ``.tar``, else as a folder.
 
     Raises:
@@ -181,11 +181,11 @@ def write(made: PreparedBundle, out: Path) -> None:
     try:
         _remove(fresh)
         if out.suffix == ".tar":
-            _tar(made, fresh)
+            _tar(bundle, fresh)
             os.replace(fresh, out)
         else:
             _check_folder(out)
-            _folder(made, fresh)
+            _folder(bundle, fresh)
             _remove(out)
             os.replace(fresh, out)
     except OSError as error:
@@ -211,17 +211,17 @@ def _check_folder(out: Path) -> None:
         )
 
 
-def _members(made: PreparedBundle) -> Iterator[tuple[str, Content]]:
+def _members(bundle: PreparedBundle) -> Iterator[tuple[str, Content]]:
     # The manifest is first, so that readers of a tar find it at once.
-    yield NAME, made.contents[NAME]
-    yield from sorted((name, data) for name, data in made.contents.items() if name != NAME)
+    yield NAME, bundle.contents[NAME]
+    yield from sorted((name, data) for name, data in bundle.contents.items() if name != NAME)
 
 
-def _tar(made: PreparedBundle, path: Path) -> None:
+def _tar(bundle: PreparedBundle, path: Path) -> None:
     with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in _members(made):
+        for name, data in _members(bundle):
             info = tarfile.TarInfo(name)
-            info.mtime, info.mode = made.manifest.date, 0o644
+            info.mtime, info.mode = bundle.manifest.date, 0o644
             if isinstance(data, bytes):
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
@@ -231,12 +231,12 @@ def _tar(made: PreparedBundle, path: Path) -> None:
                 tar.addfile(info, file)
 
 
-def _folder(made: PreparedBundle, path: Path) -> None:
-    for name, data in _members(made):
+def _folder(bundle: PreparedBundle, path: Path) -> None:
+    for name, data in _members(bundle):
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(data, bytes):
             target.write_bytes(data)
         else:
             shutil.copyfile(data, target)
-        os.utime(target, (made.manifest.date, made.manifest.date))
+        os.utime(target, (bundle.manifest.date, bundle.manifest.date))

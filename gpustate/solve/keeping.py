@@ -65,10 +65,12 @@ def resolve(
     found = solve(problem)
     if isinstance(found, NoSolution):
         return Resolution(None, "none", why, unsolved=found)
-    made = lock.lock_solution(found, problem.wanted, situation)
+    locked = lock.lock_solution(found, problem.wanted, situation)
     if old is None:
-        return Resolution(made, "solved")
-    return Resolution(made, "kept" if made.same_set(old) else "moved", why or "updated on request")
+        return Resolution(locked, "solved")
+    return Resolution(
+        locked, "kept" if locked.same_set(old) else "moved", why or "updated on request"
+    )
 
 
 def _reason_to_move(old: LockedSet, problem: Problem, situation: Platform) -> str:

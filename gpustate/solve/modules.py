@@ -133,8 +133,8 @@ def apply_streams(
         if any(active.get(stream.module) == stream.stream for stream in mine):
             return package
         if mine:
-            told = " or ".join(sorted(map(str, mine))[:3])
-            return _barred(package, f"module stream {told}, which is not enabled,")
+            stream_names = " or ".join(sorted(map(str, mine))[:3])
+            return _barred(package, f"module stream {stream_names}, which is not enabled,")
         if package.name in names:
             return _barred(package, f"module stream {names[package.name]}, which has its own,")
         return package

@@ -176,10 +176,10 @@ class Reasons:
                 )
             elif not fitting:
                 versions = universe.versions(name, origin)
-                told = (
+                offer = (
                     f"offers {name} at {shorten(versions)} only" if versions else f"has no {name}"
                 )
-                yield Reason(f"offer:{origin}:{name}", f"{origin} {told}")
+                yield Reason(f"offer:{origin}:{name}", f"{origin} {offer}")
 
 
 def shorten(words: Sequence[str], most: int = 4) -> str:
