@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 from gpustate import inventory, policies
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.queries import Ask
-from gpustate.engine.ledger import AskLedger
-from gpustate.engine.probing import look_at
+from gpustate.core.queries import Query
+from gpustate.engine.ledger import LedgerQuery
+from gpustate.engine.probing import probe_states
 from gpustate.remote import batch
 
 
@@ -26,13 +26,13 @@ class _WrittenError(Exception):
 def write(node: InventoryNode, states: Sequence[Any], file: Path) -> None:
     """Write what one node would be sent first."""
 
-    def answer(asks: Sequence[Ask[Any]]) -> NoReturn:
-        packed = batch.make_batch(node, asks, "gpustate-" + secrets.token_hex(16)).packed
+    def answer(queries: Sequence[Query[Any]]) -> NoReturn:
+        packed = batch.make_batch(node, queries, "gpustate-" + secrets.token_hex(16)).packed
         file.write_bytes(batch.command_line(len(packed)).encode() + b"\n" + packed)
         raise _WrittenError
 
     try:
-        look_at(node, states, answer, (AskLedger(),))
+        probe_states(node, states, answer, (LedgerQuery(),))
     except _WrittenError:
         return
 

@@ -151,61 +151,66 @@ class BundleInPlace(State[Observed]):
             return None
         return _load(self.file).manifest.target(distribution, machine)
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen, bundles=(), conf_text=None, sources_text=None, key_text=None, lists_read=True
+                observed,
+                bundles=(),
+                conf_text=None,
+                sources_text=None,
+                key_text=None,
+                lists_read=True,
             )
-        target = self._target(seen.distribution, seen.machine)
+        target = self._target(observed.distribution, observed.machine)
         if self.file is None or target is None:
-            return seen
+            return observed
         bundle = _load(self.file)
         return replace(
-            seen,
+            observed,
             bundles=((bundle.id, _digest(target)),),
-            conf_text=None if is_rpm(seen.manager) else CONF_TEXT,
-            sources_text=_sources(bundle.id, target, seen.manager),
+            conf_text=None if is_rpm(observed.manager) else CONF_TEXT,
+            sources_text=_sources(bundle.id, target, observed.manager),
             key_text=bundle.key,
             lists_read=True,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent or self.file is None:
             return None
-        if seen.manager not in MANAGERS:
+        if observed.manager not in MANAGERS:
             return "bundles are for nodes with apt, dnf or zypper, and this node has none; leave the state out for it with only="
         try:
-            target = _load(self.file).target(seen.distribution, seen.machine)
+            target = _load(self.file).target(observed.distribution, observed.machine)
         except GpustateError as error:
             return str(error)
-        if target.repositories and target.rpm != is_rpm(seen.manager):
-            return f"what the bundle {self.file} has for {target.name} is not for {seen.manager}; make it for this node"
+        if target.repositories and target.rpm != is_rpm(observed.manager):
+            return f"what the bundle {self.file} has for {target.name} is not for {observed.manager}; make it for this node"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             paths={
                 "conf_text": APT_CONF,
-                "sources_text": _sources_path(seen.manager),
+                "sources_text": _sources_path(observed.manager),
                 "key_text": KEY_PATH,
             },
             why={"lists_read": "the package lists are read once for each bundle"},
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
             yield ops.Run(
                 f"rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect removed",
                 "take the bundle away",
             )
             return
-        target = self._target(seen.distribution, seen.machine)
+        target = self._target(observed.distribution, observed.machine)
         if self.file is None or target is None:
             return
-        wanted = self.desired(seen)
-        folder = f"{BUNDLE_FOLDER}/{seen.wanted_id}"
+        wanted = self.desired(observed)
+        folder = f"{BUNDLE_FOLDER}/{observed.wanted_id}"
         if "bundles" in plan.fields:
             files = tuple(
                 (f"{repository.name}/{file.name}", file.sha256, file.size)
@@ -215,17 +220,17 @@ class BundleInPlace(State[Observed]):
             yield ops.Upload(self.file, target.name, folder, files)
         for path, text, name in (
             (KEY_PATH, wanted.key_text, "key_text"),
-            (_sources_path(seen.manager), wanted.sources_text, "sources_text"),
+            (_sources_path(observed.manager), wanted.sources_text, "sources_text"),
             (APT_CONF, wanted.conf_text, "conf_text"),
         ):
             if name in plan.fields and text is not None:
                 yield ops.PutText(path, text, mode=0o644)
         # In the same program as the files: from here on there is no other repository.
         tidy = _tidy(folder, target)
-        if is_rpm(seen.manager):
+        if is_rpm(observed.manager):
             yield ops.Run(f"{tidy}effect tidied", "remove what is not of the bundle")
             for repository in target.repositories:
-                yield ops.RpmUpdate(seen.manager, repository_id(repository.name))
+                yield ops.RpmUpdate(observed.manager, repository_id(repository.name))
             return
         read = (
             "apt_wait && apt update -o APT::Update::Error-Mode=any && apt_lists_kept; effect read"

@@ -31,7 +31,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
-from gpustate.core.required_programs import AskReferring
+from gpustate.core.required_programs import ReferringFilesQuery
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.library import original_path
@@ -170,9 +170,9 @@ class ContainerToolkit(State[Observed]):
         packages = node.packages(*PACKAGES, *_OLD_PACKAGES)
         candidates = node.candidates(*PACKAGES)
         text = node.read_text(CONFIG_PATH)
-        damaged = node.ask(_FILES)
+        damaged = node.query(_FILES)
         kept = bool(node.stats(_KEPT))
-        referring = node.ask(AskReferring(_PROGRAMS)) if self.absent else ()
+        referring = node.query(ReferringFilesQuery(_PROGRAMS)) if self.absent else ()
         lacking = "" if self.absent else node.shell(LOW_LEVEL).stdout.strip()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)
@@ -210,15 +210,17 @@ class ContainerToolkit(State[Observed]):
     def _suits(self, version: str) -> bool:
         return self.version in (None, version, dpkg.upstream_version(version))
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             # What bytes are given back is known to the node alone: ``kept`` stands for them.
-            return replace(seen, versions=dict.fromkeys(PACKAGES), held=(), kept=False, damaged=())
+            return replace(
+                observed, versions=dict.fromkeys(PACKAGES), held=(), kept=False, damaged=()
+            )
         return replace(
-            seen,
-            versions=dict.fromkeys(PACKAGES, seen.target or None),
+            observed,
+            versions=dict.fromkeys(PACKAGES, observed.target or None),
             held=PACKAGES if self.hold else (),
-            config_text=self._configured(seen.config_text),
+            config_text=self._configured(observed.config_text),
             damaged=(),
         )
 
@@ -233,16 +235,16 @@ class ContainerToolkit(State[Observed]):
             return text
         return edited if edited or text is not None else None
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        if seen.config_error:
-            return f"{seen.config_error}; mend or remove the file"
-        if not seen.target:
-            if seen.offered and self.version:
+        if observed.config_error:
+            return f"{observed.config_error}; mend or remove the file"
+        if not observed.target:
+            if observed.offered and self.version:
                 return (
                     f"version {self.version} is offered for none of the four packages together (there are "
-                    f"{', '.join(seen.offered[:5])}): name one of those"
+                    f"{', '.join(observed.offered[:5])}): name one of those"
                 )
             return (
                 "no repository offers the four packages at one version: put toolkit-repository into the "
@@ -250,18 +252,18 @@ class ContainerToolkit(State[Observed]):
             )
         return None
 
-    def relied_on(self, seen: Observed) -> dict[str, str]:
+    def relied_on(self, observed: Observed) -> dict[str, str]:
         return {
             path: state
-            for path in seen.referring
+            for path in observed.referring
             for place, state in _WRITERS.items()
             if place in path
         }
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         found = diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             why={
                 "versions": "four packages in one transaction",
                 "held": "kept from unattended upgrades",
@@ -271,44 +273,49 @@ class ContainerToolkit(State[Observed]):
             notes=()
             if self.absent
             else tuple(
-                f"{name} is no longer needed beside the toolkit" for name in seen.old_packages
+                f"{name} is no longer needed beside the toolkit" for name in observed.old_packages
             ),
         )
-        return replace(found, warnings=tuple(self._warnings(seen)))
+        return replace(found, warnings=tuple(self._warnings(observed)))
 
-    def _warnings(self, seen: Observed) -> Iterator[str]:
-        if seen.without_runc:
+    def _warnings(self, observed: Observed) -> Iterator[str]:
+        if observed.without_runc:
             yield (
-                f"{seen.without_runc} is here, and neither runc nor crun is: nvidia-container-runtime has nothing to call, "
+                f"{observed.without_runc} is here, and neither runc nor crun is: nvidia-container-runtime has nothing to call, "
                 "and every container that asks for a GPU fails; install runc"
             )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
             if "kept" in plan.fields:
                 yield ops.RestoreOriginal(CONFIG_PATH)
             if "versions" in plan.fields:
                 yield ops.remove(
-                    seen.manager, tuple(name for name in PACKAGES if seen.versions.get(name))
+                    observed.manager,
+                    tuple(name for name in PACKAGES if observed.versions.get(name)),
                 )
             return
-        after = self.desired(seen)
-        if "versions" in plan.fields and seen.config_text is None and not seen.kept:
+        after = self.desired(observed)
+        if "versions" in plan.fields and observed.config_text is None and not observed.kept:
             # The package writes the file when it is configured; giving back means there is none.
             yield ops.Run(f"keep {CONFIG_PATH}", f"note that there is no {CONFIG_PATH} yet", 30)
         if "config_text" in plan.fields and after.config_text is not None:
             # Before the installation: the package takes over the values of a file that is there.
             yield ops.PutText(CONFIG_PATH, after.config_text)
         if "versions" in plan.fields:
-            pinned = tuple((name, seen.target) for name in PACKAGES)
+            pinned = tuple((name, observed.target) for name in PACKAGES)
             written = (CONFIG_PATH,) if "config_text" in plan.fields else ()
-            yield ops.install(seen.manager, pinned, hold=self.hold, roll_back=written)
+            yield ops.install(observed.manager, pinned, hold=self.hold, roll_back=written)
         if "damaged" in plan.fields:
             yield from ops.reinstall(
-                seen.manager, seen.damaged, seen.versions, after.versions, hold=self.hold
+                observed.manager,
+                observed.damaged,
+                observed.versions,
+                after.versions,
+                hold=self.hold,
             )
         if "held" in plan.fields and not (self.hold and "versions" in plan.fields):
-            yield ops.hold(seen.manager, PACKAGES, hold=self.hold)
+            yield ops.hold(observed.manager, PACKAGES, hold=self.hold)
 
 
 def _version(package: dpkg.Package | None) -> str | None:

@@ -158,14 +158,14 @@ class CudaToolkits(State[Observed]):
             manager=manager,
         )
 
-    def _wanted(self, seen: Observed) -> dict[str, str | None]:
+    def _wanted(self, observed: Observed) -> dict[str, str | None]:
         """Package to version; ``None`` where that is not to be had."""
-        offered = dict(seen.offered)
+        offered = dict(observed.offered)
         wanted: dict[str, str | None] = {}
         for version in self.versions:
             name = package_name(version)
             there = (
-                *((seen.packages[name],) if name in seen.packages else ()),
+                *((observed.packages[name],) if name in observed.packages else ()),
                 *offered.get(name, ()),
             )
             release = self.releases.get(version)
@@ -173,70 +173,72 @@ class CudaToolkits(State[Observed]):
             wanted[name] = next(fits, None)
         return wanted
 
-    def _link(self, seen: Observed) -> str | None:
+    def _link(self, observed: Observed) -> str | None:
         """Where the link has to lead."""
         if self.default:
             return f"{LINK}-{self.default}"
-        words = (seen.link_record or "").split()
-        if len(words) == 2 and words[1] in (*seen.choices, seen.link):
+        words = (observed.link_record or "").split()
+        if len(words) == 2 and words[1] in (*observed.choices, observed.link):
             return words[1]
-        return seen.link
+        return observed.link
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return self._without(seen)
-        wanted = {name: v for name, v in self._wanted(seen).items() if v is not None}
-        nvcc = dict(seen.nvcc)
+            return self._without(observed)
+        wanted = {name: v for name, v in self._wanted(observed).items() if v is not None}
+        nvcc = dict(observed.nvcc)
         for version in self.versions:
             if package_name(version) in wanted and not nvcc.get(version, "").startswith(
                 f"{version}."
             ):
                 nvcc[version] = f"{version}.x"
         return replace(
-            seen,
-            packages={**seen.packages, **wanted},
-            nvcc=_same(seen.nvcc, nvcc),
-            link=self._link(seen),
+            observed,
+            packages={**observed.packages, **wanted},
+            nvcc=_same(observed.nvcc, nvcc),
+            link=self._link(observed),
         )
 
-    def _without(self, seen: Observed) -> Observed:
-        came = set((seen.brought or "").split())
-        gone = {name for name in seen.packages if name in came}
-        left = {name: v for name, v in seen.packages.items() if name not in gone}
-        return replace(seen, packages=left, brought=None, link_record=None)
+    def _without(self, observed: Observed) -> Observed:
+        came = set((observed.brought or "").split())
+        gone = {name for name in observed.packages if name in came}
+        left = {name: v for name, v in observed.packages.items() if name not in gone}
+        return replace(observed, packages=left, brought=None, link_record=None)
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        for version, (name, found) in zip(self.versions, self._wanted(seen).items(), strict=True):
+        for version, (name, found) in zip(
+            self.versions, self._wanted(observed).items(), strict=True
+        ):
             if found is None:
-                have = dict(seen.offered).get(name, ())
+                have = dict(observed.offered).get(name, ())
                 other = f"; there is {', '.join(have)}" if have else ""
                 return (
                     f"no repository offers {name} {self.releases.get(version, '')}".rstrip()
                     + other
                     + "; use NVIDIA's repository (state driver-repository), or another version"
                 )
-        if self.default and seen.foreign_link is not None:
+        if self.default and observed.foreign_link is not None:
             return (
-                f"{LINK} is a {'folder' if seen.foreign_link == '.' else 'link to ' + seen.foreign_link} that no package "
+                f"{LINK} is a {'folder' if observed.foreign_link == '.' else 'link to ' + observed.foreign_link} that no package "
                 "made (a .run installer?), so it cannot be switched; move it away, or leave default empty"
             )
         if (
             self.default
-            and f"{LINK}-{self.default}" not in seen.choices
+            and f"{LINK}-{self.default}" not in observed.choices
             and self.default not in self.versions
         ):
             return f"default is {self.default}, which is neither installed nor among versions; name it in versions"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
         if not self.absent and not self.versions and not self.default:
             notes = ("no version is asked for: nothing to do",)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             why={
                 "link": "the policy says so"
                 if self.default
@@ -246,41 +248,41 @@ class CudaToolkits(State[Observed]):
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
             if plan.fields & {"packages", "brought"}:
-                came = set((seen.brought or "").split())
-                roots = tuple(sorted(name for name in seen.packages if name in came))
-                yield owned_packages.take_back(self.name, roots, manager=seen.manager)
+                came = set((observed.brought or "").split())
+                roots = tuple(sorted(name for name in observed.packages if name in came))
+                yield owned_packages.take_back(self.name, roots, manager=observed.manager)
             if "link_record" in plan.fields:
                 yield ops.Run(_BACK, f"give {LINK} back", timeout=60)
             return
-        wanted = self._wanted(seen)
+        wanted = self._wanted(observed)
         missing = tuple(
             (name, version)
             for name, version in wanted.items()
-            if version is not None and seen.packages.get(name) != version
+            if version is not None and observed.packages.get(name) != version
         )
         if plan.fields & {"packages", "link"}:
             yield ops.Run(_NOTE, f"note where {LINK} leads", timeout=60)
         if missing:
-            yield owned_packages.bring(self.name, missing, manager=seen.manager)
+            yield owned_packages.bring(self.name, missing, manager=observed.manager)
         elif "nvcc" in plan.fields:
-            yield ops.Run(self._mend(seen), "put the files of the toolkits back", timeout=3600)
+            yield ops.Run(self._mend(observed), "put the files of the toolkits back", timeout=3600)
         if plan.fields & {"packages", "link"}:
-            yield ops.Run(self._set(seen), f"see that {LINK} leads where it has to", timeout=60)
+            yield ops.Run(self._set(observed), f"see that {LINK} leads where it has to", timeout=60)
 
-    def _mend(self, seen: Observed) -> str:
+    def _mend(self, observed: Observed) -> str:
         """A compiler that is gone or broken comes back with its package."""
         names = " ".join(
             f"cuda-nvcc-{version.replace('.', '-')}"
             for version in self.versions
-            if not seen.nvcc.get(version, "").startswith(f"{version}.")
+            if not observed.nvcc.get(version, "").startswith(f"{version}.")
         )
-        if is_rpm(seen.manager):
+        if is_rpm(observed.manager):
             # A package that is gone altogether can be installed, and not reinstalled.
             return (
-                f"PM={seen.manager}; GO=; gone=; there=\n"
+                f"PM={observed.manager}; GO=; gone=; there=\n"
                 f'for p in {names}; do if rpm -q "$p" >/dev/null; then there="$there $p"; else gone="$gone $p"; fi; done\n'
                 f"rpm_open {names}\n"
                 "mend() { AGAIN=$1; shift; [ $# -gt 0 ] || return 0; NAMES=$*; WANT=$*; rpm_fetch && rpm_swap; }\n"
@@ -288,7 +290,7 @@ class CudaToolkits(State[Observed]):
             )
         return f"apt_fetch --reinstall {names} && apt_swap --reinstall {names}"
 
-    def _set(self, seen: Observed) -> str:
+    def _set(self, observed: Observed) -> str:
         if self.default:
             path = f"{LINK}-{self.default}"
             return (
@@ -307,5 +309,5 @@ def package_name(version: str) -> str:
     return f"cuda-toolkit-{version.replace('.', '-')}"
 
 
-def _same(seen: Mapping[str, str], wanted: dict[str, str]) -> Mapping[str, str]:
-    return seen if dict(seen) == wanted else wanted
+def _same(observed: Mapping[str, str], wanted: dict[str, str]) -> Mapping[str, str]:
+    return observed if dict(observed) == wanted else wanted

@@ -133,7 +133,7 @@ class DcgmRunning(State[Observed]):
         offered = node.candidates(*packages.all_names())
         unit = node.units(UNIT).get(UNIT)
         drop_in, drop_ins = node.own_text(DROP_IN_PATH), node.drop_ins(UNIT)
-        damaged = node.ask(_FILES)
+        damaged = node.query(_FILES)
         keys = keyed.lists(
             node.shell(_LOOK + ("" if self.absent else listeners.elsewhere(self.address))).stdout
         )
@@ -163,131 +163,135 @@ class DcgmRunning(State[Observed]):
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
 
-    def _set(self, seen: Observed) -> dict[str, str] | None:
+    def _set(self, observed: Observed) -> dict[str, str] | None:
         """Names and versions that should be there; ``None`` when they cannot be had."""
-        major = packages.cuda_major(seen.driver)
+        major = packages.cuda_major(observed.driver)
         if major is None:
             return None
         names = packages.names(major, closed=self.proprietary)
-        chosen = packages.choose(names, seen.packages, seen.offered, self.version)
+        chosen = packages.choose(names, observed.packages, observed.offered, self.version)
         if chosen.problem:
             return None
         # What else is there of DCGM wants the core at its own version, so it moves along.
         more = [
             name
-            for name in seen.packages
+            for name in observed.packages
             if name not in names and not packages.of_other_major(name, major)
         ]
         return dict.fromkeys(sorted({*names, *more}), chosen.version)
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 packages={},
                 damaged=(),
-                held=tuple(name for name in seen.held if name not in seen.packages),
+                held=tuple(name for name in observed.held if name not in observed.packages),
                 drop_in=None,
                 at_boot=False,
                 active=False,
-                bound=() if seen.active else seen.bound,
-                words=() if seen.active else seen.words,
+                bound=() if observed.active else observed.bound,
+                words=() if observed.active else observed.words,
             )
-        wanted = self._set(seen)
+        wanted = self._set(observed)
         if wanted is None:
-            return seen
-        running = seen if seen.image else self._running(seen)
+            return observed
+        running = observed if observed.image else self._running(observed)
         return replace(
             running,
             packages=wanted,
             damaged=(),
             old=None,
-            held=tuple(wanted) if self.hold else tuple(n for n in seen.held if n in wanted),
+            held=tuple(wanted) if self.hold else tuple(n for n in observed.held if n in wanted),
             drop_in=services.engine_drop_in(self.address, self.port),
             at_boot=True,
         )
 
-    def _running(self, seen: Observed) -> Observed:
+    def _running(self, observed: Observed) -> Observed:
         words = services.engine_words(self.address, self.port)
-        return replace(seen, active=True, bound=(self.address,), words=words)
+        return replace(observed, active=True, bound=(self.address,), words=words)
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        if not seen.systemd:
+        if not observed.systemd:
             return "there is no systemd to run the DCGM host engine; leave the state out with only="
-        major = packages.cuda_major(seen.driver)
+        major = packages.cuda_major(observed.driver)
         if major is None:
-            what = "no driver is installed" if seen.image else "no driver is loaded"
+            what = "no driver is installed" if observed.image else "no driver is loaded"
             return f"{what}, and DCGM's packages go by its CUDA major; put the state driver into the policy"
-        if seen.old is not None and self.old == "refuse":
+        if observed.old is not None and self.old == "refuse":
             return (
-                f"{packages.OLD} {seen.old} (DCGM 3 or older) is installed and conflicts with DCGM 4; "
+                f"{packages.OLD} {observed.old} (DCGM 3 or older) is installed and conflicts with DCGM 4; "
                 "set old: migrate, or remove it by hand"
             )
         names = packages.names(major, closed=self.proprietary)
-        chosen = packages.choose(names, seen.packages, seen.offered, self.version)
+        chosen = packages.choose(names, observed.packages, observed.offered, self.version)
         if chosen.problem:
             closed = packages.CLOSED in chosen.problem
             other = ", or set proprietary: false" if closed else ""
             return (
-                f"no repository offers {chosen.problem}, which the driver {seen.driver} (CUDA {major}) "
+                f"no repository offers {chosen.problem}, which the driver {observed.driver} (CUDA {major}) "
                 f"asks for; use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
             )
-        if seen.elsewhere:
+        if observed.elsewhere:
             return f"{self.address} is no address of this node; give address one of those that ip -4 addr shows"
         words = services.engine_words(self.address, self.port)
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
         )
-        path, command = systemd.last_word(seen.others, ours)
+        path, command = systemd.last_word(observed.others, ours)
         if path and services.words_after(command, "nv-hostengine") != words:
             return services.overruled(path, UNIT, command)
-        if seen.bound and not seen.active:
+        if observed.bound and not observed.active:
             return (
-                f"something else listens on port {self.port} ({', '.join(seen.bound)}), such as a host engine "
+                f"something else listens on port {self.port} ({', '.join(observed.bound)}), such as a host engine "
                 f"in a container or started by hand: ss -ltnp sport = :{self.port} names it; end it, or give "
                 "another port"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.RESTART if seen.active else Disruption.NONE
-        major = packages.cuda_major(seen.driver)
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.RESTART if observed.active else Disruption.NONE
+        major = packages.cuda_major(observed.driver)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs=dict.fromkeys(_RUNS, cost),
             why=None
             if self.absent
             else {
-                "packages": f"the driver {seen.driver} is of CUDA {major}" if major else "",
+                "packages": f"the driver {observed.driver} is of CUDA {major}" if major else "",
                 "old": "DCGM 4 conflicts with it",
-                "words": "it still runs what was there before" if seen.active else "",
+                "words": "it still runs what was there before" if observed.active else "",
             },
             paths={"drop_in": DROP_IN_PATH},
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         if plan.fields & {"packages", "old"} and wanted.packages:
-            gone = tuple(name for name in seen.packages if name not in wanted.packages)
-            old = (packages.OLD,) if seen.old is not None else ()
+            gone = tuple(name for name in observed.packages if name not in wanted.packages)
+            old = (packages.OLD,) if observed.old is not None else ()
             yield ops.install(
-                seen.manager,
+                observed.manager,
                 tuple(wanted.packages.items()),
                 hold=self.hold,
                 remove=(*old, *gone),
                 timeout=1800,
             )
         elif "held" in plan.fields:
-            yield ops.hold(seen.manager, wanted.held)
+            yield ops.hold(observed.manager, wanted.held)
         if "damaged" in plan.fields:
             yield from ops.reinstall(
-                seen.manager, seen.damaged, seen.packages, wanted.packages, hold=self.hold
+                observed.manager,
+                observed.damaged,
+                observed.packages,
+                wanted.packages,
+                hold=self.hold,
             )
         if "drop_in" in plan.fields and wanted.drop_in is not None:
             yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
@@ -302,12 +306,12 @@ class DcgmRunning(State[Observed]):
         row = f":{self.port:04X} [0-9A-F]*:0000 0A"
         return f"systemctl is-active --quiet {UNIT} && cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'"
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         # An exporter may need them: then nothing else is to be gone either.
         if "packages" in plan.fields:
-            yield ops.remove(seen.manager, tuple(seen.packages))
-        if seen.at_boot or seen.active:
+            yield ops.remove(observed.manager, tuple(observed.packages))
+        if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
-        if seen.drop_in is not None:
+        if observed.drop_in is not None:
             yield ops.RemoveOwn(DROP_IN_PATH)
             yield ops.DaemonReload()

@@ -215,26 +215,26 @@ class DcgmExporterRunning(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        nvml = node.ask(GpuFacts())
+        nvml = node.query(GpuFacts())
         if self.scrape and not self.absent:
-            node.ask(Shell(scraping.settled(UNIT, *self._place), waits=True))
+            node.query(Shell(scraping.settled(UNIT, *self._place), waits=True))
         found = node.packages(*packages.EXPORTERS)
         offered = node.candidates(*packages.EXPORTERS)
         unit = node.units(UNIT).get(UNIT)
         unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
         drop_ins = node.drop_ins(UNIT)
-        counters, damaged = node.own_text(COUNTERS_PATH), node.ask(_FILES)
+        counters, damaged = node.own_text(COUNTERS_PATH), node.query(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         port = "" if self.absent else listeners.script(self._place[1])
         port += "" if self.absent else listeners.elsewhere(self.listen.rpartition(":")[0])
         keys = keyed.lists(node.shell(f"{_LOOK}{port}:").stdout)
-        ask = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
-        answer = node.shell(ask) if self.scrape and not self.absent else None
+        query = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
+        answer = node.shell(query) if self.scrape and not self.absent else None
         there = [one for one in found.values() if one.installed]
         active = unit is not None and unit.active
         words = services.words_after("".join(keys.get("words", [])), "dcgm-exporter")
         running = () if words is None else (*words, "".join(keys.get(services.DIGEST, [])))
-        seen = Observed(
+        observed = Observed(
             package=there[0].name if there else None,
             version=there[0].version if there else None,
             held=bool(there) and there[0].held,
@@ -260,12 +260,12 @@ class DcgmExporterRunning(State[Observed]):
             elsewhere="elsewhere" in keys,
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
-        left_out, notes = self._fit(() if facts.image else nvml.gpus, self._choice(seen))
-        seen = replace(seen, left_out=left_out, notes=notes)
+        left_out, notes = self._fit(() if facts.image else nvml.gpus, self._choice(observed))
+        observed = replace(observed, left_out=left_out, notes=notes)
         if active and answer is not None and not facts.image:
             told = answer.stdout if answer.ok else None
-            seen = replace(seen, missing=self._missing(told, nvml.gpus, left_out))
-        return seen
+            observed = replace(observed, missing=self._missing(told, nvml.gpus, left_out))
+        return observed
 
     def _fit(
         self, gpus: tuple[Gpu, ...], chosen: tuple[str, str] | None
@@ -315,110 +315,118 @@ class DcgmExporterRunning(State[Observed]):
         answering = [gpu for gpu in gpus if gpu.error is None]
         return dcgm.summed_up(dcgm.missing(samples, self._wanted(left_out), answering))
 
-    def _choice(self, seen: Observed) -> tuple[str, str] | None:
+    def _choice(self, observed: Observed) -> tuple[str, str] | None:
         """Package and version that should be there; ``None`` where none can be had."""
-        rows = [(n, v) for n, v in seen.offered if seen.package in (None, n)]
-        if seen.package is not None and seen.version is not None:
-            rows.insert(0, (seen.package, seen.version))
+        rows = [(n, v) for n, v in observed.offered if observed.package in (None, n)]
+        if observed.package is not None and observed.version is not None:
+            rows.insert(0, (observed.package, observed.version))
         if self.version is not None:
             rows = [row for row in rows if dpkg.upstream_version(row[1]) == self.version]
-        elif seen.package is not None:
+        elif observed.package is not None:
             rows = rows[:1]
         name = next((n for n in packages.EXPORTERS if any(row[0] == n for row in rows)), None)
         mine = [row for row in rows if row[0] == name]
         return max(mine, key=lambda row: dpkg.version_key(row[1])) if mine else None
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, package=None, version=None, held=False, unit=None, drop_in=None)
+            gone = replace(
+                observed, package=None, version=None, held=False, unit=None, drop_in=None
+            )
             idle = replace(gone, at_boot=False, active=False, running=(), missing=())
             return replace(idle, counters=None, damaged=())
-        chosen = self._choice(seen)
-        if chosen is None and not seen.program:
-            return seen
-        wanted = self._wanted(seen.left_out)
+        chosen = self._choice(observed)
+        if chosen is None and not observed.program:
+            return observed
+        wanted = self._wanted(observed.left_out)
         mark = services.digest(wanted)
         words = self._words
         local = self.engine.partition(":")[0] in ("localhost", "127.0.0.1")
         # NVIDIA's package has a unit; a program without one has none.
-        ours = chosen is None and not seen.packaged_unit
-        now = seen if seen.image else replace(seen, active=True, running=(*words, mark), missing=())
+        ours = chosen is None and not observed.packaged_unit
+        now = (
+            observed
+            if observed.image
+            else replace(observed, active=True, running=(*words, mark), missing=())
+        )
         return replace(
             now,
             package=chosen[0] if chosen else None,
             version=chosen[1] if chosen else None,
-            held=(self.hold or seen.held) and chosen is not None,
+            held=(self.hold or observed.held) and chosen is not None,
             damaged=(),
             unit=services.exporter_unit(words, mark, local) if ours else None,
             drop_in=None if ours else services.exporter_drop_in(words, mark, local),
             counters=dcgm.as_text(wanted, "Written by gpustate; changes are overwritten."),
-            jobs="dir" if self.job_mapping else seen.jobs,
+            jobs="dir" if self.job_mapping else observed.jobs,
             at_boot=True,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        if not seen.systemd:
+        if not observed.systemd:
             return "there is no systemd to run dcgm-exporter; leave the state out with only="
-        if self._choice(seen) is None and not (seen.program and self.version is None):
+        if self._choice(observed) is None and not (observed.program and self.version is None):
             version = f" {self.version}" if self.version else ""
             return (
                 f"no repository offers {packages.EXPORTERS[0]}{version}; use NVIDIA's CUDA repository or a "
                 f"mirror of it (driver-repository), or put {services.EXPORTER} there"
             )
-        if not seen.image and not seen.gpus:
-            return f"no GPU answers ({seen.problem or 'there is none'}); see: gpustate explain"
-        if self.job_mapping and seen.jobs not in (None, "dir"):
+        if not observed.image and not observed.gpus:
+            return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
+        if self.job_mapping and observed.jobs not in (None, "dir"):
             return (
                 f"{self.job_mapping} is there and no folder; remove it, or name another job_mapping"
             )
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         ours = DROP_IN_PATH if wanted.drop_in is not None else ""
-        path, command = systemd.last_word(seen.others, ours)
+        path, command = systemd.last_word(observed.others, ours)
         if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
             return services.overruled(path, UNIT, command)
-        if seen.elsewhere:
+        if observed.elsewhere:
             return f"listen: {self._place[0]} is no address of this node; give one of those that ip -4 addr shows"
-        if seen.taken:
+        if observed.taken:
             return (
-                f"port {self._place[1]} is taken by {', '.join(seen.taken[:3])}; stop that, or give the exporter "
+                f"port {self._place[1]} is taken by {', '.join(observed.taken[:3])}; stop that, or give the exporter "
                 "another port with listen"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.RESTART if seen.active else Disruption.NONE
-        wanted = self.desired(seen)
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.RESTART if observed.active else Disruption.NONE
+        wanted = self.desired(observed)
         costs = dict.fromkeys(_RUNS, cost)
-        if seen.running == wanted.running:  # comments, blanks: it has read all that counts
+        if observed.running == wanted.running:  # comments, blanks: it has read all that counts
             costs |= dict.fromkeys(("unit", "drop_in", "counters"), Disruption.NONE)
         return diff(
-            seen,
+            observed,
             wanted,
             costs=costs,
             why=None if self.absent else _WHY,
             paths={"unit": UNIT_PATH, "drop_in": DROP_IN_PATH, "counters": COUNTERS_PATH},
-            notes=() if self.absent else seen.notes,
+            notes=() if self.absent else observed.notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if not plan.fields:
             return
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         if plan.fields & {"package", "version"} and wanted.package and wanted.version:
             yield ops.install(
-                seen.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900
+                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900
             )
         elif "held" in plan.fields and wanted.package:
-            yield ops.hold(seen.manager, (wanted.package,))
-        if seen.package and "damaged" in plan.fields:
-            there = {seen.package: seen.version}
+            yield ops.hold(observed.manager, (wanted.package,))
+        if observed.package and "damaged" in plan.fields:
+            there = {observed.package: observed.version}
             after = {wanted.package or "": wanted.version}
-            yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
+            yield from ops.reinstall(
+                observed.manager, observed.damaged, there, after, hold=self.hold
+            )
         for name, path, text in self._files(wanted):
             if name in plan.fields:
                 if text is None:
@@ -437,7 +445,7 @@ class DcgmExporterRunning(State[Observed]):
             yield ops.EnableUnit(UNIT, now=False)
         if plan.fields & {"version", "damaged", "running", "active", "missing"}:
             wait_s = 30 + self.interval_ms // 1000
-            yield ops.RestartUnit(UNIT, healthy=self._answers(seen), wait_s=wait_s)
+            yield ops.RestartUnit(UNIT, healthy=self._answers(observed), wait_s=wait_s)
 
     def _files(self, wanted: Observed) -> tuple[tuple[str, str, str | None], ...]:
         return (
@@ -446,25 +454,25 @@ class DcgmExporterRunning(State[Observed]):
             ("drop_in", DROP_IN_PATH, wanted.drop_in),
         )
 
-    def _answers(self, seen: Observed) -> str:
+    def _answers(self, observed: Observed) -> str:
         """It answers with a line for each GPU; a counter of its own may have none."""
         first = next(
-            (c for c in self._wanted(seen.left_out) if c.field.id and c.type != "label"), None
+            (c for c in self._wanted(observed.left_out) if c.field.id and c.type != "label"), None
         )
         active = f"systemctl is-active --quiet {UNIT}"
-        ask = scraping.script(*self._place)
+        query = scraping.script(*self._place)
         if first is None or not self.scrape:
-            return f"{active} && {{ {ask}; }} >/dev/null"
-        found = f"$({{ {ask}; }} | grep -c '^{first.field.name}{{')"
-        return f'{active} && lines={found}; [ "${{lines:-0}}" -ge {max(seen.gpus, 1)} ]'
+            return f"{active} && {{ {query}; }} >/dev/null"
+        found = f"$({{ {query}; }} | grep -c '^{first.field.name}{{')"
+        return f'{active} && lines={found}; [ "${{lines:-0}}" -ge {max(observed.gpus, 1)} ]'
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if seen.at_boot or seen.active:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
-        for path, text in ((UNIT_PATH, seen.unit), (DROP_IN_PATH, seen.drop_in)):
+        for path, text in ((UNIT_PATH, observed.unit), (DROP_IN_PATH, observed.drop_in)):
             if text is not None:
                 yield from _removed(path)
-        if seen.counters is not None:
+        if observed.counters is not None:
             yield from _removed(COUNTERS_PATH)
         if self.job_mapping:
             # What a scheduler wrote into it is not ours, nor is a folder that was there before.
@@ -474,8 +482,8 @@ class DcgmExporterRunning(State[Observed]):
                 timeout=30,
             )
         yield ops.DaemonReload()
-        if "package" in plan.fields and seen.package is not None:
-            yield ops.remove(seen.manager, (seen.package,))
+        if "package" in plan.fields and observed.package is not None:
+            yield ops.remove(observed.manager, (observed.package,))
         yield ops.Run(
             "rmdir /etc/dcgm-exporter 2>/dev/null || :\neffect removed",
             "remove /etc/dcgm-exporter if it is empty",

@@ -134,25 +134,27 @@ class DevCharLinks(State[Observed]):
             image=not facts.systemd,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = seen.rule_text == RULE_TEXT
-            return replace(seen, rule_text=None if ours else seen.rule_text)
-        good = _is_rule(seen.rule_text) or (seen.rule_elsewhere and seen.rule_text is None)
-        return replace(seen, missing=(), rule_text=seen.rule_text if good else RULE_TEXT)
+            ours = observed.rule_text == RULE_TEXT
+            return replace(observed, rule_text=None if ours else observed.rule_text)
+        good = _is_rule(observed.rule_text) or (
+            observed.rule_elsewhere and observed.rule_text is None
+        )
+        return replace(observed, missing=(), rule_text=observed.rule_text if good else RULE_TEXT)
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         notes: list[str] = []
-        if seen.exposed:
+        if observed.exposed:
             notes.append(
-                f"{', '.join(seen.exposed)} would lose {'its' if len(seen.exposed) == 1 else 'their'} "
+                f"{', '.join(observed.exposed)} would lose {'its' if len(observed.exposed) == 1 else 'their'} "
                 "GPUs at a systemctl daemon-reload: make anew with CDI, or under the handler in mode cdi"
             )
-        if self.absent and seen.rule_text == RULE_TEXT:
+        if self.absent and observed.rule_text == RULE_TEXT:
             notes.append("the links stay until the next boot: running containers may need them")
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             why={
                 "missing": "runc leaves out devices without a link",
                 "rule_text": "makes the links whenever the module is loaded",
@@ -161,9 +163,9 @@ class DevCharLinks(State[Observed]):
             notes=tuple(notes),
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "rule_text" in plan.fields:
-            text = self.desired(seen).rule_text
+            text = self.desired(observed).rule_text
             if text is None:
                 yield ops.RestoreOriginal(RULE_PATH, own=True)
             else:
@@ -171,11 +173,11 @@ class DevCharLinks(State[Observed]):
         if "missing" in plan.fields:
             yield ops.Run(_LINK, "link NVIDIA's devices below /dev/char", 60, running=True)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             # Nobody may have asked for a GPU yet, and then there are no device nodes.
-            ask = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
-            yield ops.Run(ask + _LINK, "link NVIDIA's devices below /dev/char", 90, running=True)
+            query = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
+            yield ops.Run(query + _LINK, "link NVIDIA's devices below /dev/char", 90, running=True)
 
 
 def _is_rule(text: str | None) -> bool:

@@ -29,7 +29,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
-from gpustate.probes.kernel_modules import AskKmod
+from gpustate.probes.kernel_modules import KernelModuleQuery
 
 PACKAGES = ("gdrdrv-dkms", "libgdrapi")
 TESTS = "gdrcopy-tests"
@@ -108,7 +108,7 @@ class GdrCopy(State[Observed]):
         names = (*PACKAGES, TESTS, *RPM_PACKAGES)
         packages = node.packages(*names)
         offered = node.candidates(*names)
-        module = node.ask(AskKmod("gdrdrv", "gdrdrv"))
+        module = node.query(KernelModuleQuery("gdrdrv", "gdrdrv"))
         driver = node.shell(_DRIVER).stdout.strip()
         device = node.shell(_DEVICE).stdout.strip()
         autoload = node.own_text(AUTOLOAD_PATH)
@@ -136,13 +136,13 @@ class GdrCopy(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def _versions(self, seen: Observed) -> dict[str, str]:
+    def _versions(self, observed: Observed) -> dict[str, str]:
         """Package versions that are wanted, all of one upstream version; empty where there are none."""
-        offered = dict(seen.offered)
-        names = self._names(seen.manager)
+        offered = dict(observed.offered)
+        names = self._names(observed.manager)
         first = names[0]
         there = (
-            *((seen.packages[first],) if first in seen.packages else ()),
+            *((observed.packages[first],) if first in observed.packages else ()),
             *offered.get(first, ()),
         )
         for version in there:
@@ -152,7 +152,7 @@ class GdrCopy(State[Observed]):
             found = {first: version}
             for name in names[1:]:
                 have = (
-                    *((seen.packages[name],) if name in seen.packages else ()),
+                    *((observed.packages[name],) if name in observed.packages else ()),
                     *offered.get(name, ()),
                 )
                 fits = [v for v in have if dpkg.upstream_version(v) == upstream]
@@ -162,103 +162,111 @@ class GdrCopy(State[Observed]):
                 return found
         return {}
 
-    def _left_alone(self, seen: Observed) -> bool:
-        return not self.absent and not self._versions(seen) and not self.required
+    def _left_alone(self, observed: Observed) -> bool:
+        return not self.absent and not self._versions(observed) and not self.required
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, autoload_text=None, brought=None, packages={})
+            gone = replace(observed, autoload_text=None, brought=None, packages={})
             return (
                 gone
-                if not self._ours(seen)
+                if not self._ours(observed)
                 else replace(gone, loaded=None, built=None, device=None)
             )
-        versions = self._versions(seen)
+        versions = self._versions(observed)
         if not versions:
-            return seen
+            return observed
         upstream = dpkg.upstream_version(next(iter(versions.values())))
-        live = seen.driver != "" and not seen.image
-        kept = {name: v for name, v in seen.packages.items() if name == TESTS and not self.tests}
+        live = observed.driver != "" and not observed.image
+        kept = {
+            name: v for name, v in observed.packages.items() if name == TESTS and not self.tests
+        }
         return replace(
-            seen,
+            observed,
             packages={**kept, **versions},
             autoload_text=AUTOLOAD_TEXT,
-            loaded=upstream if live else seen.loaded,
-            built=f"{upstream} {seen.driver}" if live else seen.built,
-            device=self._mode(seen) if live else seen.device,
+            loaded=upstream if live else observed.loaded,
+            built=f"{upstream} {observed.driver}" if live else observed.built,
+            device=self._mode(observed) if live else observed.device,
         )
 
-    def _mode(self, seen: Observed) -> str:
-        return "660" if seen.manager == "zypper" and seen.device == "660" else "666"
+    def _mode(self, observed: Observed) -> str:
+        return "660" if observed.manager == "zypper" and observed.device == "660" else "666"
 
-    def _ours(self, seen: Observed) -> bool:
-        return bool(seen.packages) or seen.brought is not None or seen.autoload_text is not None
+    def _ours(self, observed: Observed) -> bool:
+        return (
+            bool(observed.packages)
+            or observed.brought is not None
+            or observed.autoload_text is not None
+        )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or self._versions(seen) or not self.required:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or self._versions(observed) or not self.required:
             return None
         what = f"GDRCopy {self.version}".strip()
-        names = self._names(seen.manager)
-        have = dict(seen.offered).get(names[0], ())
+        names = self._names(observed.manager)
+        have = dict(observed.offered).get(names[0], ())
         other = f"; there is {', '.join(have)}" if have else ""
-        kind = "rpm" if is_rpm(seen.manager) else "deb"
+        kind = "rpm" if is_rpm(observed.manager) else "deb"
         return (
             f"no repository offers {' and '.join(names)} of {what}{other}; build them with "
             f"packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and put them into a repository of yours"
         )
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.DRAIN if seen.loaded is not None else Disruption.NONE
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.DRAIN if observed.loaded is not None else Disruption.NONE
         notes: tuple[str, ...] = ()
-        if self._left_alone(seen):
-            notes = (f"no repository offers {self._names(seen.manager)[0]}: nothing to do",)
-        elif not self.absent and not seen.driver and not seen.image:
+        if self._left_alone(observed):
+            notes = (f"no repository offers {self._names(observed.manager)[0]}: nothing to do",)
+        elif not self.absent and not observed.driver and not observed.image:
             notes = ("no driver is loaded: gdrdrv is installed and not loaded",)
-        wanted = self.desired(seen)
-        kind = (seen.built or "").endswith(f" {seen.driver}")
+        wanted = self.desired(observed)
+        kind = (observed.built or "").endswith(f" {observed.driver}")
         return diff(
-            seen,
+            observed,
             wanted,
             costs={"packages": cost, "built": cost, "loaded": cost},
             why={
                 "built": ""
-                if kind or seen.built is None
-                else f"the driver is {seen.driver}, and gdrdrv was built for the other kind",
+                if kind or observed.built is None
+                else f"the driver is {observed.driver}, and gdrdrv was built for the other kind",
                 "device": "made by nobody else",
             },
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        version = dpkg.upstream_version(wanted.packages.get(self._names(seen.manager)[0], ""))
+        version = dpkg.upstream_version(wanted.packages.get(self._names(observed.manager)[0], ""))
         if "packages" in plan.fields:
-            if seen.loaded is not None:
+            if observed.loaded is not None:
                 yield kmod.unload("gdrdrv", "programs that use GDRCopy")
-            named = tuple((n, v) for n, v in wanted.packages.items() if seen.packages.get(n) != v)
-            yield owned_packages.bring(self.name, named, dkms=("gdrdrv",), manager=seen.manager)
+            named = tuple(
+                (n, v) for n, v in wanted.packages.items() if observed.packages.get(n) != v
+            )
+            yield owned_packages.bring(self.name, named, dkms=("gdrdrv",), manager=observed.manager)
         if "autoload_text" in plan.fields:
             yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
         if "built" in plan.fields and "packages" not in plan.fields:
-            if seen.loaded is not None:
+            if observed.loaded is not None:
                 yield kmod.unload("gdrdrv", "programs that use GDRCopy")
-            yield kmod.rebuild("gdrdrv", version, seen.kernel, "gdrdrv")
+            yield kmod.rebuild("gdrdrv", version, observed.kernel, "gdrdrv")
         if plan.fields & {"loaded", "built", "packages"} and wanted.loaded is not None:
             yield kmod.load("gdrdrv", version, "gdrdrv")
         if plan.fields & {"loaded", "built", "packages", "device"} and wanted.device is not None:
             yield ops.Run(_MAKE, f"see that {NODE} can be opened", timeout=60, running=True)
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if seen.loaded is not None and "loaded" in plan.fields:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if observed.loaded is not None and "loaded" in plan.fields:
             yield kmod.unload("gdrdrv", "programs that use GDRCopy")
         if "device" in plan.fields:
             yield ops.Run(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60, running=True)
         if "autoload_text" in plan.fields:
             yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"packages", "brought", "built"}:
-            roots = tuple(sorted(seen.packages))
-            yield owned_packages.take_back(self.name, roots, manager=seen.manager)
+            roots = tuple(sorted(observed.packages))
+            yield owned_packages.take_back(self.name, roots, manager=observed.manager)

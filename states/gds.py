@@ -25,7 +25,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import dpkg
 from gpustate.ops import kmod, owned_packages
-from gpustate.probes.kernel_modules import AskKmod
+from gpustate.probes.kernel_modules import KernelModuleQuery
 
 PACKAGE = "nvidia-fs-dkms"
 AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-nvidia-fs.conf"
@@ -100,7 +100,7 @@ class GpuDirectStorage(State[Observed]):
         facts = node.facts()
         package = node.packages(PACKAGE).get(PACKAGE)
         offered = node.candidates(PACKAGE).get(PACKAGE, ())
-        module = node.ask(AskKmod("nvidia-fs", "nvidia-fs"))
+        module = node.query(KernelModuleQuery("nvidia-fs", "nvidia-fs"))
         live = _keys(node.shell(_LIVE).stdout)
         autoload = node.own_text(AUTOLOAD_PATH)
         record = node.read_text(owned_packages.record_path(self.name))
@@ -125,108 +125,113 @@ class GpuDirectStorage(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def _wanted(self, seen: Observed) -> str | None:
-        there: tuple[str, ...] = (*((seen.version,) if seen.version else ()), *seen.offered)
+    def _wanted(self, observed: Observed) -> str | None:
+        there: tuple[str, ...] = (
+            *((observed.version,) if observed.version else ()),
+            *observed.offered,
+        )
         for version in there:
             if not self.version or self.version in (version, dpkg.upstream_version(version)):
                 return version
         return None
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, version=None, autoload_text=None, brought=None)
-            ours = seen.version is not None or seen.autoload_text is not None
+            gone = replace(observed, version=None, autoload_text=None, brought=None)
+            ours = observed.version is not None or observed.autoload_text is not None
             return replace(gone, loaded=False, built=None, says=None, stale=False) if ours else gone
-        version = self._wanted(seen)
+        version = self._wanted(observed)
         if version is None:
-            return seen
-        live = seen.driver is not None and not seen.image
+            return observed
+        live = observed.driver is not None and not observed.image
         upstream = dpkg.upstream_version(version)
         return replace(
-            seen,
+            observed,
             version=version,
             autoload_text=AUTOLOAD_TEXT,
             loaded=live,
-            built=upstream if live else seen.built,
+            built=upstream if live else observed.built,
             stale=False,
             says=".".join(upstream.split(".")[:2]) if live else None,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        version = self._wanted(seen)
+        version = self._wanted(observed)
         if version is None:
-            return self._not_offered(seen) if self.required else None
+            return self._not_offered(observed) if self.required else None
         upstream = dpkg.upstream_version(version)
         new = dpkg.compare_versions(upstream, OPEN_FROM) >= 0
-        if new and (seen.driver or "").endswith(" proprietary"):
+        if new and (observed.driver or "").endswith(" proprietary"):
             return (
                 f"nvidia-fs {upstream} loads beside the open driver modules only, and the loaded driver is "
                 f"proprietary; use module_type open in the state driver, or nvidia-fs before {OPEN_FROM}"
             )
-        if new and seen.old_gpus:
-            return f"nvidia-fs {upstream} needs the open driver modules, which do not drive GPUs of the {', '.join(seen.old_gpus)} generation"
-        if seen.secure_boot:
+        if new and observed.old_gpus:
+            return f"nvidia-fs {upstream} needs the open driver modules, which do not drive GPUs of the {', '.join(observed.old_gpus)} generation"
+        if observed.secure_boot:
             return "nvidia-fs is not supported with Secure Boot; turn it off in the firmware, or leave the state out"
-        if seen.precompiled and not seen.image:
+        if observed.precompiled and not observed.image:
             return (
-                f"the driver {seen.driver} came precompiled, without the sources that nvidia-fs is built against; "
+                f"the driver {observed.driver} came precompiled, without the sources that nvidia-fs is built against; "
                 "use the driver's DKMS package (precompiled=False in the state driver)"
             )
         return None
 
-    def _not_offered(self, seen: Observed) -> str:
-        other = f"; there is {', '.join(seen.offered)}" if seen.offered else ""
+    def _not_offered(self, observed: Observed) -> str:
+        other = f"; there is {', '.join(observed.offered)}" if observed.offered else ""
         return (
             f"no repository offers {PACKAGE} {self.version}".rstrip()
             + other
             + "; use NVIDIA's repository (state driver-repository), or another version"
         )
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.DRAIN if seen.loaded else Disruption.NONE
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.DRAIN if observed.loaded else Disruption.NONE
         notes: tuple[str, ...] = ()
-        if not self.absent and self._wanted(seen) is None:
+        if not self.absent and self._wanted(observed) is None:
             notes = (f"no repository offers {PACKAGE}: nothing to do",)
-        elif not self.absent and seen.driver is None and not seen.image:
+        elif not self.absent and observed.driver is None and not observed.image:
             notes = ("no driver is loaded: nvidia-fs is installed and not loaded",)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"version": cost, "built": cost, "stale": cost, "loaded": cost},
             why={"stale": "another build is loaded than lies on disk"},
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
         version = dpkg.upstream_version(wanted.version or "")
         anew = plan.fields & {"version", "built", "stale"}
-        if anew and seen.loaded:
+        if anew and observed.loaded:
             yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
         if "version" in plan.fields and wanted.version is not None:
             tools = ((self.tools, ""),) if self.tools else ()
             named = ((PACKAGE, wanted.version), *tools)
-            yield owned_packages.bring(self.name, named, dkms=("nvidia-fs",), manager=seen.manager)
+            yield owned_packages.bring(
+                self.name, named, dkms=("nvidia-fs",), manager=observed.manager
+            )
         elif "built" in plan.fields:
-            yield kmod.rebuild("nvidia-fs", version, seen.kernel, "nvidia-fs")
+            yield kmod.rebuild("nvidia-fs", version, observed.kernel, "nvidia-fs")
         if "autoload_text" in plan.fields:
             yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
         if plan.fields & {"version", "built", "stale", "loaded", "says"} and wanted.loaded:
             yield kmod.load("nvidia-fs", version, "nvidia-fs")
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if seen.loaded and "loaded" in plan.fields:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if observed.loaded and "loaded" in plan.fields:
             yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
         if "autoload_text" in plan.fields:
             yield ops.RemoveOwn(AUTOLOAD_PATH)
         if plan.fields & {"version", "brought", "built"}:
-            yield owned_packages.take_back(self.name, (PACKAGE,), manager=seen.manager)
+            yield owned_packages.take_back(self.name, (PACKAGE,), manager=observed.manager)
 
 
 def _keys(text: str) -> dict[str, str]:

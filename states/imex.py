@@ -187,115 +187,124 @@ class ImexRunning(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def _fitting(self, seen: Observed) -> tuple[str, str] | None:
-        there = [(seen.package, seen.version)] if seen.package and seen.version else []
+    def _fitting(self, observed: Observed) -> tuple[str, str] | None:
+        there = (
+            [(observed.package, observed.version)] if observed.package and observed.version else []
+        )
         return fabric.fitting(
-            fabric.IMEX, seen.driver, there, seen.driver_packages
-        ) or fabric.fitting(fabric.IMEX, seen.driver, seen.offered, seen.driver_packages)
+            fabric.IMEX, observed.driver, there, observed.driver_packages
+        ) or fabric.fitting(
+            fabric.IMEX, observed.driver, observed.offered, observed.driver_packages
+        )
 
-    def _nodes(self, seen: Observed) -> tuple[str, ...]:
+    def _nodes(self, observed: Observed) -> tuple[str, ...]:
         """The nodes of this node's domain; empty where the policy names none."""
-        return self.nodes or self.domains.get(seen.domain, ())
+        return self.nodes or self.domains.get(observed.domain, ())
 
-    def _keys(self, seen: Observed) -> dict[str, str]:
+    def _keys(self, observed: Observed) -> dict[str, str]:
         """Keys to set: those asked for, and the list's path where the file names another one."""
-        elsewhere = seen.config.get(_NODES_KEY) not in (None, NODES_PATH)
+        elsewhere = observed.config.get(_NODES_KEY) not in (None, NODES_PATH)
         asked = {key: str(value) for key, value in self.config.items()}
         return asked | ({_NODES_KEY: NODES_PATH} if elsewhere and self._host else {})
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, package=None, version=None, held=False, kept=False)
+            gone = replace(observed, package=None, version=None, held=False, kept=False)
             return replace(gone, active=False, enabled=False, masked=False)
-        if not seen.needed:
+        if not observed.needed:
             # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.
-            stops = seen.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
-            stops = stops and not seen.image and not seen.active
-            return replace(seen, enabled=False) if stops else seen
-        found = self._fitting(seen)
+            stops = observed.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
+            stops = stops and not observed.image and not observed.active
+            return replace(observed, enabled=False) if stops else observed
+        found = self._fitting(observed)
         if found is None:
-            return seen
+            return observed
         with_package = replace(
-            seen,
+            observed,
             package=found[0],
             version=found[1],
-            held=self.hold or seen.held,
-            config={**seen.config, **self._keys(seen)},
+            held=self.hold or observed.held,
+            config={**observed.config, **self._keys(observed)},
         )
         if not self._host:
             return replace(with_package, masked=True, active=False, enabled=False)
-        nodes = self._nodes(seen)
-        starts = bool(nodes) or not seen.image
+        nodes = self._nodes(observed)
+        starts = bool(nodes) or not observed.image
         return replace(
             with_package,
-            nodes=nodes or seen.nodes,
-            nodes_file="" if nodes else seen.nodes_file,
+            nodes=nodes or observed.nodes,
+            nodes_file="" if nodes else observed.nodes_file,
             masked=False,
-            active=not seen.image or seen.active,
-            enabled=starts or seen.enabled,
-            status=READY if seen.status and self._answers(seen) else seen.status,
+            active=not observed.image or observed.active,
+            enabled=starts or observed.enabled,
+            status=READY if observed.status and self._answers(observed) else observed.status,
         )
 
-    def _answers(self, seen: Observed) -> bool:
-        said = self.config.get(_COMMANDS_KEY, seen.config.get(_COMMANDS_KEY))
-        return str(said) != "0" and not seen.image
+    def _answers(self, observed: Observed) -> bool:
+        said = self.config.get(_COMMANDS_KEY, observed.config.get(_COMMANDS_KEY))
+        return str(said) != "0" and not observed.image
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not seen.needed:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not observed.needed:
             return None
-        if self._host and not seen.image:
-            return self._refuse_version(seen) or self._refuse_domain(seen) or seen.idle or None
-        return self._refuse_version(seen)
-
-    def _refuse_version(self, seen: Observed) -> str | None:
-        if seen.driver is None and not seen.image:
-            return "the node is part of a rack and no driver is loaded; put the state driver into the policy"
-        if 0 < fabric.branch(seen.driver) < fabric.IMEX_BRANCH:
-            return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {seen.driver}; choose a newer driver"
-        if self._fitting(seen) is None:
+        if self._host and not observed.image:
             return (
-                f"no repository offers nvidia-imex {seen.driver or ''}, the driver's version, which a node of a rack "
+                self._refuse_version(observed)
+                or self._refuse_domain(observed)
+                or observed.idle
+                or None
+            )
+        return self._refuse_version(observed)
+
+    def _refuse_version(self, observed: Observed) -> str | None:
+        if observed.driver is None and not observed.image:
+            return "the node is part of a rack and no driver is loaded; put the state driver into the policy"
+        if 0 < fabric.branch(observed.driver) < fabric.IMEX_BRANCH:
+            return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {observed.driver}; choose a newer driver"
+        if self._fitting(observed) is None:
+            return (
+                f"no repository offers nvidia-imex {observed.driver or ''}, the driver's version, which a node of a rack "
                 "needs; use a repository that has it (NVIDIA's own, or a mirror of it)"
             )
         return None
 
-    def _refuse_domain(self, seen: Observed) -> str | None:
-        if seen.fabric != COMPLETE:
+    def _refuse_domain(self, observed: Observed) -> str | None:
+        if observed.fabric != COMPLETE:
             return (
-                f"the NVLink fabric of the rack is not up ({seen.fabric or 'NVML says nothing of it'}): that happens on "
+                f"the NVLink fabric of the rack is not up ({observed.fabric or 'NVML says nothing of it'}): that happens on "
                 "its switch trays (NMX-C), and nothing on this node helps"
             )
         if not self.nodes and not self.domains:
             return (
-                f"which nodes are in NVLink domain {seen.domain or '(unknown)'}? Give the state imex "
+                f"which nodes are in NVLink domain {observed.domain or '(unknown)'}? Give the state imex "
                 "their addresses: nodes, or domains (gpustate fabric -i INVENTORY -o domains writes them)"
             )
-        nodes = self._nodes(seen)
+        nodes = self._nodes(observed)
         if not nodes:
             there = ", ".join(sorted(self.domains)[:4])
             return (
-                f"the node is in NVLink domain {seen.domain or '(NVML does not say which)'}, and domains names "
+                f"the node is in NVLink domain {observed.domain or '(NVML does not say which)'}, and domains names "
                 f"only {there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
             )
-        if seen.addresses and not imex.has_own(nodes, seen.addresses):
-            own = ", ".join(seen.addresses[:4])
+        if observed.addresses and not imex.has_own(nodes, observed.addresses):
+            own = ", ".join(observed.addresses[:4])
             return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add its address to the list"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.DRAIN if seen.active else Disruption.NONE
-        stops = "" if seen.needed else "there is no rack for it here"
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.DRAIN if observed.active else Disruption.NONE
+        stops = "" if observed.needed else "there is no rack for it here"
         why_off = "the DRA driver runs daemons of its own" if not self._host else stops
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={
                 **dict.fromkeys(("package", "version", "config", "nodes"), cost),
                 "active": cost,
             },
             why={
-                "version": f"the loaded driver is {seen.driver}",
-                "nodes": f"NVLink domain {seen.domain}" if seen.domain else "",
+                "version": f"the loaded driver is {observed.driver}",
+                "nodes": f"NVLink domain {observed.domain}" if observed.domain else "",
                 "active": why_off,
                 "enabled": why_off,
                 "masked": why_off,
@@ -303,36 +312,40 @@ class ImexRunning(State[Observed]):
                 "kept": "files are given back as they were before gpustate",
             },
             paths={},
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
-        if self.absent or seen.image:
+    def _notes(self, observed: Observed) -> Iterator[str]:
+        if self.absent or observed.image:
             return
-        if not seen.needed:
-            if seen.active:
+        if not observed.needed:
+            if observed.active:
                 yield f"{UNIT} runs although no rack is seen: it is left alone"
             return
-        if self._host and not seen.channels:
+        if self._host and not observed.channels:
             yield (
                 "no IMEX channel device is there for CUDA: set NVreg_CreateImexChannel0=1 among the "
                 "parameters of the state driver, or let the container stack make them"
             )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, moved = self.desired(seen), plan.fields
-        if self.absent or not seen.needed:
-            yield from self._stop(seen, moved)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, moved = self.desired(observed), plan.fields
+        if self.absent or not observed.needed:
+            yield from self._stop(observed, moved)
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
-            other = (seen.package,) if seen.package and seen.package != wanted.package else ()
+            other = (
+                (observed.package,)
+                if observed.package and observed.package != wanted.package
+                else ()
+            )
             yield ops.install(
-                seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
+                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
             )
         elif "held" in moved and wanted.package:
-            yield ops.hold(seen.manager, (wanted.package,))
-        if self._keys(seen) and moved & {"config", "package", "version"}:
-            yield keys.set_keys(CONFIG_PATH, self._keys(seen))
+            yield ops.hold(observed.manager, (wanted.package,))
+        if self._keys(observed) and moved & {"config", "package", "version"}:
+            yield keys.set_keys(CONFIG_PATH, self._keys(observed))
         if not self._host:
             if moved & {"masked", "active", "enabled"}:
                 yield ops.Run(_MASK, f"stop and mask {UNIT}", timeout=120)
@@ -357,7 +370,7 @@ class ImexRunning(State[Observed]):
                 running=True,
             )
 
-    def _stop(self, seen: Observed, moved: frozenset[str]) -> Iterator[Step]:
+    def _stop(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if moved & {"active", "enabled"}:
             yield ops.DisableUnit(UNIT)
         if "masked" in moved:
@@ -365,10 +378,10 @@ class ImexRunning(State[Observed]):
             yield ops.Run(script, f"unmask {UNIT}", timeout=60)
         if "kept" in moved:
             yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
-        if moved & {"package", "held"} and seen.package:
-            yield ops.remove(seen.manager, (seen.package,))
+        if moved & {"package", "held"} and observed.package:
+            yield ops.remove(observed.manager, (observed.package,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        if not self.absent and self._host and seen.needed and self.nodes:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        if not self.absent and self._host and observed.needed and self.nodes:
             yield ops.StartUnit(UNIT, wait_s=60)
             yield ops.Run(_wait(self.timeout_s), "wait until IMEX is ready", 600, running=True)

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
@@ -83,7 +83,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class AskK0s(Ask[Observed]):
+class K0sQuery(Query[Observed]):
     """Which k0s service is here, and its three files."""
 
     def script(self) -> str:
@@ -106,7 +106,7 @@ class AskK0s(Ask[Observed]):
             merged=files.get(MERGED_PATH),
         )
 
-    def stand_in(self) -> Observed:
+    def placeholder(self) -> Observed:
         return Observed()
 
 
@@ -140,31 +140,33 @@ class K0sHandler(State[Observed]):
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
 
-    def refers(self, seen: Observed) -> bool:
-        return bool(seen.unit)
+    def refers(self, observed: Observed) -> bool:
+        return bool(observed.unit)
 
     def probe(self, node: Node) -> Observed:
-        seen = node.ask(AskK0s())
-        if self.absent or not seen.active or seen.merged is None:
-            return seen
+        observed = node.query(K0sQuery())
+        if self.absent or not observed.active or observed.merged is None:
+            return observed
         try:
-            return replace(seen, lacks=handler_problems(effective(seen.merged), self._handler()))
+            return replace(
+                observed, lacks=handler_problems(effective(observed.merged), self._handler())
+            )
         except ProbeError as error:
-            return replace(seen, lacks=(str(error),))
+            return replace(observed, lacks=(str(error),))
 
     def _handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default)
 
-    def _text(self, seen: Observed) -> str | None:
+    def _text(self, observed: Observed) -> str | None:
         """The drop-in, in the version of what k0s has merged; ``None`` for none."""
         if self.absent:
-            ours = (seen.text or DROP_IN).startswith(DROP_IN)
-            return None if ours else seen.text
-        if not seen.unit:
-            return seen.text
-        if seen.text is None and seen.merged is not None and not seen.lacks:
+            ours = (observed.text or DROP_IN).startswith(DROP_IN)
+            return None if ours else observed.text
+        if not observed.unit:
+            return observed.text
+        if observed.text is None and observed.merged is not None and not observed.lacks:
             return None  # registered by somebody else with the same effect
-        merged: dict[str, Any] = parse(seen.merged or "version = 2\n", MERGED_PATH)
+        merged: dict[str, Any] = parse(observed.merged or "version = 2\n", MERGED_PATH)
         version = merged.get("version", 2)
         names = {2: "io.containerd.grpc.v1.cri"}
         cri = ("plugins", names.get(version, "io.containerd.cri.v1.runtime"), "containerd")
@@ -181,54 +183,54 @@ class K0sHandler(State[Observed]):
         lines += render_table((*cri, "runtimes", self.handler), table)
         return "\n".join(lines) + "\n"
 
-    def desired(self, seen: Observed) -> Observed:
-        if self.refuse(seen) is not None:
-            return seen
+    def desired(self, observed: Observed) -> Observed:
+        if self.refuse(observed) is not None:
+            return observed
         # What k0s makes of it is a fact of its own: its merged file is not changed by us.
-        return replace(seen, text=self._text(seen), lacks=())
+        return replace(observed, text=self._text(observed), lacks=())
 
-    def refuse(self, seen: Observed) -> str | None:
-        if seen.text and seen.text.strip() and not seen.text.startswith(DROP_IN):
+    def refuse(self, observed: Observed) -> str | None:
+        if observed.text and observed.text.strip() and not observed.text.startswith(DROP_IN):
             return f"{DROP_IN_PATH} is somebody else's: rename it"
-        if self.absent or not seen.unit:
+        if self.absent or not observed.unit:
             return None
-        if not seen.managed:
+        if not observed.managed:
             return (
                 f"{ROOT_PATH} is not managed by k0s, so it reads no drop-ins: remove that file and restart "
-                f"{seen.unit}, or register the handler in it yourself"
+                f"{observed.unit}, or register the handler in it yourself"
             )
         try:
-            text = self._text(seen)
+            text = self._text(observed)
         except ProbeError as error:
             return str(error)
-        if seen.lacks and text == seen.text:
+        if observed.lacks and text == observed.text:
             return (
-                f"{DROP_IN_PATH} is as it should be, and {MERGED_PATH} says: {'; '.join(seen.lacks)}; "
-                f"see journalctl -u {seen.unit}"
+                f"{DROP_IN_PATH} is as it should be, and {MERGED_PATH} says: {'; '.join(observed.lacks)}; "
+                f"see journalctl -u {observed.unit}"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        if self.refuse(seen) is not None:
+    def plan(self, observed: Observed) -> Plan:
+        if self.refuse(observed) is not None:
             return Plan()
-        text = self._text(seen)
-        if text == seen.text:
-            none = not seen.unit and not self.absent
+        text = self._text(observed)
+        if text == observed.text:
+            none = not observed.unit and not self.absent
             return Plan(notes=("k0s is not installed here: nothing to do",) if none else ())
-        cost = Disruption.RESTART if seen.active else Disruption.NONE
-        why = "k0s restarts its containerd when it changes" if seen.active else ""
-        return Plan((Change("text", seen.text, text, cost, why, path=DROP_IN_PATH),))
+        cost = Disruption.RESTART if observed.active else Disruption.NONE
+        why = "k0s restarts its containerd when it changes" if observed.active else ""
+        return Plan((Change("text", observed.text, text, cost, why, path=DROP_IN_PATH),))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "text" not in plan.fields:
             return
-        text = self._text(seen)
+        text = self._text(observed)
         if text is None:
             yield ops.RemoveOwn(DROP_IN_PATH)
         else:
             yield require(self.binary)
             yield ops.PutText(DROP_IN_PATH, text)
-        if seen.active:
+        if observed.active:
             yield self._wait(present=text is not None)
 
     def _wait(self, *, present: bool) -> ops.Run:
@@ -244,9 +246,9 @@ class K0sHandler(State[Observed]):
             "\n".join(lines), "wait for k0s to restart its containerd", 120, running=True
         )
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: k0s reads its drop-ins when the machine starts it."""
         yield from ()

@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import shown
 from gpustate.formats.numbers import whole
 from gpustate.formats.toml_scan import parse
@@ -100,7 +100,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskK3s(Ask[Found]):
+class K3sQuery(Query[Found]):
     """Which of k3s and RKE2 is here, what it has generated, and what it would find now."""
 
     def script(self) -> str:
@@ -133,7 +133,7 @@ class AskK3s(Ask[Found]):
         programs = {path: whole(second) or 0 for path, second in found.items()}
         return Found(tuple(services), programs)
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 
@@ -191,7 +191,7 @@ class K3sDetection(State[Observed]):
     restart: Literal["systemd", "none"] = "systemd"
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskK3s())
+        found = node.query(K3sQuery())
         if not found.services:
             return Observed()
         running = [one for one in found.services if one.active in ("active", "activating")]
@@ -233,67 +233,69 @@ class K3sDetection(State[Observed]):
             problems.append(f"the default runtime is {default!r}, not nvidia")
         return tuple(problems)
 
-    def desired(self, seen: Observed) -> Observed:
-        settled = self.absent or not seen.unit or not seen.active or self.restart == "none"
-        if settled or self.refuse(seen) is not None:
-            return seen
-        return replace(seen, lacks=(), late=bool(seen.lacks) or seen.late)
+    def desired(self, observed: Observed) -> Observed:
+        settled = self.absent or not observed.unit or not observed.active or self.restart == "none"
+        if settled or self.refuse(observed) is not None:
+            return observed
+        return replace(observed, lacks=(), late=bool(observed.lacks) or observed.late)
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not seen.unit:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not observed.unit:
             return None
-        if seen.problem:
-            return seen.problem
-        if not seen.lacks or not seen.active:
+        if observed.problem:
+            return observed.problem
+        if not observed.lacks or not observed.active:
             return None
-        distribution = seen.unit.partition("-")[0]
-        if self.binary not in seen.programs:
+        distribution = observed.unit.partition("-")[0]
+        if self.binary not in observed.programs:
             return f"{self.binary} is not there: put container-toolkit into the policy"
-        if seen.programs[0] != self.binary:
+        if observed.programs[0] != self.binary:
             return (
-                f"{seen.programs[0]} is left there and wins over {self.binary}: remove {SEARCHED[0]}, "
+                f"{observed.programs[0]} is left there and wins over {self.binary}: remove {SEARCHED[0]}, "
                 "which a GPU Operator has left"
             )
-        if seen.template:
+        if observed.template:
             return (
-                f"{seen.template} takes the place of what {distribution} generates and leaves its "
+                f"{observed.template} takes the place of what {distribution} generates and leaves its "
                 'detection out: begin it with {{ template "base" . }}, or remove it'
             )
-        if self.default and any("default runtime" in one for one in seen.lacks):
+        if self.default and any("default runtime" in one for one in observed.lacks):
             return (
-                f"{seen.lacks[-1]}: write default-runtime: nvidia into "
-                f"/etc/rancher/{distribution}/config.yaml, which is yours, and restart {seen.unit}"
+                f"{observed.lacks[-1]}: write default-runtime: nvidia into "
+                f"/etc/rancher/{distribution}/config.yaml, which is yours, and restart {observed.unit}"
             )
-        if seen.late:
+        if observed.late:
             return (
-                f"{seen.unit} was started after {self.binary} was there, and says: {'; '.join(seen.lacks)}; "
-                f"see {seen.folder}/config.toml"
+                f"{observed.unit} was started after {self.binary} was there, and says: {'; '.join(observed.lacks)}; "
+                f"see {observed.folder}/config.toml"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        if self.absent or not seen.unit or self.refuse(seen) is not None:
-            notes = () if seen.unit or self.absent else ("neither k3s nor RKE2 is installed here",)
+    def plan(self, observed: Observed) -> Plan:
+        if self.absent or not observed.unit or self.refuse(observed) is not None:
+            notes = (
+                () if observed.unit or self.absent else ("neither k3s nor RKE2 is installed here",)
+            )
             return Plan(notes=notes)
-        if not seen.lacks:
+        if not observed.lacks:
             return Plan()
-        if not seen.active or self.restart == "none":
-            return Plan(notes=(f"{seen.unit} finds the program when it starts",))
-        why = f"{seen.unit} was started before {self.binary} was there"
-        return Plan((Change("lacks", list(seen.lacks), [], Disruption.RESTART, why),))
+        if not observed.active or self.restart == "none":
+            return Plan(notes=(f"{observed.unit} finds the program when it starts",))
+        why = f"{observed.unit} was started before {self.binary} was there"
+        return Plan((Change("lacks", list(observed.lacks), [], Disruption.RESTART, why),))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "lacks" not in plan.fields:
             return
-        config = shlex.quote(f"{seen.folder}/config.toml")
+        config = shlex.quote(f"{observed.folder}/config.toml")
         program = shlex.quote(self.binary)
-        unit = f"{seen.unit}.service"
+        unit = f"{observed.unit}.service"
         check = f"systemctl is-active --quiet {unit} && grep -qF {program} {config}"
         yield ops.RestartUnit(unit, healthy=check, wait_s=120)
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: the service finds the program when the machine starts it."""
         yield from ()

@@ -29,7 +29,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import grub
 from gpustate.formats.rdma import kernel_version
 from gpustate.ops import cmdline
-from gpustate.probes.kernel_cmdline import AskCommandLine
+from gpustate.probes.kernel_cmdline import CommandLineQuery
 
 #: First kernel that NVIDIA validated for confidential containers with GPUs.
 KERNEL = (6, 17)
@@ -95,7 +95,7 @@ class KataHost(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        line = node.ask(AskCommandLine(self.name))
+        line = node.query(CommandLineQuery(self.name))
         rows = (row.partition("=") for row in node.shell(_LOOK).stdout.splitlines())
         keys = {key: value for key, equals, value in rows if equals}
         words = self._words(line.cpu)
@@ -117,78 +117,78 @@ class KataHost(State[Observed]):
             image=facts.image,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, drop_in=None, pending=False)
+            return replace(observed, drop_in=None, pending=False)
         if self.runtime == "none":
-            return seen
-        theirs = seen.drop_in is None and not seen.menu_lacks and not seen.running_lacks
-        wanted = grub.drop_in_text(self.name, self._words(seen.cpu))
+            return observed
+        theirs = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
+        wanted = grub.drop_in_text(self.name, self._words(observed.cpu))
         return replace(
-            seen,
+            observed,
             drop_in=None if theirs else wanted,
             menu_lacks=(),
             running_lacks=(),
             pending=False,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or self.runtime == "none" or seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or self.runtime == "none" or observed.image:
             return None
-        if seen.against:
-            return f"the kernel command line says {' '.join(seen.against)}; take it out of /etc/default/grub"
-        if (seen.menu_lacks or seen.running_lacks) and seen.way != "grub":
+        if observed.against:
+            return f"the kernel command line says {' '.join(observed.against)}; take it out of /etc/default/grub"
+        if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
             return (
-                f"the kernel needs {' '.join(self._words(seen.cpu))}, and nothing here is known to write its command line "
+                f"the kernel needs {' '.join(self._words(observed.cpu))}, and nothing here is known to write its command line "
                 "(no update-grub); add them yourself"
             )
-        if seen.driver:
+        if observed.driver:
             return "an NVIDIA driver is loaded on this host, and a node is for containers or for virtual machines; remove the driver first (gpustate remove)"
-        if not seen.kvm:
+        if not observed.kvm:
             return "there is no /dev/kvm: turn virtualization (VT-x, SVM) on in the firmware"
-        if not seen.containerd:
+        if not observed.containerd:
             return "containerd is not installed, and Kata with GPUs runs with containerd only; install it"
-        return self._not_there(seen)
+        return self._not_there(observed)
 
-    def _not_there(self, seen: Observed) -> str | None:
+    def _not_there(self, observed: Observed) -> str | None:
         """What is still missing although the kernel has every argument: the firmware's doing."""
-        if self.runtime == "confidential" and kernel_version(seen.kernel) < KERNEL:
-            return f"confidential containers with GPUs need Linux 6.17 or newer, and {seen.kernel} runs here; install a newer kernel"
-        if seen.running_lacks:
+        if self.runtime == "confidential" and kernel_version(observed.kernel) < KERNEL:
+            return f"confidential containers with GPUs need Linux 6.17 or newer, and {observed.kernel} runs here; install a newer kernel"
+        if observed.running_lacks:
             return None
-        if not seen.groups:
+        if not observed.groups:
             return "the IOMMU is off although the kernel asks for it; turn VT-d (AMD-Vi) and ACS on in the firmware"
-        if self.runtime == "confidential" and not seen.tee:
-            which = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(seen.cpu)
+        if self.runtime == "confidential" and not observed.tee:
+            which = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(observed.cpu)
             if which is None:
-                return f"the processor ({seen.cpu or 'unknown'}) has neither TDX nor SEV-SNP; use another machine"
+                return f"the processor ({observed.cpu or 'unknown'}) has neither TDX nor SEV-SNP; use another machine"
             return (
                 f"{which} is off although the kernel has what it needs; turn it on in the firmware"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
         if not self.absent and self.runtime == "none":
             notes = ("no runtime is named: nothing to do",)
-        elif self.absent and seen.drop_in is not None:
+        elif self.absent and observed.drop_in is not None:
             notes = ("the kernel that runs keeps its arguments until the next boot",)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"running_lacks": Disruption.REBOOT},
             why={"running_lacks": "a kernel reads its command line when it boots"},
             paths={"drop_in": grub.drop_in_path(self.name)},
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "drop_in" in plan.fields:
             yield from cmdline.set_arguments(
-                self.name, None if self.absent else self._words(seen.cpu)
+                self.name, None if self.absent else self._words(observed.cpu)
             )
         elif plan.fields & {"menu_lacks", "pending"}:
             yield cmdline.write_menu(self.name)
         if "running_lacks" in plan.fields:
-            lacks = " ".join(seen.running_lacks)
+            lacks = " ".join(observed.running_lacks)
             yield ops.Reboot(f"the kernel lacks {lacks}", timeout=self.reboot_timeout_s)

@@ -101,7 +101,7 @@ class KernelKept(State[Observed]):
         return tuple(f"linux-{part}-{self.release}" for part in ("image", "headers"))
 
     def probe(self, node: Node) -> Observed:
-        facts, kernels = node.facts(), node.ask(Kernels())
+        facts, kernels = node.facts(), node.query(Kernels())
         packages = node.packages(*_PATTERNS)
         ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
         record = node.otherwise(HELD_PATH, private=True)
@@ -131,13 +131,17 @@ class KernelKept(State[Observed]):
             driver=driver,
         )
 
-    def desired(self, seen: Observed) -> Observed:
-        seen = replace(seen, record="")
+    def desired(self, observed: Observed) -> Observed:
+        observed = replace(observed, record="")
         if self.absent or self.policy == "follow":
-            free = {name: held and name not in seen.ours for name, held in seen.held.items()}
-            return replace(seen, held=free, ours=(), pinned=None)
-        news = tuple(sorted({*seen.ours, *(n for n, held in seen.held.items() if not held)}))
-        wanted = replace(seen, held=dict.fromkeys(seen.held, True), ours=news)
+            free = {
+                name: held and name not in observed.ours for name, held in observed.held.items()
+            }
+            return replace(observed, held=free, ours=(), pinned=None)
+        news = tuple(
+            sorted({*observed.ours, *(n for n, held in observed.held.items() if not held)})
+        )
+        wanted = replace(observed, held=dict.fromkeys(observed.held, True), ours=news)
         if self.release is None:
             return replace(wanted, pinned=None)
         return replace(
@@ -149,39 +153,39 @@ class KernelKept(State[Observed]):
             running=self.release,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent or self.policy == "follow":
             return None
-        if not seen.apt:
+        if not observed.apt:
             return "kernels are held with apt on Debian and Ubuntu only; set policy = 'follow'"
         if self.release is None:
             return None
-        if seen.image:
+        if observed.image:
             return "in an image no kernel runs; install the kernel that it is to boot, and set policy = 'hold'"
-        if not seen.installed and not seen.offered:
+        if not observed.installed and not observed.offered:
             return f"apt does not offer {' and '.join(self._names())}; see: apt-cache search linux-image-"
-        if not seen.grub:
+        if not observed.grub:
             return "GRUB's menu is not there (update-grub, /boot/grub/grub.cfg), and only it can keep the old kernel the default"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        because = f"{self.release} is to run; {seen.running} stays bootable with its module"
+    def plan(self, observed: Observed) -> Plan:
+        because = f"{self.release} is to run; {observed.running} stays bootable with its module"
         plan = diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"running": Disruption.REBOOT},
             why={
                 "running": because,
-                "module": f"driver {seen.driver} is built for it before it may be booted",
+                "module": f"driver {observed.driver} is built for it before it may be booted",
                 "held": "what brings new kernels" if not self.absent else "",
             },
         )
         return plan
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if plan.fields & {"ours", "held", "record"}:
-            yield from _holds(seen, wanted)
+            yield from _holds(observed, wanted)
         if wanted.pinned is None:
             if "pinned" in plan.fields:
                 yield ops.RemoveOwn(PIN_PATH)
@@ -189,19 +193,19 @@ class KernelKept(State[Observed]):
             return
         if "installed" in plan.fields:
             # Its scripts would make it the default before it has a module.
-            yield _pin(seen.default or seen.running)
-            yield _bring(self._names(), seen.default or seen.running)
-        if plan.fields & {"installed", "module"} and seen.driver is not None:
-            yield _prove(wanted.running, seen.driver, seen.default or seen.running)
+            yield _pin(observed.default or observed.running)
+            yield _bring(self._names(), observed.default or observed.running)
+        if plan.fields & {"installed", "module"} and observed.driver is not None:
+            yield _prove(wanted.running, observed.driver, observed.default or observed.running)
         if plan.fields & {"installed", "pinned", "default"}:
             yield _pin(wanted.running)
         if "running" in plan.fields:
             yield ops.Reboot(f"kernel {self.release} is to run", self.reboot_timeout_s)
 
 
-def _holds(seen: Observed, wanted: Observed) -> Iterator[Step]:
-    hold = tuple(n for n, held in wanted.held.items() if held and not seen.held[n])
-    free = tuple(n for n, held in wanted.held.items() if not held and seen.held[n])
+def _holds(observed: Observed, wanted: Observed) -> Iterator[Step]:
+    hold = tuple(n for n, held in wanted.held.items() if held and not observed.held[n])
+    free = tuple(n for n, held in wanted.held.items() if not held and observed.held[n])
     if wanted.ours:
         # Written down first: what a killed run has held is let go of some day.
         yield ops.PutText(HELD_PATH, "".join(f"{name}\n" for name in wanted.ours), mode=0o600)

@@ -29,7 +29,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.file_queries import apart, noted
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin, labels
-from gpustate.probes.excluded_gpus import AskQuarantine, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.probes.gpu_labels import look
 
@@ -78,8 +78,8 @@ class GpuLabels(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        seen = look(node)
-        problem = unseen(facts.gpus, node.ask(GpuFacts()), node.ask(AskQuarantine()))
+        observed = look(node)
+        problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
         config_text = node.read_text(self.config_path)
         files = node.read_texts(f"{FOLDER}/*")
         owner, text = apart(node.own_text(PATH))
@@ -90,7 +90,7 @@ class GpuLabels(State[Observed]):
             rival=_rival(files),
             image=facts.image,
         )
-        if facts.image or not (facts.gpus or seen.nvml.gpus):
+        if facts.image or not (facts.gpus or observed.nvml.gpus):
             return now
         if problem is not None:
             return replace(now, problem=problem)
@@ -99,7 +99,7 @@ class GpuLabels(State[Observed]):
         except PolicyError as error:
             return replace(now, problem=str(error))
         strategy = self.mig_strategy or config.mig_strategy or "none"
-        told = labels.compute(seen, labels.Options(strategy, config.sharing))
+        told = labels.compute(observed, labels.Options(strategy, config.sharing))
         if told.problem is not None:
             return replace(now, problem=told.problem)
         unfit = labels.unfit(told.values)
@@ -109,31 +109,35 @@ class GpuLabels(State[Observed]):
             now, wanted=labels.as_text(left), notes=(*config.warnings, *told.notes, *notes)
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, text=None)
-        return seen if seen.image or seen.problem else replace(seen, text=seen.wanted)
+            return replace(observed, text=None)
+        return (
+            observed
+            if observed.image or observed.problem
+            else replace(observed, text=observed.wanted)
+        )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or observed.image:
             return None
-        if seen.rival is not None:
+        if observed.rival is not None:
             return (
-                f"{seen.rival} has labels of GPU feature discovery: two writers would take turns; stop "
+                f"{observed.rival} has labels of GPU feature discovery: two writers would take turns; stop "
                 "gpu-feature-discovery on this node and remove the file, or leave this state out"
             )
-        return seen.problem or None
+        return observed.problem or None
 
-    def plan(self, seen: Observed) -> Plan:
-        notes = seen.notes
-        if seen.image and not self.absent:
+    def plan(self, observed: Observed) -> Plan:
+        notes = observed.notes
+        if observed.image and not self.absent:
             notes = ("labels tell of GPUs: they are written by the first apply on the machine",)
-        return diff(seen, self.desired(seen), paths={"text": PATH}, notes=notes)
+        return diff(observed, self.desired(observed), paths={"text": PATH}, notes=notes)
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "text" not in plan.fields:
             return
-        text = self.desired(seen).text
+        text = self.desired(observed).text
         if text is None:
             yield ops.RemoveOwn(PATH)
         elif self.timestamp:
@@ -141,7 +145,7 @@ class GpuLabels(State[Observed]):
         else:
             yield ops.PutText(PATH, text, mode=0o644)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: labels are computed where gpustate runs, not on the node."""
         return iter(())
 

@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.required_programs import HandlerName
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd import (
@@ -69,7 +69,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskMicrok8s(Ask[Found]):
+class Microk8sQuery(Query[Found]):
     """Its template, what was rendered from it, and the version of its containerd."""
 
     def script(self) -> str:
@@ -82,7 +82,7 @@ class AskMicrok8s(Ask[Found]):
         files = rows.blobs["file"]
         return Found(active, rows.last("version"), files, rows.originals, "owed" in rows.keys)
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 
@@ -138,11 +138,11 @@ class Microk8sHandler(State[Observed]):
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
 
-    def refers(self, seen: Observed) -> bool:
-        return seen.template is not None
+    def refers(self, observed: Observed) -> bool:
+        return observed.template is not None
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskMicrok8s())
+        found = node.query(Microk8sQuery())
         lacks: tuple[str, ...] = ()
         rendered = found.files.get(RENDERED_PATH)
         if rendered is not None and not self.absent and found.active in RUNNING:
@@ -161,86 +161,86 @@ class Microk8sHandler(State[Observed]):
     def _handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default)
 
-    def _edit(self, seen: Observed) -> Edit:
-        if seen.template is None:
+    def _edit(self, observed: Observed) -> Edit:
+        if observed.template is None:
             return Edit(
                 {}, () if self.absent else ("MicroK8s is not installed here: nothing to do",)
             )
         files = Files(
-            seen.template, root_path=TEMPLATE_PATH, drop_in_path=f"{ARGS}/no-drop-in.toml"
+            observed.template, root_path=TEMPLATE_PATH, drop_in_path=f"{ARGS}/no-drop-in.toml"
         )
         if self.absent:
-            return plan_removal(files, self._handler(), originals=seen.found.originals)
-        rendered = seen.found.files.get(RENDERED_PATH, seen.template)
+            return plan_removal(files, self._handler(), originals=observed.found.originals)
+        rendered = observed.found.files.get(RENDERED_PATH, observed.template)
         return plan_edit(
             files,
             self._handler(),
-            containerd_version=seen.version,
+            containerd_version=observed.version,
             dump_text=rendered,
             may_import=False,
         )
 
-    def _restarts(self, seen: Observed) -> bool:
-        return self.restart == "systemd" and seen.found.active in RUNNING
+    def _restarts(self, observed: Observed) -> bool:
+        return self.restart == "systemd" and observed.found.active in RUNNING
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
-            return seen
-        template = edit.files.get(TEMPLATE_PATH, seen.template)
-        files = dict(seen.found.files)
+            return observed
+        template = edit.files.get(TEMPLATE_PATH, observed.template)
+        files = dict(observed.found.files)
         if template is not None:
             files[TEMPLATE_PATH] = template
-        if not self._restarts(seen):
-            return replace(seen, template=template, found=replace(seen.found, files=files))
-        found = replace(seen.found, files=files, owed=False)
-        return replace(seen, template=template, lacks=(), read=True, found=found)
+        if not self._restarts(observed):
+            return replace(observed, template=template, found=replace(observed.found, files=files))
+        found = replace(observed.found, files=files, owed=False)
+        return replace(observed, template=template, lacks=(), read=True, found=found)
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         try:
-            self._edit(seen)
+            self._edit(observed)
         except (ProbeError, RefusedError) as error:
             return str(error)
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
             return Plan()
-        cost = Disruption.RESTART if self._restarts(seen) else Disruption.NONE
+        cost = Disruption.RESTART if self._restarts(observed) else Disruption.NONE
         changes = [
-            Change("template", seen.template, text, cost, edit.why, path=path)
+            Change("template", observed.template, text, cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
-        if seen.lacks and self._restarts(seen):
-            changes.append(Change("lacks", list(seen.lacks), [], cost))
-        if not seen.read and self._restarts(seen):
+        if observed.lacks and self._restarts(observed):
+            changes.append(Change("lacks", list(observed.lacks), [], cost))
+        if not observed.read and self._restarts(observed):
             changes.append(Change("read", False, True, cost, "it has yet to read its template"))
         return Plan(tuple(changes), edit.notes)
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if not plan:
             return
-        edit = self._edit(seen) if "template" in plan.fields else Edit({})
+        edit = self._edit(observed) if "template" in plan.fields else Edit({})
         if not self.absent and edit.files:
             yield require(self.binary)
         daemon = self._daemon()
         yield daemon.remember(edit.files, unread=not edit.files)
-        yield from writes(edit.files, seen.found.originals)
+        yield from writes(edit.files, observed.found.originals)
         yield daemon.prove((TEMPLATE_PATH,), present=not self.absent, compare=False)
-        if self._restarts(seen):
+        if self._restarts(observed):
             check = f"grep -qF {shlex.quote(self.binary)} {RENDERED_PATH}"
             healthy = "" if self.absent else check
             yield daemon.restart((TEMPLATE_PATH,), present=not self.absent, healthy=healthy)
         else:
             yield daemon.settle(present=not self.absent)
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: the template is rendered when the machine starts it."""
         yield from ()
 

@@ -125,7 +125,7 @@ class MpsRunning(State[Observed]):
         facts = node.facts()
         unit_text = node.own_text(UNIT_PATH)
         units = node.units(UNIT, "kubelet.service")
-        nvml = node.ask(GpuFacts())
+        nvml = node.query(GpuFacts())
         folders = () if self.absent else (self.pipe_folder, self.log_folder)
         said = node.shell(_look(self.pipe_folder, folders))
         modes = {gpu.uuid: gpu.compute_mode for gpu in nvml.gpus}
@@ -142,7 +142,7 @@ class MpsRunning(State[Observed]):
         active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
         threads = _threads(_first(keys, "threads"))
-        seen = Observed(
+        observed = Observed(
             unit_text=unit_text,
             active=active,
             at_boot=unit is not None and unit.enabled,
@@ -164,18 +164,18 @@ class MpsRunning(State[Observed]):
             halted=_first(keys, "halted"),
             site=node.drop_ins(UNIT),
         )
-        if not nvml.driver_loaded or seen == self.desired(seen):
-            return seen
+        if not nvml.driver_loaded or observed == self.desired(observed):
+            return observed
         holders = mps.parse_processes(node.shell(_HOLDERS).stdout)
-        return replace(seen, holders=tuple(f"{p} {n}" for p, n in holders if p not in clients))
+        return replace(observed, holders=tuple(f"{p} {n}" for p, n in holders if p not in clients))
 
-    def _shared(self, seen: Observed) -> tuple[Gpu, ...]:
+    def _shared(self, observed: Observed) -> tuple[Gpu, ...]:
         wanted = set(self.gpus)
-        gpus = sorted(seen.nvml.gpus, key=lambda gpu: gpu.pci)
+        gpus = sorted(observed.nvml.gpus, key=lambda gpu: gpu.pci)
         return tuple(gpu for gpu in gpus if not wanted or gpu.uuid in wanted)
 
-    def _unit(self, seen: Observed) -> str:
-        gpus = tuple(mps.MpsGpu(gpu.uuid, gpu.memory_mib or 0) for gpu in self._shared(seen))
+    def _unit(self, observed: Observed) -> str:
+        gpus = tuple(mps.MpsGpu(gpu.uuid, gpu.memory_mib or 0) for gpu in self._shared(observed))
         return mps.unit_text(
             mps.Service(
                 control=CONTROL,
@@ -189,108 +189,108 @@ class MpsRunning(State[Observed]):
             )
         )
 
-    def _package(self, seen: Observed) -> str | None:
+    def _package(self, observed: Observed) -> str | None:
         """Version of the package that has to be there: the driver's; what is there, where it has none."""
-        if seen.control and seen.package is None:
+        if observed.control and observed.package is None:
             return None
         fits = (
             version
-            for version in (seen.package or "", *seen.offered)
-            if version and dpkg.upstream_version(version) == seen.nvml.driver_version
+            for version in (observed.package or "", *observed.offered)
+            if version and dpkg.upstream_version(version) == observed.nvml.driver_version
         )
-        return next(fits, seen.package)
+        return next(fits, observed.package)
 
-    def _proof(self, seen: Observed) -> str:
-        made_for = f"{self._unit(seen)}{''.join(seen.site.values())}{seen.nvml.driver_version}{_PROGRAM.digest}"
+    def _proof(self, observed: Observed) -> str:
+        made_for = f"{self._unit(observed)}{''.join(observed.site.values())}{observed.nvml.driver_version}{_PROGRAM.digest}"
         return hashlib.sha256(made_for.encode()).hexdigest()[:16]
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = [gpu.uuid for gpu in self._shared(seen)] if seen.active else []
+            ours = [gpu.uuid for gpu in self._shared(observed)] if observed.active else []
             # What was set by hand is not ours to take away.
-            held = tuple(uuid for uuid in seen.exclusive if uuid not in ours)
+            held = tuple(uuid for uuid in observed.exclusive if uuid not in ours)
             return replace(
-                seen,
-                control=seen.control and seen.package is None,
+                observed,
+                control=observed.control and observed.package is None,
                 package=None,
                 unit_text=None,
                 active=False,
                 at_boot=False,
-                threads=None if seen.active else seen.threads,
+                threads=None if observed.active else observed.threads,
                 exclusive=held,
                 proven=None,
             )
-        if seen.image or self._obstacle(seen) is not None:
-            return seen
-        shared = tuple(gpu.uuid for gpu in self._shared(seen))
-        others = tuple(uuid for uuid in seen.exclusive if uuid not in shared)
-        wanted = set(shared) | set(others) if self.exclusive else set(seen.exclusive)
+        if observed.image or self._obstacle(observed) is not None:
+            return observed
+        shared = tuple(gpu.uuid for gpu in self._shared(observed))
+        others = tuple(uuid for uuid in observed.exclusive if uuid not in shared)
+        wanted = set(shared) | set(others) if self.exclusive else set(observed.exclusive)
         return replace(
-            seen,
+            observed,
             control=True,
-            package=self._package(seen),
-            unit_text=self._unit(seen),
+            package=self._package(observed),
+            unit_text=self._unit(observed),
             active=True,
             at_boot=True,
             threads=mps.thread_percentage(self.clients or 0),
-            exclusive=tuple(gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid in wanted),
-            proven=self._proof(seen),
+            exclusive=tuple(gpu.uuid for gpu in observed.nvml.gpus if gpu.uuid in wanted),
+            proven=self._proof(observed),
             folder=OPEN,
         )
 
-    def _obstacle(self, seen: Observed) -> str | None:
+    def _obstacle(self, observed: Observed) -> str | None:
         """Why MPS cannot run here, with the next move."""
-        if not seen.systemd:
+        if not observed.systemd:
             return (
                 "there is no systemd to run the MPS control daemon; leave the state out with only="
             )
-        if seen.kubelet:
+        if observed.kubelet:
             return (
                 "a kubelet runs here: in Kubernetes the device plugin runs MPS (sharing.mps); leave this "
                 "state out with only="
             )
-        if seen.foreign is not None:
-            pid, _, folder = seen.foreign.partition("|")
+        if observed.foreign is not None:
+            pid, _, folder = observed.foreign.partition("|")
             where = f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(folder)} " if folder else ""
             return (
                 f"another MPS control daemon runs (pid {pid}{folder and f', pipe folder {folder}'}); stop it: "
                 f"echo quit | {where}nvidia-cuda-mps-control"
             )
-        path, folder = systemd.last_variable(seen.site, mps.PIPES)
+        path, folder = systemd.last_variable(observed.site, mps.PIPES)
         if path and folder != self.pipe_folder:
             return (
                 f"{path} has {UNIT} run with {mps.PIPES}={folder}, and jobs look in {self.pipe_folder}: take that line "
                 "out, then systemctl daemon-reload, or name that folder with pipe_folder"
             )
-        if nothing := systemd.runs_nothing(seen.site, UNIT):
+        if nothing := systemd.runs_nothing(observed.site, UNIT):
             return nothing
         # What lies beside the pipes of the daemon that is set up is nobody's business.
-        if seen.strange and mps.pipe_folder_of(seen.unit_text or "") != self.pipe_folder:
+        if observed.strange and mps.pipe_folder_of(observed.unit_text or "") != self.pipe_folder:
             return (
-                f"{self.pipe_folder} holds {seen.strange}, which no MPS daemon has made: name a folder of MPS's own "
+                f"{self.pipe_folder} holds {observed.strange}, which no MPS daemon has made: name a folder of MPS's own "
                 "with pipe_folder"
             )
-        if seen.halted:
-            return f"{halted(UNIT, seen.halted)}; ask who stopped it, and let it go on"
-        if not seen.nvml.works:
-            return f"NVML: {seen.nvml.error_text or seen.nvml.error_name or 'no answer'}; see: gpustate explain"
-        if not seen.control and self._package(seen) is None:
-            none = "" if is_rpm(seen.manager) else f", and no repository offers {PACKAGE} "
-            version = "" if is_rpm(seen.manager) else seen.nvml.driver_version
+        if observed.halted:
+            return f"{halted(UNIT, observed.halted)}; ask who stopped it, and let it go on"
+        if not observed.nvml.works:
+            return f"NVML: {observed.nvml.error_text or observed.nvml.error_name or 'no answer'}; see: gpustate explain"
+        if not observed.control and self._package(observed) is None:
+            none = "" if is_rpm(observed.manager) else f", and no repository offers {PACKAGE} "
+            version = "" if is_rpm(observed.manager) else observed.nvml.driver_version
             return (
                 f"nvidia-cuda-mps-control is not there{none}{version}; install the driver's package that has it (Ubuntu: "
                 "nvidia-compute-utils-<branch>-server, RPM: nvidia-driver-cuda, SUSE: nvidia-compute-utils-G06)"
             )
-        return self._unfit(seen)
+        return self._unfit(observed)
 
-    def _unfit(self, seen: Observed) -> str | None:
+    def _unfit(self, observed: Observed) -> str | None:
         """Why these GPUs cannot be shared so."""
-        missing = sorted(set(self.gpus) - {gpu.uuid for gpu in seen.nvml.gpus})
+        missing = sorted(set(self.gpus) - {gpu.uuid for gpu in observed.nvml.gpus})
         if missing:
             return (
                 f"there is no GPU {missing[0]}; name GPUs of this node, as nvidia-smi -L shows them"
             )
-        shared = self._shared(seen)
+        shared = self._shared(observed)
         if not shared:
             return "there is no GPU; leave the state out with only="
         for gpu in shared:
@@ -305,8 +305,8 @@ class MpsRunning(State[Observed]):
                 return f"{gpu.name} takes {MPS_MOST_OLD} clients at most; ask for fewer"
         return None
 
-    def refuse(self, seen: Observed) -> str | None:
-        return None if self.absent or seen.image else self._obstacle(seen)
+    def refuse(self, observed: Observed) -> str | None:
+        return None if self.absent or observed.image else self._obstacle(observed)
 
     def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
         mig = others.get("mig")
@@ -319,9 +319,9 @@ class MpsRunning(State[Observed]):
                 )
         return super().against(others, facts)
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
-        used = seen.clients or seen.holders
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
+        used = observed.clients or observed.holders
         cost = Disruption.DRAIN if used else Disruption.RESTART
         restart = dict.fromkeys(_DAEMON, cost)
         why = {
@@ -329,27 +329,27 @@ class MpsRunning(State[Observed]):
             "folder": f"every user's clients go through {self.pipe_folder}",
         }
         if used:
-            clients = f"{seen.clients} client{'' if seen.clients == 1 else 's'}"
+            clients = f"{observed.clients} client{'' if observed.clients == 1 else 's'}"
             why["unit_text"] = f"ends {clients}, and waits for no other process"
         notes: tuple[str, ...] = ()
-        if seen.holders and not self.absent and seen.exclusive != wanted.exclusive:
-            notes = (f"on the GPUs beside MPS now: {', '.join(seen.holders[:3])}",)
-        if seen.image and not self.absent:
+        if observed.holders and not self.absent and observed.exclusive != wanted.exclusive:
+            notes = (f"on the GPUs beside MPS now: {', '.join(observed.holders[:3])}",)
+        if observed.image and not self.absent:
             notes = ("MPS is set up by the first apply on the machine, where its GPUs are",)
         return diff(
-            seen, wanted, costs=restart, why=why, paths={"unit_text": UNIT_PATH}, notes=notes
+            observed, wanted, costs=restart, why=why, paths={"unit_text": UNIT_PATH}, notes=notes
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if not plan.fields:
             return
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         if "package" in plan.fields and wanted.package is not None:
             named = ((PACKAGE, wanted.package),)
-            yield ops.install(seen.manager, named, hold=True, timeout=900)
+            yield ops.install(observed.manager, named, hold=True, timeout=900)
         if "unit_text" in plan.fields and wanted.unit_text is not None:
             yield ops.PutText(UNIT_PATH, wanted.unit_text, mode=0o644)
             yield ops.DaemonReload()
@@ -363,10 +363,12 @@ class MpsRunning(State[Observed]):
             )
         if plan.fields & set(_DAEMON):
             yield ops.RestartUnit(UNIT)
-        yield ops.Run(self._prove(seen), "prove MPS with two clients", timeout=120, running=True)
+        yield ops.Run(
+            self._prove(observed), "prove MPS with two clients", timeout=120, running=True
+        )
 
-    def _prove(self, seen: Observed) -> str:
-        gpu = self._shared(seen)[0].uuid
+    def _prove(self, observed: Observed) -> str:
+        gpu = self._shared(observed)[0].uuid
         words = f"{CONTROL} {gpu} {int(self.exclusive)}"
         moves = " ".join(
             f'*"CUDA error {code} "*) o="$o: "{shlex.quote(remedies.cuda(code))} ;;'
@@ -378,16 +380,16 @@ class MpsRunning(State[Observed]):
             f"CUDA_MPS_PIPE_DIRECTORY={shlex.quote(self.pipe_folder)}; export CUDA_MPS_PIPE_DIRECTORY\n"
             f'rm -f {_PROOF}; r=0; o=$("$p" -I -S -B "$R/mps_proof.py" {words}) || r=$?\n'
             f'rm -f "$R/mps_proof.py"; case $r:$o in 0:*) ;; {moves} esac; printf "%s\\n" "$o"; [ $r = 0 ] || exit 1\n'
-            f"printf '%s\\n' {self._proof(seen)} >{_PROOF}; sync {_PROOF}; effect proven"
+            f"printf '%s\\n' {self._proof(observed)} >{_PROOF}; sync {_PROOF}; effect proven"
         )
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if seen.at_boot or seen.active:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
-        if seen.unit_text is not None:
+        if observed.unit_text is not None:
             yield ops.RemoveOwn(UNIT_PATH)
             yield ops.DaemonReload()
-            if seen.foreign is None:
+            if observed.foreign is None:
                 yield ops.Run(
                     f"{_emptied(self.pipe_folder, PIPES)}; {_emptied(self.log_folder, LOGS)}; effect removed",
                     f"remove what the daemon made in {self.pipe_folder} and {self.log_folder}",
@@ -396,9 +398,9 @@ class MpsRunning(State[Observed]):
         if "proven" in plan.fields:
             yield ops.Run(f"rm -f {_PROOF}\neffect removed", "remove the proof of MPS", timeout=60)
         if "package" in plan.fields:
-            yield ops.remove(seen.manager, (PACKAGE,))
+            yield ops.remove(observed.manager, (PACKAGE,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: the unit names GPUs, which an image does not have."""
         return iter(())
 

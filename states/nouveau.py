@@ -196,58 +196,58 @@ class NouveauBlacklisted(State[Observed]):
             ),
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 conf_text=None,
                 hook_text=None,
                 hook_executable=False,
                 dracut_text=None,
                 ours_in_initramfs=(),
             )
-        debian, dracut = "initramfs-tools" in seen.tools, "dracut" in seen.tools
+        debian, dracut = "initramfs-tools" in observed.tools, "dracut" in observed.tools
         return replace(
-            seen,
+            observed,
             conf_text=CONF_TEXT,
             hook_text=HOOK_TEXT if debian else None,
             hook_executable=debian,
             dracut_text=DRACUT_TEXT if dracut else None,
             loaded=(),
             bound=(),
-            initramfs=dict.fromkeys(seen.initramfs, CLEAN),
+            initramfs=dict.fromkeys(observed.initramfs, CLEAN),
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        if seen.unlisted:
+        if observed.unlisted:
             return (
-                f"the initramfs of {', '.join(seen.unlisted)} cannot be looked into: neither lsinitramfs "
+                f"the initramfs of {', '.join(observed.unlisted)} cannot be looked into: neither lsinitramfs "
                 "nor lsinitrd is installed; install initramfs-tools-core or dracut"
             )
-        if seen.overriding:
+        if observed.overriding:
             return (
-                f"{', '.join(seen.overriding)} has an install line that is read before {CONF_PATH} and "
+                f"{', '.join(observed.overriding)} has an install line that is read before {CONF_PATH} and "
                 "loads the module all the same; remove that line"
             )
-        if _holding(seen) and not seen.tools:
+        if _holding(observed) and not observed.tools:
             return (
-                f"the initramfs of {', '.join(_holding(seen))} has to be rebuilt, and neither "
+                f"the initramfs of {', '.join(_holding(observed))} has to be rebuilt, and neither "
                 "initramfs-tools nor dracut is installed; install the one it was built with"
             )
-        if seen.bound and not seen.loaded:
+        if observed.bound and not observed.loaded:
             return (
-                f"{', '.join(seen.bound)}: driven by nouveau, which is no module here but built into the kernel; "
+                f"{', '.join(observed.bound)}: driven by nouveau, which is no module here but built into the kernel; "
                 "boot with nouveau.modeset=0 or a kernel that has it as a module"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         why_reboot = "unloaded without a reboot where nothing uses it"
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"loaded": Disruption.REBOOT, "bound": Disruption.REBOOT},
             why={
                 "loaded": why_reboot,
@@ -256,39 +256,41 @@ class NouveauBlacklisted(State[Observed]):
                 "ours_in_initramfs": "built anew without our modprobe.d file",
             },
             paths={"conf_text": CONF_PATH, "hook_text": HOOK_PATH, "dracut_text": DRACUT_PATH},
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
+    def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
             return
-        for path in seen.named:
+        for path in observed.named:
             yield f"{path} asks for the module by name; the install line in {CONF_PATH} keeps it out"
         wrong = [
             word
-            for word in seen.kernel_arguments
+            for word in observed.kernel_arguments
             if word in ("nouveau.modeset=1", "nouveau.modeset=2")
         ]
         if wrong:
             yield f"the kernel command line has {' '.join(wrong)}; it has no effect while nouveau is kept out"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         yield from self._files(plan)
         # Images come after the files that shape them, and before the unload: a node that loses
         # power in between boots without the modules.
-        kernels = _holding(seen) if "initramfs" in plan.fields else []
+        kernels = _holding(observed) if "initramfs" in plan.fields else []
         if "ours_in_initramfs" in plan.fields:
-            kernels += [k for k in seen.ours_in_initramfs if k not in kernels]
+            kernels += [k for k in observed.ours_in_initramfs if k not in kernels]
         if kernels:
             yield ops.RebuildInitramfs(tuple(kernels))
-        others = tuple(kernel for kernel in seen.initramfs if kernel not in kernels)
+        others = tuple(kernel for kernel in observed.initramfs if kernel not in kernels)
         if self.absent and others and plan.fields & {"conf_text", "hook_text", "dracut_text"}:
             yield _built_meanwhile(others)
         if plan.fields & {"loaded", "bound"}:
             yield ops.UnloadModules(UNLOAD_ORDER)
-            yield ops.Reboot(f"{', '.join(seen.loaded)} is in use", timeout=self.reboot_timeout_s)
+            yield ops.Reboot(
+                f"{', '.join(observed.loaded)} is in use", timeout=self.reboot_timeout_s
+            )
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             # The boot itself is the test of what was baked.
             yield ops.Run(
@@ -337,9 +339,9 @@ def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
     return ops.Run("\n".join([*lines, "effect looked"]), what, timeout=900)
 
 
-def _holding(seen: Observed) -> list[str]:
+def _holding(observed: Observed) -> list[str]:
     """Kernels whose initramfs has to be built anew."""
-    return [kernel for kernel, found in seen.initramfs.items() if found != CLEAN]
+    return [kernel for kernel, found in observed.initramfs.items() if found != CLEAN]
 
 
 def _is_ours(driver: str | None) -> bool:

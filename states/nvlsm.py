@@ -108,50 +108,56 @@ class SubnetManagerInstalled(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def _target(self, seen: Observed) -> str | None:
-        suits = (v for v in (seen.version, *seen.offered) if v is not None and self._suits(v))
+    def _target(self, observed: Observed) -> str | None:
+        suits = (
+            v for v in (observed.version, *observed.offered) if v is not None and self._suits(v)
+        )
         return next(suits, None)
 
     def _suits(self, version: str) -> bool:
         return self.version in (None, version, dpkg.upstream_version(version))
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             # Modules may serve others by now: they stay until the next boot.
-            return replace(seen, version=None, held=False, load_text=None)
-        target = self._target(seen)
-        if not seen.needed or target is None:
-            return seen
+            return replace(observed, version=None, held=False, load_text=None)
+        target = self._target(observed)
+        if not observed.needed or target is None:
+            return observed
         return replace(
-            seen,
+            observed,
             version=target,
-            held=self.hold or seen.held,
+            held=self.hold or observed.held,
             load_text=_LOAD_TEXT,
-            loaded=seen.loaded if seen.image else MODULES,
+            loaded=observed.loaded if observed.image else MODULES,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not seen.needed:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not observed.needed:
             return None
-        if self._target(seen) is None:
+        if self._target(observed) is None:
             what = f"nvlsm {self.version}" if self.version else "nvlsm"
-            there = f" (there are {', '.join(seen.offered[:5])})" if seen.offered else ""
+            there = f" (there are {', '.join(observed.offered[:5])})" if observed.offered else ""
             return (
                 f"the NVSwitches of this board need the subnet manager, and no repository offers {what}{there}: "
                 "use NVIDIA's repository or a mirror of it, Ubuntu's archive has none"
             )
-        if seen.missing:
+        if observed.missing:
             return (
-                f"the running kernel has no module {' and no '.join(seen.missing)}, through which the NVSwitches are "
+                f"the running kernel has no module {' and no '.join(observed.missing)}, through which the NVSwitches are "
                 "reached: install it (on Ubuntu linux-modules-extra of this kernel, or an OFED)"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.DRAIN if seen.version is not None and seen.needed else Disruption.NONE
+    def plan(self, observed: Observed) -> Plan:
+        cost = (
+            Disruption.DRAIN
+            if observed.version is not None and observed.needed
+            else Disruption.NONE
+        )
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"version": cost},
             why={
                 "version": "Fabric Manager starts it" if not self.absent else "",
@@ -160,23 +166,23 @@ class SubnetManagerInstalled(State[Observed]):
             paths={"load_text": LOAD_PATH},
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
             if "load_text" in plan.fields:
                 yield ops.RemoveOwn(LOAD_PATH)
             if plan.fields & {"version", "held"}:
-                yield ops.remove(seen.manager, (NVLSM,))
+                yield ops.remove(observed.manager, (NVLSM,))
             return
         if "load_text" in plan.fields:
             yield ops.PutText(LOAD_PATH, _LOAD_TEXT, mode=0o644)
         if "loaded" in plan.fields:
             yield ops.LoadModules(MODULES)
         if "version" in plan.fields and wanted.version:
-            yield ops.install(seen.manager, ((NVLSM, wanted.version),), hold=self.hold)
+            yield ops.install(observed.manager, ((NVLSM, wanted.version),), hold=self.hold)
         elif "held" in plan.fields:
-            yield ops.hold(seen.manager, (NVLSM,))
+            yield ops.hold(observed.manager, (NVLSM,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        if not self.absent and seen.needed:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        if not self.absent and observed.needed:
             yield ops.LoadModules(MODULES, optional=True)

@@ -25,7 +25,7 @@ from pydantic import Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import dpkg
 from gpustate.ops import owned_packages
-from gpustate.probes.rdma import AskRdma
+from gpustate.probes.rdma import RdmaQuery
 
 #: What DKMS calls OFED's sources in Debian's packages, and in those of rpm.
 _DKMS = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
@@ -71,7 +71,7 @@ class OfedRuns(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        found = node.ask(AskRdma())
+        found = node.query(RdmaQuery())
         record = node.read_text(owned_packages.record_path(self.name))
         names = (self.package,) if self.package else ()
         there = node.packages(*names).get(self.package) if names else None
@@ -87,39 +87,39 @@ class OfedRuns(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def _version(self, seen: Observed) -> str | None:
+    def _version(self, observed: Observed) -> str | None:
         """The package version that is wanted; ``None`` where none is to be had."""
         if not self.package:
-            return seen.version
+            return observed.version
         if not self.version:
-            return seen.version or next(iter(seen.offered), None)
-        there = (*((seen.version,) if seen.version else ()), *seen.offered)
+            return observed.version or next(iter(observed.offered), None)
+        there = (*((observed.version,) if observed.version else ()), *observed.offered)
         fits = (v for v in there if self.version in (v, dpkg.upstream_version(v)))
         return next(fits, None)
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, version=None, brought=None) if self.package else seen
-        return replace(seen, version=self._version(seen), stale=())
+            return replace(observed, version=None, brought=None) if self.package else observed
+        return replace(observed, version=self._version(observed), stale=())
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not self.package or self._version(seen) is not None:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not self.package or self._version(observed) is not None:
             return None
         return (
             f"no repository offers {self.package}{' ' + self.version if self.version else ''}; "
             "configure NVIDIA's DOCA repository for this distribution, or ask for a version that it has"
         )
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
-        if not self.absent and not seen.nics and not seen.image:
+        if not self.absent and not observed.nics and not observed.image:
             notes = ("no network card of NVIDIA is on PCI",)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"stale": Disruption.REBOOT, "version": Disruption.REBOOT},
             why={
-                "stale": f"OFED {seen.ofed or ''} is on disk and another stack runs".replace(
+                "stale": f"OFED {observed.ofed or ''} is on disk and another stack runs".replace(
                     "  ", " "
                 ),
                 "version": "network cards are driven by what is loaded until the node reboots",
@@ -127,16 +127,16 @@ class OfedRuns(State[Observed]):
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
             if plan.fields:
-                yield owned_packages.take_back(self.name, (self.package,), manager=seen.manager)
+                yield owned_packages.take_back(self.name, (self.package,), manager=observed.manager)
             return
         if "version" in plan.fields and wanted.version is not None:
             named = ((self.package, wanted.version),)
             yield owned_packages.bring(
-                self.name, named, hold=True, dkms=_DKMS, together=True, manager=seen.manager
+                self.name, named, hold=True, dkms=_DKMS, together=True, manager=observed.manager
             )
         if "stale" in plan.fields:
             yield ops.Reboot("the OFED on disk is not the one that runs", self.reboot_timeout_s)

@@ -24,8 +24,8 @@ from typing import ClassVar, Literal
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import rdma
 from gpustate.ops import kmod
-from gpustate.probes.kernel_modules import AskKmod
-from gpustate.probes.rdma import AskRdma
+from gpustate.probes.kernel_modules import KernelModuleQuery
+from gpustate.probes.rdma import RdmaQuery
 
 MODULE = "nvidia_peermem"
 AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-peermem.conf"
@@ -89,8 +89,8 @@ class GpuDirectRdma(State[Observed]):
         autoload = node.own_text(AUTOLOAD_PATH)
         loaded = node.modules()
         driver = node.shell(_DRIVER).stdout.strip() or None
-        found = node.ask(AskRdma())
-        module = node.ask(AskKmod("nvidia-peermem", "nvidia", (rdma.SYMBOL,)))
+        found = node.query(RdmaQuery())
+        module = node.query(KernelModuleQuery("nvidia-peermem", "nvidia", (rdma.SYMBOL,)))
         built = None
         if module.here is not None:
             built = rdma.checksum(module.symbols) or "none"
@@ -115,92 +115,99 @@ class GpuDirectRdma(State[Observed]):
             manager=facts.package_manager,
         )
 
-    def way(self, seen: Observed) -> str | None:
+    def way(self, observed: Observed) -> str | None:
         """DMA-BUF, nvidia-peermem, or ``None`` where there is nothing to reach."""
-        if seen.image or not seen.nics:
+        if observed.image or not observed.nics:
             return None
         if self.method != "auto":
             return self.method
-        return rdma.DMA_BUF if seen.no_dma_buf is None else rdma.PEERMEM
+        return rdma.DMA_BUF if observed.no_dma_buf is None else rdma.PEERMEM
 
-    def desired(self, seen: Observed) -> Observed:
-        if not self.absent and self.way(seen) == rdma.PEERMEM:
+    def desired(self, observed: Observed) -> Observed:
+        if not self.absent and self.way(observed) == rdma.PEERMEM:
             return replace(
-                seen, autoload_text=AUTOLOAD_TEXT, loaded=True, built=seen.symbol or seen.built
+                observed,
+                autoload_text=AUTOLOAD_TEXT,
+                loaded=True,
+                built=observed.symbol or observed.built,
             )
         # A module that somebody else loads is theirs; ours is known by its file.
-        ours = seen.autoload_text is not None
-        return replace(seen, autoload_text=None, loaded=seen.loaded and not ours)
+        ours = observed.autoload_text is not None
+        return replace(observed, autoload_text=None, loaded=observed.loaded and not ours)
 
-    def refuse(self, seen: Observed) -> str | None:
-        way = None if self.absent else self.way(seen)
-        if way == rdma.DMA_BUF and seen.no_dma_buf is not None:
-            return f"DMA-BUF is asked for, and {seen.no_dma_buf}; use method peermem, with OFED"
+    def refuse(self, observed: Observed) -> str | None:
+        way = None if self.absent else self.way(observed)
+        if way == rdma.DMA_BUF and observed.no_dma_buf is not None:
+            return f"DMA-BUF is asked for, and {observed.no_dma_buf}; use method peermem, with OFED"
         if way != rdma.PEERMEM:
             return None
-        return self._no_peermem(seen)
+        return self._no_peermem(observed)
 
-    def _no_peermem(self, seen: Observed) -> str | None:
-        why = f"DMA-BUF: {seen.no_dma_buf}. " if self.method == "auto" and seen.no_dma_buf else ""
-        if seen.ofed is None:
+    def _no_peermem(self, observed: Observed) -> str | None:
+        why = (
+            f"DMA-BUF: {observed.no_dma_buf}. "
+            if self.method == "auto" and observed.no_dma_buf
+            else ""
+        )
+        if observed.ofed is None:
             return (
                 f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
             )
-        if seen.driver is None:
+        if observed.driver is None:
             return "no driver is loaded, whose version nvidia-peermem has; put the state driver into the policy"
-        if seen.stale:
+        if observed.stale:
             return (
-                f"{', '.join(seen.stale)}: OFED {seen.ofed} is on disk and another stack is loaded, against "
+                f"{', '.join(observed.stale)}: OFED {observed.ofed} is on disk and another stack is loaded, against "
                 "which nvidia-peermem would not load; reboot the node (state ofed does)"
             )
-        if seen.symbol is None:
+        if observed.symbol is None:
             return (
-                f"OFED {seen.ofed} is there without what modules are built against "
+                f"OFED {observed.ofed} is there without what modules are built against "
                 f"(/usr/src/ofa_kernel/*/Module.symvers with {rdma.SYMBOL}); install its -dkms or -devel package"
             )
-        if seen.rival:
+        if observed.rival:
             return f"{_OLD}, the module before nvidia-peermem, is loaded; remove its package (nvidia-peer-memory-dkms) first"
-        if seen.built != seen.symbol and not seen.headers:
+        if observed.built != observed.symbol and not observed.headers:
             return (
-                f"nvidia-peermem has to be built for {seen.kernel}, and there are no headers of it; "
-                f"install {_HEADERS.get(seen.manager, 'linux-headers-{}').format(seen.kernel)}"
+                f"nvidia-peermem has to be built for {observed.kernel}, and there are no headers of it; "
+                f"install {_HEADERS.get(observed.manager, 'linux-headers-{}').format(observed.kernel)}"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        found = "without OFED" if seen.built == "none" else "against another OFED"
+    def plan(self, observed: Observed) -> Plan:
+        found = "without OFED" if observed.built == "none" else "against another OFED"
         return diff(
-            seen,
-            self.desired(seen),
-            costs={"loaded": Disruption.DRAIN if seen.loaded else Disruption.NONE},
+            observed,
+            self.desired(observed),
+            costs={"loaded": Disruption.DRAIN if observed.loaded else Disruption.NONE},
             why={
-                "built": f"the module was built {found} than {seen.ofed}, and would answer Invalid argument".replace(
+                "built": f"the module was built {found} than {observed.ofed}, and would answer Invalid argument".replace(
                     "without OFED than", "without OFED, here is"
                 ),
-                "loaded": self._why(seen),
+                "loaded": self._why(observed),
             },
             paths={"autoload_text": AUTOLOAD_PATH},
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
 
-    def _why(self, seen: Observed) -> str:
-        return f"no DMA-BUF: {seen.no_dma_buf}" if seen.no_dma_buf else ""
+    def _why(self, observed: Observed) -> str:
+        return f"no DMA-BUF: {observed.no_dma_buf}" if observed.no_dma_buf else ""
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
-        if self.absent or seen.image:
+    def _notes(self, observed: Observed) -> Iterator[str]:
+        if self.absent or observed.image:
             return
-        way = self.way(seen)
+        way = self.way(observed)
         if way is None:
             yield "no network card of NVIDIA is on PCI: nothing to do"
         elif way == rdma.DMA_BUF:
-            yield f"GPUDirect RDMA by DMA-BUF: {seen.driver}, Linux {seen.kernel}; nothing more is needed"
+            yield f"GPUDirect RDMA by DMA-BUF: {observed.driver}, Linux {observed.kernel}; nothing more is needed"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
-        version = (seen.driver or "").partition(" ")[0]
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
+        version = (observed.driver or "").partition(" ")[0]
         if "built" in plan.fields:
-            yield kmod.rebuild("nvidia*", version, seen.kernel, "nvidia-peermem")
+            yield kmod.rebuild("nvidia*", version, observed.kernel, "nvidia-peermem")
         if "autoload_text" in plan.fields and wanted.autoload_text is not None:
             yield ops.PutText(AUTOLOAD_PATH, wanted.autoload_text, mode=0o644)
         if "loaded" in plan.fields:

@@ -79,7 +79,7 @@ class PersistenceMode(State[Observed]):
         drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
         program = node.stats(PROGRAM_PATH)
-        gpus = () if facts.image else node.ask(GpuFacts()).gpus
+        gpus = () if facts.image else node.query(GpuFacts()).gpus
         unit = units.get(UNIT)
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
@@ -103,54 +103,56 @@ class PersistenceMode(State[Observed]):
             lacks_program=not program and _program(text, foreign) == PROGRAM_PATH,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 drop_in_text=None,
                 active=False,
                 at_boot=False,
                 # Set by hand (nvidia-smi -pm 1) it is not this state's to take away.
-                persistent=dict.fromkeys(seen.persistent, False)
-                if seen.active
-                else seen.persistent,
+                persistent=dict.fromkeys(observed.persistent, False)
+                if observed.active
+                else observed.persistent,
             )
         return replace(
-            seen,
-            drop_in_text=drop_in_text(seen.unit_text or "", uvm_persistence=self.uvm_persistence),
+            observed,
+            drop_in_text=drop_in_text(
+                observed.unit_text or "", uvm_persistence=self.uvm_persistence
+            ),
             # Without GPUs (an image) the daemon has nothing to do and ends at once.
-            active=seen.has_gpus or seen.active,
+            active=observed.has_gpus or observed.active,
             at_boot=True,
-            persistent=dict.fromkeys(seen.persistent, True),
+            persistent=dict.fromkeys(observed.persistent, True),
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not seen.systemd and not self.absent:
+    def refuse(self, observed: Observed) -> str | None:
+        if not observed.systemd and not self.absent:
             return "there is no systemd to run nvidia-persistenced; leave the state out for this node with only="
-        if seen.unit_text is None and not self.absent:
+        if observed.unit_text is None and not self.absent:
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing); add the state driver to the "
                 "policy, or install the package of the driver's version"
             )
-        if seen.idle and not self.absent:
-            return seen.idle
-        if seen.lacks_program and not self.absent:
+        if observed.idle and not self.absent:
+            return observed.idle
+        if observed.lacks_program and not self.absent:
             return (
                 f"{PROGRAM_PATH} is missing, which {UNIT} runs; apply the state driver, which puts back what its "
                 "packages have lost, or install the package again"
             )
-        if seen.undone and not self.absent:
+        if observed.undone and not self.absent:
             return (
-                f"{seen.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
+                f"{observed.undone} has nvidia-persistenced start with {_OFF}, and is read after what gpustate writes; "
                 "take that word or the file out"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        return diff(seen, self.desired(seen), paths={"drop_in_text": DROP_IN_PATH})
+    def plan(self, observed: Observed) -> Plan:
+        return diff(observed, self.desired(observed), paths={"drop_in_text": DROP_IN_PATH})
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if "drop_in_text" in plan.fields:
             if wanted.drop_in_text is None:
                 yield ops.RemoveOwn(DROP_IN_PATH)
@@ -158,10 +160,10 @@ class PersistenceMode(State[Observed]):
                 yield ops.PutText(DROP_IN_PATH, wanted.drop_in_text, mode=0o644)
             yield ops.DaemonReload()
         if self.absent:
-            yield from self._take_away(seen)
+            yield from self._take_away(observed)
             return
         if "at_boot" in plan.fields:
-            if re.search(r"^\[Install\]", seen.unit_text or "", re.MULTILINE):
+            if re.search(r"^\[Install\]", observed.unit_text or "", re.MULTILINE):
                 yield ops.EnableUnit(UNIT, now=False)
             else:
                 yield ops.Run(
@@ -169,15 +171,15 @@ class PersistenceMode(State[Observed]):
                     "start nvidia-persistenced at boot",
                     timeout=60,
                 )
-        if plan.fields & {"drop_in_text", "active", "persistent"} and seen.has_gpus:
+        if plan.fields & {"drop_in_text", "active", "persistent"} and observed.has_gpus:
             yield ops.RestartUnit(UNIT)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             yield ops.Run(_START, "see that every GPU is in persistence mode", 180, running=True)
 
-    def _take_away(self, seen: Observed) -> Iterator[Step]:
-        if seen.at_boot or seen.active:
+    def _take_away(self, observed: Observed) -> Iterator[Step]:
+        if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
             yield ops.Run(
                 f"[ ! -L {WANTS_PATH} ] || {{ rm -f {WANTS_PATH}; systemd_reload; }}\neffect disabled",

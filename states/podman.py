@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemon_seen import BLOBS, read_rows
@@ -78,7 +78,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPodman(Ask[Found]):
+class PodmanQuery(Query[Found]):
     """podman's version, its hooks that name NVIDIA, and its configuration."""
 
     def script(self) -> str:
@@ -96,7 +96,7 @@ class AskPodman(Ask[Found]):
             originals=rows.originals,
         )
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 
@@ -136,7 +136,7 @@ class PodmanCdi(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskPodman())
+        found = node.query(PodmanQuery())
         problem = hidden = ""
         try:
             hidden = _hidden(found.confs)
@@ -153,45 +153,47 @@ class PodmanCdi(State[Observed]):
             problem=problem,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, kept=())
-        if not seen.leftovers:
-            return seen
-        return replace(seen, leftovers=(), kept=tuple(sorted({*seen.kept, *seen.leftovers})))
+            return replace(observed, kept=())
+        if not observed.leftovers:
+            return observed
+        return replace(
+            observed, leftovers=(), kept=tuple(sorted({*observed.kept, *observed.leftovers}))
+        )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not seen.version:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not observed.version:
             return None
-        if seen.problem:
-            return seen.problem
-        found = _VERSION.match(seen.version)
+        if observed.problem:
+            return observed.problem
+        found = _VERSION.match(observed.version)
         if found and (int(found[1]), int(found[2])) < (4, 1):
-            return f"podman {seen.version} does not know CDI; 4.1 is the first: upgrade it"
-        if seen.hidden:
+            return f"podman {observed.version} does not know CDI; 4.1 is the first: upgrade it"
+        if observed.hidden:
             return (
-                f"{seen.hidden} sets cdi_spec_dirs without /var/run/cdi, where the specification is: "
+                f"{observed.hidden} sets cdi_spec_dirs without /var/run/cdi, where the specification is: "
                 "add it there"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         notes = tuple(
             f"{one} injects GPUs beside CDI: remove that package"
-            for one in seen.owned
+            for one in observed.owned
             if not self.absent
         )
-        if not seen.version and not seen.leftovers and not self.absent:
+        if not observed.version and not observed.leftovers and not self.absent:
             notes += ("podman is not installed here: nothing to do",)
         why = {"leftovers": "injects GPUs beside CDI", "kept": "removal gives it back"}
-        return diff(seen, self.desired(seen), why=why, notes=notes)
+        return diff(observed, self.desired(observed), why=why, notes=notes)
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "leftovers" in plan.fields:
-            for path in seen.leftovers:
+            for path in observed.leftovers:
                 yield ops.RemoveFile(path)
         if self.absent and "kept" in plan.fields:
-            for path in seen.kept:
+            for path in observed.kept:
                 yield ops.RestoreOriginal(path)
 
 

@@ -222,78 +222,88 @@ class NodeFit(State[Observed]):
             secure_boot=keys.get("secure_boot") == ["1"],
         )
 
-    def desired(self, seen: Observed) -> Observed:
-        if self.absent or seen.lock_holder:
-            return seen
-        return replace(seen, unsettled=(), journal=False, torn_lists=())
+    def desired(self, observed: Observed) -> Observed:
+        if self.absent or observed.lock_holder:
+            return observed
+        return replace(observed, unsettled=(), journal=False, torn_lists=())
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        reasons = [*self._system(seen), *self._packages(seen), *self._room(seen), *self._gpus(seen)]
+        reasons = [
+            *self._system(observed),
+            *self._packages(observed),
+            *self._room(observed),
+            *self._gpus(observed),
+        ]
         return "; ".join(reasons) or None
 
-    def _system(self, seen: Observed) -> Iterator[str]:
+    def _system(self, observed: Observed) -> Iterator[str]:
         systems = SUPPORTED + self.other_systems
-        if seen.distribution not in systems:
+        if observed.distribution not in systems:
             yield (
-                f"{seen.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
+                f"{observed.distribution or 'an unknown operating system'} is not one of {', '.join(systems)}: "
                 "use one of those, or name it in other_systems to try"
             )
-        elif seen.package_manager not in rpm.MANAGERS:
+        elif observed.package_manager not in rpm.MANAGERS:
             needed = (
-                "apt-get" if seen.distribution.startswith(("debian", "ubuntu")) else "dnf or zypper"
+                "apt-get"
+                if observed.distribution.startswith(("debian", "ubuntu"))
+                else "dnf or zypper"
             )
-            yield f"{needed} is not installed on {seen.distribution}: install {needed.replace('apt-get', 'apt')}"
-        if seen.machine not in MACHINES:
-            yield f"NVIDIA publishes no driver for {seen.machine}: only {' and '.join(MACHINES)}"
-        if not seen.systemd and not seen.image:
+            yield f"{needed} is not installed on {observed.distribution}: install {needed.replace('apt-get', 'apt')}"
+        if observed.machine not in MACHINES:
+            yield f"NVIDIA publishes no driver for {observed.machine}: only {' and '.join(MACHINES)}"
+        if not observed.systemd and not observed.image:
             yield "systemd does not run here: boot with systemd as init, or bake the root as an image (gpustate bake)"
-        if seen.read_only:
-            root = "" if seen.image else "become root there (-b), or "
-            yield f"{', '.join(seen.read_only)} cannot be written: {root}mount them read-write (a disk error may be why: dmesg)"
-        if seen.clock_s and not _EARLIEST_S <= seen.clock_s < _LATEST_S:
-            yield f"the clock says {_date(seen.clock_s)}: set the time, signatures of repositories depend on it"
-        elif seen.clock_s and seen.last_write_s > seen.clock_s + 86_400:
+        if observed.read_only:
+            root = "" if observed.image else "become root there (-b), or "
+            yield f"{', '.join(observed.read_only)} cannot be written: {root}mount them read-write (a disk error may be why: dmesg)"
+        if observed.clock_s and not _EARLIEST_S <= observed.clock_s < _LATEST_S:
+            yield f"the clock says {_date(observed.clock_s)}: set the time, signatures of repositories depend on it"
+        elif observed.clock_s and observed.last_write_s > observed.clock_s + 86_400:
             yield (
-                f"the clock says {_date(seen.clock_s)}, but the package database was written on "
-                f"{_date(seen.last_write_s)}: set the time"
+                f"the clock says {_date(observed.clock_s)}, but the package database was written on "
+                f"{_date(observed.last_write_s)}: set the time"
             )
 
-    def _packages(self, seen: Observed) -> Iterator[str]:
-        if seen.dpkg_error:
+    def _packages(self, observed: Observed) -> Iterator[str]:
+        if observed.dpkg_error:
             yield (
-                f"dpkg cannot read its database ({seen.dpkg_error}): put /var/lib/dpkg/status-old, or a "
+                f"dpkg cannot read its database ({observed.dpkg_error}): put /var/lib/dpkg/status-old, or a "
                 "copy from /var/backups, in the place of /var/lib/dpkg/status"
             )
-        elif seen.rpm_error:
-            yield f"rpm cannot read its database ({seen.rpm_error}): rpm --rebuilddb on the node"
+        elif observed.rpm_error:
+            yield f"rpm cannot read its database ({observed.rpm_error}): rpm --rebuilddb on the node"
         # What is half-way is finished first, here or by the state that owns it; apt minds it as well.
-        elif seen.apt_error and not (
-            seen.unsettled or seen.journal or seen.torn_lists or seen.left
+        elif observed.apt_error and not (
+            observed.unsettled or observed.journal or observed.torn_lists or observed.left
         ):
-            if seen.unmet and all(_NVIDIA.search(_wanted(row)) for row in seen.unmet):
+            if observed.unmet and all(_NVIDIA.search(_wanted(row)) for row in observed.unmet):
                 return  # what the driver's state brings back
-            _, move = apt_errors.trouble(seen.apt_error) or ("", "see apt-get check on the node")
-            wants = f": {', '.join(seen.unmet[:3])}" if seen.unmet else ""
-            yield f"apt cannot work here ({seen.apt_error}{wants}): {move}"
+            _, move = apt_errors.trouble(observed.apt_error) or (
+                "",
+                "see apt-get check on the node",
+            )
+            wants = f": {', '.join(observed.unmet[:3])}" if observed.unmet else ""
+            yield f"apt cannot work here ({observed.apt_error}{wants}): {move}"
 
-    def _room(self, seen: Observed) -> Iterator[str]:
+    def _room(self, observed: Observed) -> Iterator[str]:
         wanted = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
-        for mount in dict.fromkeys(mount for _, mount, _ in seen.room):
-            here = [(folder, free) for folder, other, free in seen.room if other == mount]
+        for mount in dict.fromkeys(mount for _, mount, _ in observed.room):
+            here = [(folder, free) for folder, other, free in observed.room if other == mount]
             free_mib, need_mib = min(free for _, free in here), sum(wanted[f] for f, _ in here)
             if free_mib < need_mib:
                 folders = ", ".join(folder for folder, _ in here)
                 yield f"{mount} has {free_mib} MiB free, and {folders} need {need_mib} MiB: make room (apt-get clean, old kernels)"
-        for mount in seen.few_inodes:
+        for mount in observed.few_inodes:
             yield f"{mount} has hardly any inodes left: remove files"
 
-    def _gpus(self, seen: Observed) -> Iterator[str]:
-        if seen.image:
+    def _gpus(self, observed: Observed) -> Iterator[str]:
+        if observed.image:
             return
         passed_through = [
-            gpu.address for gpu in seen.gpus if gpu.driver in ("vfio-pci", "vfio_pci")
+            gpu.address for gpu in observed.gpus if gpu.driver in ("vfio-pci", "vfio_pci")
         ]
         if passed_through:
             yield (
@@ -301,13 +311,13 @@ class NodeFit(State[Observed]):
                 "node out of the policy (only=...), or give the GPU back to the host first"
             )
         if self.gpus is None:
-            if not seen.gpus:
+            if not observed.gpus:
                 yield (
                     "no NVIDIA GPU on PCI: look at the BMC and lspci -d 10de:, take the node out of the policy, "
                     "or set gpus: 0 when it is meant to have none"
                 )
             return
-        ids = [gpu.device_id for gpu in seen.gpus]
+        ids = [gpu.device_id for gpu in observed.gpus]
         missing = list(gpu_models.differences(ids, gpu_models.parse_count(self.gpus)))
         if missing:
             yield (
@@ -315,43 +325,43 @@ class NodeFit(State[Observed]):
                 f"(found: {gpu_models.describe(ids)}): look for one off the bus (dmesg, Xid 79), or correct gpus"
             )
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"unsettled": Disruption.RESTART, "journal": Disruption.RESTART},
             why={
                 "unsettled": "left half-way by an interrupted installation",
                 "journal": "dpkg was killed while it wrote its database",
                 "torn_lists": "apt cannot read them, as after a power cut; they are fetched anew",
             },
-            notes=() if self.absent else tuple(self._notes(seen)),
+            notes=() if self.absent else tuple(self._notes(observed)),
         )
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
-        if seen.lock_holder:
-            yield f"{seen.lock_holder} holds the package lock; installing waits up to 300 s for it"
-        if seen.unmet and not seen.unsettled:
-            yield f"left to the state that brings it: {', '.join(seen.unmet[:3])}"
-        if seen.left:
-            yield f"half-configured, left to the state that owns it: {', '.join(seen.left)}"
-        if not seen.python3:
+    def _notes(self, observed: Observed) -> Iterator[str]:
+        if observed.lock_holder:
+            yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
+        if observed.unmet and not observed.unsettled:
+            yield f"left to the state that brings it: {', '.join(observed.unmet[:3])}"
+        if observed.left:
+            yield f"half-configured, left to the state that owns it: {', '.join(observed.left)}"
+        if not observed.python3:
             yield "python3 is not installed: the validator's CUDA proof needs it"
-        if seen.secure_boot:
+        if observed.secure_boot:
             yield "Secure Boot is on: only modules signed by a key that the firmware knows will load"
-        if not seen.image and not seen.kernel_modules:
-            yield f"/lib/modules/{seen.kernel} is gone: no module can be loaded before a reboot"
-        if not seen.image and not seen.time_service:
+        if not observed.image and not observed.kernel_modules:
+            yield f"/lib/modules/{observed.kernel} is gone: no module can be loaded before a reboot"
+        if not observed.image and not observed.time_service:
             yield "no time service was seen (systemd-timesyncd, chrony, ntpd)"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "torn_lists" in plan.fields:
             yield _read_anew()
         if not plan.fields & {"unsettled", "journal"}:
             return
         torn = " ".join(
             row.split()[-1]
-            for row in seen.unsettled
+            for row in observed.unsettled
             if "H" in row.split()[0] or "R" in row.split()[0]
         )
         lines = [

@@ -27,7 +27,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import quarantine
 from gpustate.formats.numbers import whole
 from gpustate.formats.quarantine import Entry, Quarantine
-from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.gpu_facts import GpuFacts
 
 INVENTORY = "inventory"
@@ -115,8 +115,8 @@ class GpuQuarantine(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        nvml = node.ask(GpuFacts())
-        held = node.ask(AskQuarantine())
+        nvml = node.query(GpuFacts())
+        held = node.query(ExcludedGpusQuery())
         stats = node.stats(f"$G/{quarantine.FILE}").values()
         clock = node.shell("date +%s").stdout if self.gpus else ""
         now = held.now or whole(clock.strip()) or 0
@@ -131,20 +131,20 @@ class GpuQuarantine(State[Observed]):
             image=facts.image,
         )
 
-    def _wanted(self, seen: Observed) -> tuple[Entry, ...]:
+    def _wanted(self, observed: Observed) -> tuple[Entry, ...]:
         """Entries of commands that go on, and the inventory's; an end that has passed is left out."""
-        found = [one for one in seen.kept if one.by != INVENTORY and one.until > seen.now]
-        if self.absent or seen.image:
+        found = [one for one in observed.kept if one.by != INVENTORY and one.until > observed.now]
+        if self.absent or observed.image:
             return tuple(found)
         for one in self.gpus:
             until = seconds(one.until)
-            if until > seen.now:
-                found.append(self._entry(one, until, seen))
+            if until > observed.now:
+                found.append(self._entry(one, until, observed))
         return tuple(found)
 
-    def _entry(self, one: QuarantinedGpu, until: int, seen: Observed) -> Entry:
-        before = next((e for e in seen.kept if one.gpu in (e.uuid, e.pci)), None)
-        uuid, pci = next((pair for pair in seen.known if one.gpu in pair), ("", ""))
+    def _entry(self, one: QuarantinedGpu, until: int, observed: Observed) -> Entry:
+        before = next((e for e in observed.kept if one.gpu in (e.uuid, e.pci)), None)
+        uuid, pci = next((pair for pair in observed.known if one.gpu in pair), ("", ""))
         if before is not None:  # a GPU that is lost has no UUID any more
             uuid, pci = uuid or before.uuid, pci or before.pci
         if one.gpu.startswith("GPU-"):
@@ -152,37 +152,39 @@ class GpuQuarantine(State[Observed]):
         else:
             pci = one.gpu
         same = before is not None and before.by == INVENTORY
-        since = before.since if before is not None and same else seen.now
+        since = before.since if before is not None and same else observed.now
         return Entry(uuid, pci, one.reason, until, since, INVENTORY)
 
-    def desired(self, seen: Observed) -> Observed:
-        return replace(seen, gpus=_shown(self._wanted(seen), seen.now), file="")
+    def desired(self, observed: Observed) -> Observed:
+        return replace(observed, gpus=_shown(self._wanted(observed), observed.now), file="")
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or seen.image or not (seen.whole and seen.known):
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or observed.image or not (observed.whole and observed.known):
             return None
-        there = {name for pair in seen.known for name in pair}
-        there |= {name for one in seen.kept for name in (one.uuid, one.pci)}
+        there = {name for pair in observed.known for name in pair}
+        there |= {name for one in observed.kept for name in (one.uuid, one.pci)}
         for one in self.gpus:
-            if one.gpu not in there and seconds(one.until) > seen.now:
-                names = ", ".join(uuid or pci for uuid, pci in seen.known)
+            if one.gpu not in there and seconds(one.until) > observed.now:
+                names = ", ".join(uuid or pci for uuid, pci in observed.known)
                 return f"there is no GPU {one.gpu} here; there are {names}"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        lines = [f"GPU in quarantine: {one.text}" for one in self._wanted(seen)]
-        over = [one for one in self.gpus if not self.absent and 0 < seconds(one.until) <= seen.now]
+    def plan(self, observed: Observed) -> Plan:
+        lines = [f"GPU in quarantine: {one.text}" for one in self._wanted(observed)]
+        over = [
+            one for one in self.gpus if not self.absent and 0 < seconds(one.until) <= observed.now
+        ]
         lines += [
             f"the quarantine of {one.gpu} in the inventory ended at {one.until}: take it out"
             for one in over
         ]
-        return replace(diff(seen, self.desired(seen)), warnings=tuple(lines))
+        return replace(diff(observed, self.desired(observed)), warnings=tuple(lines))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if plan.fields & {"gpus", "file"}:
-            yield write(self._wanted(seen))
+            yield write(self._wanted(observed))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: an image has no GPUs."""
         return iter(())
 

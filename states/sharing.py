@@ -106,7 +106,7 @@ class DevicePluginConfigured(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         text = node.own_text(self.path)
-        nvml = node.ask(GpuFacts())
+        nvml = node.query(GpuFacts())
         unit = node.units(self.unit).get(self.unit) if self.unit else None
         old = [gpu.name for gpu in nvml.gpus if _below_turing(gpu.compute_capability)]
         mig = [gpu.index for gpu in nvml.gpus if gpu.mig_current]
@@ -117,49 +117,49 @@ class DevicePluginConfigured(State[Observed]):
             mig_gpu=mig[0] if mig else None,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(seen, text=None)
-        return replace(seen, text=deviceplugin.as_text(self._wanted()))
+            return replace(observed, text=None)
+        return replace(observed, text=deviceplugin.as_text(self._wanted()))
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         sharing = self._wanted().sharing
         if self.absent or sharing.strategy != "mps":
             return None
-        if seen.mig_gpu is not None:
+        if observed.mig_gpu is not None:
             return (
-                f"GPU {seen.mig_gpu} has MIG enabled, and the device plugin does not share MIG devices "
+                f"GPU {observed.mig_gpu} has MIG enabled, and the device plugin does not share MIG devices "
                 "with MPS; disable MIG, or use sharing.timeSlicing"
             )
         most = max(one.replicas for one in sharing.resources)
-        if seen.old_gpu is not None and most > MPS_MOST_OLD:
+        if observed.old_gpu is not None and most > MPS_MOST_OLD:
             return (
-                f"{most} replicas, and the device plugin takes at most {MPS_MOST_OLD} on {seen.old_gpu} "
+                f"{most} replicas, and the device plugin takes at most {MPS_MOST_OLD} on {observed.old_gpu} "
                 "(below compute capability 7.5); ask for fewer"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        cost = Disruption.RELOAD if seen.plugin_active else Disruption.NONE
+    def plan(self, observed: Observed) -> Plan:
+        cost = Disruption.RELOAD if observed.plugin_active else Disruption.NONE
         notes = () if self.absent else self._wanted().notes
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"text": cost},
-            why={"text": f"{self.unit} reads it again"} if seen.plugin_active else None,
+            why={"text": f"{self.unit} reads it again"} if observed.plugin_active else None,
             paths={"text": self.path},
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "text" not in plan.fields:
             return
-        text = self.desired(seen).text
+        text = self.desired(observed).text
         if text is None:
             yield ops.RemoveOwn(self.path)
         else:
             yield ops.PutText(self.path, text, mode=0o644)
-        if seen.plugin_active:
+        if observed.plugin_active:
             yield ops.Run(
                 f"systemctl kill --kill-who=main -s HUP {self.unit}; sleep 1\n"
                 f"systemctl is-active --quiet {self.unit} || fail '{self.unit} did not take its new "

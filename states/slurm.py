@@ -26,7 +26,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import slurm
 from gpustate.ops.library import original_path
 from gpustate.probes import slurm_gpus
-from gpustate.probes.excluded_gpus import AskQuarantine, left, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
@@ -103,10 +103,10 @@ class SlurmGres(State[Observed]):
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
         here = node.shell(_HERE)
-        every, held = node.ask(GpuFacts()), node.ask(AskQuarantine())
+        every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
         nvml = left(every, held)
-        places = node.ask(slurm_gpus.AskPlaces(for_slurmd=True))
-        seen = Observed(
+        places = node.query(slurm_gpus.SlurmPlacesQuery(for_slurmd=True))
+        observed = Observed(
             gres_text=gres,
             node_text=node_text,
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
@@ -116,55 +116,61 @@ class SlurmGres(State[Observed]):
             active=unit is not None and unit.active,
             image=facts.image,
         )
-        if facts.image or not seen.gpus:
-            return seen
+        if facts.image or not observed.gpus:
+            return observed
         if not nvml.works:
             broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
-            return replace(seen, problem=f"NVML: {broken}; see: gpustate explain")
+            return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
         found, problem = slurm_gpus.gpus(nvml, places)
         words = (*slurm.features(nvml), *self.features)
         gres_value = slurm.gres_value(found, shards=self.shards)
         return replace(
-            seen,
+            observed,
             lines=tuple(slurm.gres_lines(found, shards=self.shards)),
-            node_line=slurm.node_line(seen.host, gres_value, tuple(dict.fromkeys(words))),
+            node_line=slurm.node_line(observed.host, gres_value, tuple(dict.fromkeys(words))),
             problem=problem or unseen(facts.gpus, every, held),
         )
 
-    def desired(self, seen: Observed) -> Observed:
-        if not self.absent and (seen.image or seen.problem is not None or not seen.slurmd):
-            return seen
-        lines = [] if self.absent else list(seen.lines)
-        gres = slurm.place(seen.gres_text or "", lines) or None
-        line = "" if self.absent or not self.node_file else seen.node_line
+    def desired(self, observed: Observed) -> Observed:
+        if not self.absent and (
+            observed.image or observed.problem is not None or not observed.slurmd
+        ):
+            return observed
+        lines = [] if self.absent else list(observed.lines)
+        gres = slurm.place(observed.gres_text or "", lines) or None
+        line = "" if self.absent or not self.node_file else observed.node_line
         node_text = f"# Written by gpustate, for slurm.conf.\n{line}\n" if line else None
-        if seen.gres_text is not None and slurm.marked(seen.gres_text) is None and not lines:
-            gres = seen.gres_text  # somebody's file without a line of ours, be it empty
-        otherwise = "" if gres is not None else seen.gres_file
-        return replace(seen, gres_text=gres, node_text=node_text, gres_file=otherwise)
+        if (
+            observed.gres_text is not None
+            and slurm.marked(observed.gres_text) is None
+            and not lines
+        ):
+            gres = observed.gres_text  # somebody's file without a line of ours, be it empty
+        otherwise = "" if gres is not None else observed.gres_file
+        return replace(observed, gres_text=gres, node_text=node_text, gres_file=otherwise)
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or observed.image:
             return None
-        if not seen.slurmd:
+        if not observed.slurmd:
             return None
-        other = slurm.foreign(seen.gres_text or "", seen.host)
-        if other is not None and seen.lines:
+        other = slurm.foreign(observed.gres_text or "", observed.host)
+        if other is not None and observed.lines:
             return f"{self.gres_path}: {other} already describes GPUs; take it out, or leave this state out"
-        return seen.problem or None
+        return observed.problem or None
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
         notes: tuple[str, ...] = ()
-        if not seen.slurmd and not self.absent:
+        if not observed.slurmd and not self.absent:
             notes = ("slurmd is not installed here: there is nothing to configure",)
-        if seen.gres_text != wanted.gres_text and seen.lines and not self.absent:
-            notes = (f"slurm.conf of the cluster wants: {seen.node_line}",)
+        if observed.gres_text != wanted.gres_text and observed.lines and not self.absent:
+            notes = (f"slurm.conf of the cluster wants: {observed.node_line}",)
         return diff(
-            seen,
+            observed,
             wanted,
-            costs={"gres_text": Disruption.RESTART if seen.active else Disruption.NONE},
-            why={"gres_text": f"{self.unit} reads it at its start"} if seen.active else None,
+            costs={"gres_text": Disruption.RESTART if observed.active else Disruption.NONE},
+            why={"gres_text": f"{self.unit} reads it at its start"} if observed.active else None,
             paths={
                 "gres_text": self.gres_path,
                 "node_text": self.node_path,
@@ -173,8 +179,8 @@ class SlurmGres(State[Observed]):
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         for field, path in (("node_text", self.node_path), ("gres_text", self.gres_path)):
             if field not in plan.fields:
                 continue
@@ -187,9 +193,9 @@ class SlurmGres(State[Observed]):
                 yield ops.ForgetOriginal(path)
         if "gres_file" in plan.fields and wanted.gres_text is not None:
             yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
-        if "gres_text" in plan.fields and seen.active:
+        if "gres_text" in plan.fields and observed.active:
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: the lines are made where gpustate runs, from what NVML says then."""
         return iter(())

@@ -27,7 +27,7 @@ from pydantic import Field, field_validator
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.formats import grub, vfio
 from gpustate.ops import cmdline
-from gpustate.probes.kernel_cmdline import AskCommandLine
+from gpustate.probes.kernel_cmdline import CommandLineQuery
 
 UNIT = "gpustate-vfio.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -141,7 +141,7 @@ class VfioBound(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        line = node.ask(AskCommandLine(self.name))
+        line = node.query(CommandLineQuery(self.name))
         program, unit_text = node.own_text(PROGRAM_PATH), node.own_text(UNIT_PATH)
         unit = node.units(UNIT).get(UNIT)
         looked = node.shell(vfio.look_program(self.devices)).stdout if self.devices else ""
@@ -168,25 +168,25 @@ class VfioBound(State[Observed]):
             image=facts.image,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 drop_in=None,
                 pending=False,
                 program_text=None,
                 unit_text=None,
                 enabled=False,
-                overrides={} if self._ours(seen) else seen.overrides,
+                overrides={} if self._ours(observed) else observed.overrides,
             )
         if not self.devices:
-            return seen
-        words = self._words(seen.cpu)
+            return observed
+        words = self._words(observed.cpu)
         # Arguments that somebody else gives already are theirs; we add nothing then.
-        theirs = seen.drop_in is None and not seen.menu_lacks and not seen.running_lacks
+        theirs = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
         wanted = grub.drop_in_text(self.name, words)
         return replace(
-            seen,
+            observed,
             drop_in=None if theirs or not words else wanted,
             menu_lacks=(),
             running_lacks=(),
@@ -194,48 +194,48 @@ class VfioBound(State[Observed]):
             program_text=vfio.boot_program(self.devices),
             unit_text=UNIT_TEXT,
             enabled=True,
-            bound={d.address: d.driver if d.bound else d.best for d in seen.devices},
-            overrides={d.address: d.best for d in seen.devices},
+            bound={d.address: d.driver if d.bound else d.best for d in observed.devices},
+            overrides={d.address: d.best for d in observed.devices},
         )
 
-    def _ours(self, seen: Observed) -> bool:
-        return seen.program_text is not None or seen.unit_text is not None
+    def _ours(self, observed: Observed) -> bool:
+        return observed.program_text is not None or observed.unit_text is not None
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
-            if seen.overrides and seen.used and self._ours(seen):
+            if observed.overrides and observed.used and self._ours(observed):
                 return "a virtual machine holds a device; shut it down first"
             return None
-        return self._unfit(seen) if self.devices and not seen.image else None
+        return self._unfit(observed) if self.devices and not observed.image else None
 
-    def _unfit(self, seen: Observed) -> str | None:
-        if not seen.devices:
+    def _unfit(self, observed: Observed) -> str | None:
+        if not observed.devices:
             return f"no PCI device is {' or '.join(self.devices)}; see lspci -nn"
-        if not seen.module:
+        if not observed.module:
             return "vfio-pci is not in the kernel that runs; install the package with its modules (linux-modules-extra)"
-        if seen.against:
-            return f"the kernel command line says {' '.join(seen.against)}; take it out of /etc/default/grub"
-        if (seen.menu_lacks or seen.running_lacks) and seen.way != "grub":
-            words = " ".join(self._words(seen.cpu))
-            if seen.way == "grubby":
+        if observed.against:
+            return f"the kernel command line says {' '.join(observed.against)}; take it out of /etc/default/grub"
+        if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
+            words = " ".join(self._words(observed.cpu))
+            if observed.way == "grubby":
                 return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
             return f"the kernel needs {words}, and nothing here is known to write its command line (no update-grub); add them yourself"
-        consoles = [d.address for d in seen.devices if d.console and not d.bound]
+        consoles = [d.address for d in observed.devices if d.console and not d.bound]
         if consoles:
             return f"{', '.join(consoles)} shows the console of this node; choose another console in the firmware, or leave it out"
-        if seen.strangers:
+        if observed.strangers:
             return (
-                f"{', '.join(seen.strangers)} shares an IOMMU group with a chosen device, and would be cut off; "
+                f"{', '.join(observed.strangers)} shares an IOMMU group with a chosen device, and would be cut off; "
                 "name it in devices too, or move the card to another slot"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        boot = not self.absent and self._needs_boot(seen)
+    def plan(self, observed: Observed) -> Plan:
+        boot = not self.absent and self._needs_boot(observed)
         takeover = Disruption.REBOOT if boot else Disruption.NONE
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={
                 "running_lacks": Disruption.REBOOT,
                 "bound": takeover,
@@ -252,16 +252,16 @@ class VfioBound(State[Observed]):
                 "program_text": PROGRAM_PATH,
                 "unit_text": UNIT_PATH,
             },
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
 
-    def _needs_boot(self, seen: Observed) -> bool:
-        held = any(d.driver and not d.bound for d in seen.devices)
-        return bool(held or seen.running_lacks or any(not d.group for d in seen.devices))
+    def _needs_boot(self, observed: Observed) -> bool:
+        held = any(d.driver and not d.bound for d in observed.devices)
+        return bool(held or observed.running_lacks or any(not d.group for d in observed.devices))
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
+    def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
-            if seen.drop_in is not None:
+            if observed.drop_in is not None:
                 yield "the kernel that runs keeps its arguments until the next boot"
             return
         if not self.devices:
@@ -269,13 +269,13 @@ class VfioBound(State[Observed]):
         elif vfio.GPUS in self.devices:
             yield "no GPU is left for the host: nvidia.ko will not load here (No such device), so leave the states driver and those after it out"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         if "drop_in" in plan.fields and wanted.drop_in is not None:
-            yield from cmdline.set_arguments(self.name, self._words(seen.cpu))
+            yield from cmdline.set_arguments(self.name, self._words(observed.cpu))
         elif plan.fields & {"menu_lacks", "pending"}:
             yield cmdline.write_menu(self.name)
         if "program_text" in plan.fields and wanted.program_text is not None:
@@ -286,8 +286,8 @@ class VfioBound(State[Observed]):
         if "enabled" in plan.fields:
             yield ops.EnableUnit(UNIT, now=False)
         if plan.fields & {"running_lacks", "bound", "overrides"}:
-            if self._needs_boot(seen):
-                lacks = " ".join(seen.running_lacks)
+            if self._needs_boot(observed):
+                lacks = " ".join(observed.running_lacks)
                 what = f"the kernel lacks {lacks}" if lacks else "another driver holds a device"
                 yield ops.Reboot(what, timeout=self.reboot_timeout_s)
             else:
@@ -298,12 +298,12 @@ class VfioBound(State[Observed]):
                     running=True,
                 )
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if "enabled" in plan.fields or ("unit_text" in plan.fields and seen.enabled):
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if "enabled" in plan.fields or ("unit_text" in plan.fields and observed.enabled):
             yield ops.DisableUnit(UNIT)
         if "overrides" in plan.fields:
             yield ops.Run(
-                vfio.release_program(tuple(seen.overrides)) + "effect released",
+                vfio.release_program(tuple(observed.overrides)) + "effect released",
                 "give the devices back to their own drivers",
                 timeout=120,
                 running=True,

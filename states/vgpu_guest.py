@@ -138,69 +138,69 @@ class VgpuLicensed(State[Observed]):
             image=facts.image,
         )
 
-    def _conf(self, seen: Observed) -> str:
-        base = seen.conf_text
+    def _conf(self, observed: Observed) -> str:
+        base = observed.conf_text
         if base is None:
-            base = gridd.HEADER + (seen.template_text or "")
+            base = gridd.HEADER + (observed.template_text or "")
         return gridd.merged(base, self._values())
 
-    def _conf_before(self, seen: Observed) -> str | None:
+    def _conf_before(self, observed: Observed) -> str | None:
         """gridd.conf without what is ours; ``None`` where nothing is left of it."""
-        if seen.conf_text is None:
+        if observed.conf_text is None:
             return None
-        text = gridd.restored(seen.conf_text)
+        text = gridd.restored(observed.conf_text)
         if not text.startswith(gridd.HEADER):
             return text
         rest = text.removeprefix(gridd.HEADER)
-        return None if rest == (seen.template_text or "") else rest
+        return None if rest == (observed.template_text or "") else rest
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = self._conf_before(seen) != seen.conf_text
-            gone = replace(seen, conf_text=self._conf_before(seen))
+            ours = self._conf_before(observed) != observed.conf_text
+            gone = replace(observed, conf_text=self._conf_before(observed))
             return replace(gone, token=None, token_mode=None) if ours else gone
         if not self._asked:
-            return seen
+            return observed
         token = self._token()
         digest = hashlib.sha256(token.encode()).hexdigest()[:16] if token is not None else None
-        live = not seen.image
+        live = not observed.image
         return replace(
-            seen,
-            conf_text=self._conf(seen),
-            token=digest if digest is not None else seen.token,
-            token_mode=f"{TOKEN_MODE:04o}" if digest is not None else seen.token_mode,
-            licensed=live if self.feature_type else seen.licensed,
+            observed,
+            conf_text=self._conf(observed),
+            token=digest if digest is not None else observed.token,
+            token_mode=f"{TOKEN_MODE:04o}" if digest is not None else observed.token_mode,
+            licensed=live if self.feature_type else observed.licensed,
             active=live,
             enabled=True,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not self._asked or seen.installed:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not self._asked or observed.installed:
             return None
         return (
             "nvidia-gridd is not installed: it comes with NVIDIA's vGPU guest driver (-grid), not with the driver "
             "of the public repositories; install that one, or leave the state out here with only="
         )
 
-    def plan(self, seen: Observed) -> Plan:
-        restart = Disruption.RESTART if seen.active else Disruption.NONE
-        status = ", ".join(sorted(set(seen.statuses))) or "no licensed product"
+    def plan(self, observed: Observed) -> Plan:
+        restart = Disruption.RESTART if observed.active else Disruption.NONE
+        status = ", ".join(sorted(set(observed.statuses))) or "no licensed product"
         notes: tuple[str, ...] = ()
         if not self.absent and not self._asked:
             notes = ("neither a token nor a licence server is named: nothing to do",)
-        elif not self.absent and seen.modes and not {"VGPU", "vGPU"} & set(seen.modes):
-            notes = (f"no GPU here is a vGPU (virtualization mode {', '.join(seen.modes)})",)
+        elif not self.absent and observed.modes and not {"VGPU", "vGPU"} & set(observed.modes):
+            notes = (f"no GPU here is a vGPU (virtualization mode {', '.join(observed.modes)})",)
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs=dict.fromkeys(("conf_text", "token", "licensed"), restart),
             why={"licensed": f"License Status: {status}"},
             paths={"conf_text": CONF_PATH},
             notes=notes,
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if plan.fields & {"token", "token_mode"}:
             token = None if self.absent else self._token()
             if token is None:
@@ -214,12 +214,12 @@ class VgpuLicensed(State[Observed]):
                 yield ops.RemoveFile(CONF_PATH)
             else:
                 yield ops.PutText(
-                    CONF_PATH, wanted.conf_text, mode=None if seen.conf_text else 0o644
+                    CONF_PATH, wanted.conf_text, mode=None if observed.conf_text else 0o644
                 )
             if self.absent:
                 yield ops.ForgetOriginal(CONF_PATH)
         if self.absent:
-            if plan.fields and seen.active:
+            if plan.fields and observed.active:
                 yield ops.RestartUnit(UNIT)
             return
         if "enabled" in plan.fields:

@@ -38,11 +38,11 @@ class Packages(State[Installed]):
         found = node.packages(*self.wanted)
         return Installed(tuple(n for n in self.wanted if n in found and found[n].installed))
 
-    def desired(self, seen: Installed) -> Installed:
+    def desired(self, observed: Installed) -> Installed:
         return Installed(self.wanted)
 
-    def apply(self, seen: Installed, plan: Plan) -> Iterator[Step]:
-        missing = [name for name in self.wanted if name not in seen.packages]
+    def apply(self, observed: Installed, plan: Plan) -> Iterator[Step]:
+        missing = [name for name in self.wanted if name not in observed.packages]
         yield ops.AptInstall(tuple((name, "") for name in missing))
 
 
@@ -71,17 +71,17 @@ class Files(State[Content]):
         stats = dict(line.split(" ", 1) for line in lines if line[64:66] != "  ")
         return Content(root, {path: (sums[path], stats.get(path, "")) for path in sums})
 
-    def desired(self, seen: Content) -> Content:
+    def desired(self, observed: Content) -> Content:
         wanted = {
             path: (hashlib.sha256(data).hexdigest(), _OWNED) for path, data in self.wanted.items()
         }
-        return replace(seen, files=wanted)
+        return replace(observed, files=wanted)
 
-    def apply(self, seen: Content, plan: Plan) -> Iterator[Step]:
-        for path, wanted in self.desired(seen).files.items():
-            if seen.files.get(path) != wanted:
+    def apply(self, observed: Content, plan: Plan) -> Iterator[Step]:
+        for path, wanted in self.desired(observed).files.items():
+            if observed.files.get(path) != wanted:
                 text = self.wanted[path].decode("utf-8", "surrogateescape")
-                yield ops.PutText(f"{seen.root}/{path}", text, mode=0o644, owner="root:root")
+                yield ops.PutText(f"{observed.root}/{path}", text, mode=0o644, owner="root:root")
 
 
 class Repositories(Files):
@@ -108,18 +108,18 @@ class Lines(State[Texts]):
         root = _root(node)
         return Texts(root, {path: node.read_text(f"{root}/{path}") for path in workload.LINES})
 
-    def desired(self, seen: Texts) -> Texts:
+    def desired(self, observed: Texts) -> Texts:
         texts: dict[str, str | None] = {}
         for path, lines in workload.LINES.items():
-            text = seen.texts.get(path) or ""
+            text = observed.texts.get(path) or ""
             have = text.splitlines()
             texts[path] = text + "".join(f"{line}\n" for line in lines if line not in have)
-        return replace(seen, texts=texts)
+        return replace(observed, texts=texts)
 
-    def apply(self, seen: Texts, plan: Plan) -> Iterator[Step]:
-        for path, text in self.desired(seen).texts.items():
-            if text is not None and seen.texts.get(path) != text:
-                yield ops.PutText(f"{seen.root}/{path}", text)
+    def apply(self, observed: Texts, plan: Plan) -> Iterator[Step]:
+        for path, text in self.desired(observed).texts.items():
+            if text is not None and observed.texts.get(path) != text:
+                yield ops.PutText(f"{observed.root}/{path}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +141,16 @@ class Units(State[Links]):
         found = node.stats(*paths)
         return Links(root, {path: stat.target for path, stat in found.items()})
 
-    def desired(self, seen: Links) -> Links:
+    def desired(self, observed: Links) -> Links:
         wanted: dict[str, str | None] = {
-            f"{seen.root}/{workload.WANTS}/{unit}.service": f"{seen.root}/lib/{unit}.service"
+            f"{observed.root}/{workload.WANTS}/{unit}.service": f"{observed.root}/lib/{unit}.service"
             for unit in workload.UNITS
         }
-        return replace(seen, targets=wanted)
+        return replace(observed, targets=wanted)
 
-    def apply(self, seen: Links, plan: Plan) -> Iterator[Step]:
-        for path, target in self.desired(seen).targets.items():
-            if target is not None and seen.targets.get(path) != target:
+    def apply(self, observed: Links, plan: Plan) -> Iterator[Step]:
+        for path, target in self.desired(observed).targets.items():
+            if target is not None and observed.targets.get(path) != target:
                 link = f"ln -sfn {shlex.quote(target)} {shlex.quote(path)}"
                 yield ops.Run(link, f"enable {path}")
 
@@ -170,8 +170,8 @@ class Looks(State[Looked]):
     def probe(self, node: Node) -> Looked:
         return Looked(tuple(node.shell(look).stdout for look in workload.LOOKS))
 
-    def desired(self, seen: Looked) -> Looked:
-        return seen
+    def desired(self, observed: Looked) -> Looked:
+        return observed
 
-    def apply(self, seen: Looked, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Looked, plan: Plan) -> Iterator[Step]:
         yield from ()

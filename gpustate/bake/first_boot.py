@@ -160,34 +160,34 @@ class FirstBoot(State[Observed]):
     def _folder(self) -> str:
         return f"{self.node.state_folder}/firstboot"
 
-    def desired(self, seen: Observed) -> Observed:
-        some = bool(seen.wanted_files)
+    def desired(self, observed: Observed) -> Observed:
+        some = bool(observed.wanted_files)
         return replace(
-            seen,
-            work=seen.wanted_work,
-            program=_digest(seen.wanted_files),
+            observed,
+            work=observed.wanted_work,
+            program=_digest(observed.wanted_files),
             unit=_UNIT.replace("@FOLDER@", self._folder) if some else None,
             enabled=some,
             result="",
         )
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             paths={"unit": UNIT_PATH},
             why={"work": "the machine does it itself when it first boots"},
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if "result" in plan.fields:
             yield ops.RemoveFile(f"{self._folder}/result")
         if plan.fields & {"program", "work"}:
-            for path in seen.there:
-                if path not in seen.wanted_files and not path.endswith("/result"):
+            for path in observed.there:
+                if path not in observed.wanted_files and not path.endswith("/result"):
                     yield ops.RemoveFile(path)
-            for path, text in seen.wanted_files.items():
+            for path, text in observed.wanted_files.items():
                 yield ops.PutText(path, text, mode=0o755 if path.endswith("/run") else 0o600)
         if "unit" in plan.fields:
             if wanted.unit is None:

@@ -74,6 +74,6 @@ def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
 
 def first_boot_work(node: NodeResult) -> list[str]:
     """What is left for the first boot, as ``state: step``, in its order."""
-    seen = node.observed.get(first_boot.FirstBoot.name)
-    work = seen.get("wanted_work", []) if isinstance(seen, dict) else []
+    observed = node.observed.get(first_boot.FirstBoot.name)
+    work = observed.get("wanted_work", []) if isinstance(observed, dict) else []
     return [str(line) for line in work]

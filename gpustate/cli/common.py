@@ -204,16 +204,16 @@ def _vault(options: Mapping[str, Any]) -> Vault:
     """What decrypts the inventory: passwords as Ansible's options and variables name them."""
     from gpustate.inventory import vault
 
-    def ask(label: str) -> str:
+    def query(label: str) -> str:
         return str(click.prompt(f"Vault password ({label})", hide_input=True, err=True))
 
     found = vault.sources(
         options.get("vault_id") or (),
         options.get("vault_password_file") or (),
-        ask=bool(options.get("ask_vault_pass")),
+        query=bool(options.get("ask_vault_pass")),
         environment=os.environ,
     )
-    return vault.Vault(found, ask if sys.stdin is not None and sys.stdin.isatty() else None)
+    return vault.Vault(found, query if sys.stdin is not None and sys.stdin.isatty() else None)
 
 
 def _check_key(path: str) -> None:
@@ -347,19 +347,19 @@ class Interrupt:
     def __init__(
         self, told: Callable[[], None], left: str = "the nodes finish their steps by themselves"
     ) -> None:
-        self.seen = 0
+        self.observed = 0
         self._told = told
         self._left = left
 
     def __call__(self) -> bool:
-        return self.seen > 0
+        return self.observed > 0
 
     def arm(self) -> None:
         """Take over SIGINT and SIGTERM."""
 
         def hit(number: int, frame: object) -> None:
-            self.seen += 1
-            if self.seen > 1:
+            self.observed += 1
+            if self.observed > 1:
                 sys.stderr.write(f"\ngpustate: leaving at once; {self._left}\n")
                 sys.stderr.flush()
                 os._exit(130)
@@ -432,20 +432,20 @@ def as_json(document: Any) -> str:
     return json_text(indented(masked_data(document))) + "\n"
 
 
-def ask_nodes(
-    inventory: Inventory, forks: int, ask: Callable[[Node], dict[str, Any]]
+def query_nodes(
+    inventory: Inventory, forks: int, query: Callable[[Node], dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Ask nodes something that changes nothing.
 
     Returns:
         A row a node: its name and what was found, or an ``error``; and an exit code for each error,
-        those that ``ask`` itself found included.
+        those that ``query`` itself found included.
     """
     from gpustate.engine import fleet
 
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
-    for node, data, error in fleet.question(inventory.nodes, forks, ask):
+    for node, data, error in fleet.question(inventory.nodes, forks, query):
         if error is not None or data is None:
             codes.append(error.exit_code if error else EXIT_ERROR)
             rows.append({"name": node.name, "error": str(error)})

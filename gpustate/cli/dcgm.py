@@ -90,8 +90,8 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
         return
     _warn(warnings, output)
     inventory = common.load_inventory(options)
-    ask = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
-    rows, codes = common.ask_nodes(inventory, options["forks"], ask)
+    query = lambda node: _look(node, wanted, place, scrape)  # noqa: E731
+    rows, codes = common.query_nodes(inventory, options["forks"], query)
     codes += [EXIT_VALIDATION for row in rows if row.get("missing") or row.get("no_answer")]
     if output == "json":
         common.write_out(common.as_json({"format": _FORMAT, "nodes": rows}))
@@ -153,7 +153,7 @@ def _look(
     from gpustate.formats import dcgm
     from gpustate.probes.gpu_facts import GpuFacts
 
-    nvml = node.ask(GpuFacts())
+    nvml = node.query(GpuFacts())
     answer = node.shell(_scrape(scrape)) if scrape is not None else None
     if not nvml.works:
         return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}

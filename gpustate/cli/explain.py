@@ -100,16 +100,16 @@ def explain(node: str, output: str, **options: Any) -> None:
     from gpustate.cli.show import show
     from gpustate.core.node import Node
     from gpustate.engine import fleet
-    from gpustate.engine.ledger import AskLedger
+    from gpustate.engine.ledger import LedgerQuery
     from gpustate.explain import walk
     from gpustate.explain.causes import View
 
     def question(asked: Node) -> tuple[View, str, str]:
         try:
-            unfinished = asked.ask(AskLedger()).unfinished()
+            unfinished = asked.query(LedgerQuery()).unfinished()
         except GpustateError as damaged:
             unfinished = str(damaged)
-        return walk.ask(asked), asked.facts().first_boot, unfinished
+        return walk.query(asked), asked.facts().first_boot, unfinished
 
     inventory = _inventory(node, options)
     rows: list[dict[str, Any]] = []

@@ -39,7 +39,7 @@ def fabric(output: str, network: str | None, **options: Any) -> None:
     """
     inside = _network(network, output)
     inventory = common.load_inventory(options)
-    rows, codes = common.ask_nodes(inventory, options["forks"], _look)
+    rows, codes = common.query_nodes(inventory, options["forks"], _look)
     nodes = {node.name: node for node in inventory.nodes}
     for row in rows:
         if "error" not in row:

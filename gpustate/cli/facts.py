@@ -18,22 +18,22 @@ def facts(output: str, **options: Any) -> None:
     from gpustate.cli.show import show
     from gpustate.core.encode import plain
     from gpustate.core.node import Node
-    from gpustate.probes.excluded_gpus import AskQuarantine
+    from gpustate.probes.excluded_gpus import ExcludedGpusQuery
     from gpustate.probes.gpu_facts import GpuFacts
 
     inventory = common.load_inventory(options)
 
     def question(node: Node) -> dict[str, Any]:
-        seen = node.facts()
-        held = node.ask(AskQuarantine())
+        observed = node.facts()
+        held = node.query(ExcludedGpusQuery())
         return {
-            **plain(seen),
-            "distribution": seen.distribution,
-            "nvml": plain(node.ask(GpuFacts())),
+            **plain(observed),
+            "distribution": observed.distribution,
+            "nvml": plain(node.query(GpuFacts())),
             "quarantine": [one.text for one in held.active],
         }
 
-    rows, codes = common.ask_nodes(inventory, options["forks"], question)
+    rows, codes = common.query_nodes(inventory, options["forks"], question)
     page = Page()
     for row in rows:
         if "error" in row:

@@ -13,7 +13,7 @@ from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, UsageError
 
 if TYPE_CHECKING:
     from gpustate.core.node import Node
-    from gpustate.diagnosis.chain_data import Seen
+    from gpustate.diagnosis.chain_data import ChainObservation
     from gpustate.formats.quarantine import Entry
 
 _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": "cyan"}
@@ -38,7 +38,7 @@ def health(output: str, **options: Any) -> None:
     shown and does not count.
     """
     inventory = common.load_inventory(options)
-    rows, codes = common.ask_nodes(inventory, options["forks"], _look)
+    rows, codes = common.query_nodes(inventory, options["forks"], _look)
     for row in rows:
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
@@ -49,12 +49,12 @@ def health(output: str, **options: Any) -> None:
     common.finish(*codes)
 
 
-def _seen(node: Node) -> Seen:
+def _seen(node: Node) -> ChainObservation:
     from gpustate.diagnosis import chain_probe
     from gpustate.formats import quarantine, xids
     from gpustate.probes.gpu_facts import GpuFacts
 
-    nvml = node.ask(GpuFacts())
+    nvml = node.query(GpuFacts())
     text = node.shell(f"{quarantine.SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
     return chain_probe.parse(text, nvml)
 
@@ -63,12 +63,12 @@ def _look(node: Node) -> dict[str, Any]:
     from gpustate.core.encode import plain
     from gpustate.diagnosis import health as judge
 
-    seen = _seen(node)
-    nvml = seen.nvml
+    observed = _seen(node)
+    nvml = observed.nvml
     if not nvml.gpus:
         why = nvml.error_text or nvml.error_name or "no GPU answers"
         return {"error": f"NVML: {why}; see: gpustate explain {node.name}"}
-    findings = judge.judge(nvml, seen.log)
+    findings = judge.judge(nvml, observed.log)
     gpus: list[dict[str, Any]] = []
     for gpu in nvml.gpus:
         mine = [one for one in findings if one.gpu == gpu.index]
@@ -77,19 +77,21 @@ def _look(node: Node) -> dict[str, Any]:
         gpus.append(
             {
                 **{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name},
-                "state": "quarantine" if seen.held(gpu) else state,
+                "state": "quarantine" if observed.held(gpu) else state,
                 "findings": [plain(one) for one in mine],
             }
         )
     others = [
         plain(one)
         for one in findings
-        if one.gpu is None and one.level == judge.FAILED and not seen.quarantine.holds("", one.pci)
+        if one.gpu is None
+        and one.level == judge.FAILED
+        and not observed.quarantine.holds("", one.pci)
     ]
     found: dict[str, Any] = {"gpus": gpus, "others": others}
-    found["quarantine"] = [one.text for one in seen.quarantine.active]
-    found["quarantine_ended"] = [one.text for one in seen.quarantine.ended]
-    return {**found, "error": seen.quarantine.problem} if seen.quarantine.problem else found
+    found["quarantine"] = [one.text for one in observed.quarantine.active]
+    found["quarantine_ended"] = [one.text for one in observed.quarantine.ended]
+    return {**found, "error": observed.quarantine.problem} if observed.quarantine.problem else found
 
 
 def _page(rows: list[dict[str, Any]]) -> None:
@@ -177,12 +179,12 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     writes = gpu is not None or end
 
     def work(session: Any) -> list[str]:
-        from gpustate.engine.probing import ask_node
+        from gpustate.engine.probing import query_node
 
-        seen, clock = ask_node(session.node, _asked, session.answer)
+        observed, clock = query_node(session.node, _asked, session.answer)
         if not writes:
-            return _told(seen)
-        entries = _changed(seen, clock, gpu, reason, length_s, end, controller().name)
+            return _told(observed)
+        entries = _changed(observed, clock, gpu, reason, length_s, end, controller().name)
         answer = session.shell(_script(entries))
         if answer.status:
             raise UsageError("the file could not be written", place=session.node.name)
@@ -198,15 +200,15 @@ def _work(options: dict[str, Any], gpu: str | None, reason: str, length_s: int, 
     common.finish(*codes)
 
 
-def _asked(node: Node) -> tuple[Seen, int]:
-    seen = _seen(node)
+def _asked(node: Node) -> tuple[ChainObservation, int]:
+    observed = _seen(node)
     clock = node.shell("date +%s", assume=str(int(time.time()))).stdout.strip()
     text = clock if clock.isdecimal() else "0"
-    return seen, int(text)
+    return observed, int(text)
 
 
-def _told(seen: Seen) -> list[str]:
-    held = seen.quarantine
+def _told(observed: ChainObservation) -> list[str]:
+    held = observed.quarantine
     lines = [held.problem] if held.problem else []
     lines += [f"in quarantine: {one.text}" for one in held.active]
     lines += [f"the quarantine has ended: {one.text}" for one in held.ended]
@@ -214,15 +216,21 @@ def _told(seen: Seen) -> list[str]:
 
 
 def _changed(
-    seen: Seen, clock: int, gpu: str | None, reason: str, length_s: int, end: bool, by: str
+    observed: ChainObservation,
+    clock: int,
+    gpu: str | None,
+    reason: str,
+    length_s: int,
+    end: bool,
+    by: str,
 ) -> tuple[Entry, ...]:
     """The entries as they are to be; those whose end has passed go with it."""
     from gpustate.formats.quarantine import Entry
 
-    kept = seen.quarantine.active
+    kept = observed.quarantine.active
     if gpu is None:
         return ()
-    uuid, pci = _named(seen, gpu)
+    uuid, pci = _named(observed, gpu)
     rest = tuple(
         one for one in kept if not ((uuid and one.uuid == uuid) or (pci and one.pci == pci))
     )
@@ -233,20 +241,20 @@ def _changed(
     return (*rest, Entry(uuid, pci, reason, clock + length_s, clock, by))
 
 
-def _named(seen: Seen, gpu: str) -> tuple[str, str]:
+def _named(observed: ChainObservation, gpu: str) -> tuple[str, str]:
     """UUID and PCI address of a GPU named by index, UUID or address; one that is lost has only one of them."""
-    for one in seen.quarantine.active:
+    for one in observed.quarantine.active:
         if gpu in (one.uuid, one.pci):
             return one.uuid, one.pci
-    for found in seen.nvml.gpus:
+    for found in observed.nvml.gpus:
         if gpu in (str(found.index), found.uuid, found.pci):
-            pci = seen.address(found)
+            pci = observed.address(found)
             if not pci and not found.uuid:
                 break
             return found.uuid, pci
-    if gpu in {one.address for one in seen.module_gpus}:
+    if gpu in {one.address for one in observed.module_gpus}:
         return "", gpu
-    there = ", ".join(str(one.index) for one in seen.nvml.gpus) or "none that answers"
+    there = ", ".join(str(one.index) for one in observed.nvml.gpus) or "none that answers"
     raise UsageError(
         f"there is no GPU {gpu[:60]!r} here (there are {there})",
         fix="name it by index, UUID or PCI address; a lost one by its PCI address",

@@ -44,8 +44,8 @@ def labels(
     """
     given = _given(config, config_name)
     inventory = common.load_inventory(options)
-    ask = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
-    rows, codes = common.ask_nodes(inventory, options["forks"], ask)
+    query = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
+    rows, codes = common.query_nodes(inventory, options["forks"], query)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.labels/1", "nodes": rows}))
     else:
@@ -71,14 +71,14 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
     from gpustate.formats import labels as gfd
     from gpustate.probes.gpu_labels import look
 
-    seen = look(node)
+    observed = look(node)
     text = node.read_text(_ON_NODE)
     try:
         config = given or deviceplugin.read(text or "", _ON_NODE)
     except PolicyError as error:
         return {"error": str(error)}
     strategy = mig_strategy or config.mig_strategy or "none"
-    told = gfd.compute(seen, gfd.Options(strategy, config.sharing))
+    told = gfd.compute(observed, gfd.Options(strategy, config.sharing))
     if told.problem is not None:
         return {"error": told.problem}
     unfit = gfd.unfit(told.values)
@@ -88,11 +88,11 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
 def _slurm(node: Node) -> dict[str, Any]:
     from gpustate.formats import slurm
     from gpustate.probes import slurm_gpus
-    from gpustate.probes.excluded_gpus import AskQuarantine, left
+    from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
     from gpustate.probes.gpu_facts import GpuFacts
 
-    nvml = left(node.ask(GpuFacts()), node.ask(AskQuarantine()))
-    places = node.ask(slurm_gpus.AskPlaces())
+    nvml = left(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
+    places = node.query(slurm_gpus.SlurmPlacesQuery())
     if not nvml.works:
         return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
     found, problem = slurm_gpus.gpus(nvml, places)

@@ -182,13 +182,13 @@ def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateErro
     from gpustate.errors import RefusedError
     from gpustate.mig import live
     from gpustate.mig.live import uses_of
-    from gpustate.probes.gpu_clients import AskHolders
+    from gpustate.probes.gpu_clients import GpuClientsQuery
     from gpustate.probes.gpu_facts import GpuFacts
 
     def question(node: Node) -> Layout:
         pci = node.facts().gpus
-        nvml = node.ask(GpuFacts())
-        uses = [use for holder in node.ask(AskHolders()) for use in uses_of(holder)]
+        nvml = node.query(GpuFacts())
+        uses = [use for holder in node.query(GpuClientsQuery()) for use in uses_of(holder)]
         if nvml.error is not None:
             raise RefusedError(f"NVML does not answer: {nvml.error_text or nvml.error_name}")
         return live.layout(live.in_order(nvml), pci, uses)

@@ -37,7 +37,7 @@ _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 def collect(
     node: NodeFacts,
     states: Iterable[AnyState],
-    seen: Mapping[str, object],
+    observed: Mapping[str, object],
     results: Mapping[str, StateResult],
 ) -> dict[str, Value]:
     """What is known of a node and of what it is to become.
@@ -45,14 +45,14 @@ def collect(
     Args:
         node: what the probe found.
         states: those that apply to the node.
-        seen: what each observed.
+        observed: what each observed.
         results: what each would change.
     """
     given = _of_node(node)
     for state in states:
         if state.absent:
             continue
-        after = _After(seen.get(state.name), results.get(state.name))
+        after = _After(observed.get(state.name), results.get(state.name))
         if state.name == "driver":
             given |= _of_driver(state, after)
         elif state.name == "driver-repository":
@@ -72,8 +72,8 @@ class _After:
     ``stays``: nothing of the state is changed, whatever the policy wants.
     """
 
-    def __init__(self, seen: object, result: StateResult | None) -> None:
-        self.seen = seen
+    def __init__(self, observed: object, result: StateResult | None) -> None:
+        self.observed = observed
         self.stays = result is not None and result.outcome in _STAYS
         planned = result is not None and not self.stays
         self.changes = {c.field: c.after for c in result.plan.changes} if result and planned else {}
@@ -87,7 +87,7 @@ class _After:
 
     def now(self, field: str) -> object:
         """What a field is that no plan changes: of the hardware, or of packages of others."""
-        return getattr(self.seen, field, None)
+        return getattr(self.observed, field, None)
 
 
 def _of_node(node: NodeFacts) -> dict[str, object]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import gpu_models, rpm
 
@@ -195,7 +195,7 @@ def _meant(text: str) -> tuple[PciGpu, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFacts(Ask[NodeFacts]):
+class FactsQuery(Query[NodeFacts]):
     """Everything :class:`NodeFacts` holds, in one fragment."""
 
     def script(self) -> str:
@@ -246,7 +246,7 @@ class AskFacts(Ask[NodeFacts]):
             first_boot=one("first_boot"),
         )
 
-    def stand_in(self) -> NodeFacts:
+    def placeholder(self) -> NodeFacts:
         return NodeFacts(
             os_id="debian",
             os_version="12",

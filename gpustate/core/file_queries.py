@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpustate.core.queries import Answer, Ask, SharedAsk
+from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.numbers import hexadecimal, whole
 
@@ -74,7 +74,7 @@ def _contents(answer: Answer) -> tuple[list[str], list[bytes]]:
 
 
 @dataclass(frozen=True, slots=True)
-class FileText(SharedAsk[str | None]):
+class FileText(SharedQuery[str | None]):
     """The text of a file, ``None`` where there is none.
 
     Args:
@@ -107,11 +107,11 @@ class FileText(SharedAsk[str | None]):
                 return text.decode("utf-8", "replace")
         return None
 
-    def joined(self, others: Sequence[Ask[Any]]) -> FileText:
+    def joined(self, others: Sequence[Query[Any]]) -> FileText:
         theirs = (one.path for one in others if isinstance(one, FileText))
         return FileText(self.path, tuple(dict.fromkeys(theirs)))
 
-    def stand_in(self) -> str | None:
+    def placeholder(self) -> str | None:
         return None
 
 
@@ -170,7 +170,7 @@ def _mark(pattern: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FileTexts(SharedAsk[dict[str, str]]):
+class FileTexts(SharedQuery[dict[str, str]]):
     """Every regular file that a shell pattern matches, with its text, sorted by path.
 
     Args:
@@ -198,11 +198,11 @@ class FileTexts(SharedAsk[dict[str, str]]):
             if row.startswith(mark)
         }
 
-    def joined(self, others: Sequence[Ask[Any]]) -> FileTexts:
+    def joined(self, others: Sequence[Query[Any]]) -> FileTexts:
         theirs = (one.pattern for one in others if isinstance(one, FileTexts))
         return FileTexts(self.pattern, tuple(dict.fromkeys(theirs)))
 
-    def stand_in(self) -> dict[str, str]:
+    def placeholder(self) -> dict[str, str]:
         return {}
 
 
@@ -244,7 +244,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class FileStats(SharedAsk[dict[str, FileStat]]):
+class FileStats(SharedQuery[dict[str, FileStat]]):
     """Stat of everything that shell patterns match, links not followed.
 
     Args:
@@ -275,11 +275,11 @@ class FileStats(SharedAsk[dict[str, FileStat]]):
                 stats[parts[7]] = _stat(parts, mine[parts[7]])
         return stats
 
-    def joined(self, others: Sequence[Ask[Any]]) -> FileStats:
+    def joined(self, others: Sequence[Query[Any]]) -> FileStats:
         theirs = (one.patterns for one in others if isinstance(one, FileStats))
         return FileStats(self.patterns, tuple(dict.fromkeys(theirs)))
 
-    def stand_in(self) -> dict[str, FileStat]:
+    def placeholder(self) -> dict[str, FileStat]:
         return {}
 
 

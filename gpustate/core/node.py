@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from gpustate.core import file_queries, queries
-from gpustate.core.facts import AskFacts, NodeFacts
+from gpustate.core.facts import FactsQuery, NodeFacts
 from gpustate.formats import dpkg, systemd
 
 T = TypeVar("T")
@@ -33,16 +33,16 @@ class Node(ABC):
     vars: Mapping[str, object]
 
     @abstractmethod
-    def ask(self, ask: queries.Ask[T]) -> T:
+    def query(self, query: queries.Query[T]) -> T:
         """Ask anything; the methods below are the common asks."""
 
     def facts(self) -> NodeFacts:
         """Operating system, kernel, boot id, runtimes and NVIDIA devices on PCI."""
-        return self.ask(AskFacts())
+        return self.query(FactsQuery())
 
     def read_text(self, path: str) -> str | None:
         """Text of a file, ``None`` where there is none. Paths under /proc and /sys are rooted."""
-        return self.ask(file_queries.FileText(path))
+        return self.query(file_queries.FileText(path))
 
     def own_text(self, path: str, *, private: bool = False) -> str | None:
         """Text of a file that gpustate itself writes, for all to read or for root alone: as :meth:`read_text`.
@@ -81,31 +81,31 @@ class Node(ABC):
 
     def read_texts(self, pattern: str) -> dict[str, str]:
         """Text of every regular file that a shell pattern (without blanks) matches."""
-        return self.ask(file_queries.FileTexts(pattern))
+        return self.query(file_queries.FileTexts(pattern))
 
     def stats(self, *patterns: str) -> dict[str, file_queries.FileStat]:
         """Kind, mode and owner of everything that shell patterns match; links are not followed."""
-        return self.ask(file_queries.FileStats(patterns))
+        return self.query(file_queries.FileStats(patterns))
 
     def command(self, *argv: str, timeout_s: int = 20) -> queries.CommandResult:
         """Run a command that only reads."""
-        return self.ask(queries.command(argv, timeout_s=timeout_s))
+        return self.query(queries.command(argv, timeout_s=timeout_s))
 
     def shell(self, text: str, *, assume: str = "") -> queries.CommandResult:
         """Run a sh fragment that only reads. ``assume``: output to go on with until it answers."""
-        return self.ask(queries.Shell(text, assume))
+        return self.query(queries.Shell(text, assume))
 
     def packages(self, *patterns: str) -> dict[str, dpkg.Package]:
         """Packages in the database of dpkg or rpm whose names match shell patterns."""
-        return self.ask(queries.Packages(patterns))
+        return self.query(queries.Packages(patterns))
 
     def candidates(self, *names: str) -> dict[str, tuple[dpkg.Candidate, ...]]:
         """Versions of packages that the configured repositories offer, best first."""
-        return self.ask(queries.Candidates(names))
+        return self.query(queries.Candidates(names))
 
     def units(self, *names: str) -> dict[str, systemd.Unit]:
         """systemd units by full name (``containerd.service``); empty where there is no systemd."""
-        return self.ask(queries.Units(names))
+        return self.query(queries.Units(names))
 
     def drop_ins(self, unit: str) -> dict[str, str]:
         """Text of the drop-ins of a unit on the disk by path, in the order in which systemd reads them.
@@ -124,4 +124,4 @@ class Node(ABC):
 
     def modules(self) -> frozenset[str]:
         """Names of the loaded kernel modules, with underscores."""
-        return self.ask(queries.LoadedModules())
+        return self.query(queries.LoadedModules())

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.core.file_queries import behind_link
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class AskMasked(Ask[frozenset[str]]):
+class MaskedUnitsQuery(Query[frozenset[str]]):
     """Names of the units that are masked, for good or until the next boot; starts no program."""
 
     def script(self) -> str:
@@ -30,7 +30,7 @@ class AskMasked(Ask[frozenset[str]]):
     def parse(self, answer: Answer) -> frozenset[str]:
         return frozenset(answer.text.split())
 
-    def stand_in(self) -> frozenset[str]:
+    def placeholder(self) -> frozenset[str]:
         return frozenset()
 
 

@@ -104,7 +104,7 @@ class Answer:
         return self.out.decode("utf-8", "replace")
 
 
-class Ask(ABC, Generic[T]):
+class Query(ABC, Generic[T]):
     """One question to a node. Subclasses are frozen dataclasses: equal asks are sent once."""
 
     @abstractmethod
@@ -116,18 +116,18 @@ class Ask(ABC, Generic[T]):
         """Read the answer; raise ``ProbeError`` when it makes no sense."""
 
     @abstractmethod
-    def stand_in(self) -> T:
+    def placeholder(self) -> T:
         """What probing assumes before the answer is there: the common, harmless case."""
 
 
-class SharedAsk(Ask[T]):
+class SharedQuery(Query[T]):
     """One of several questions of a kind that a single call answers: they leave as one.
 
     Each reads what it asked for out of the answer to all; so what others asked must not matter to it.
     """
 
     @abstractmethod
-    def joined(self, others: Sequence[Ask[Any]]) -> Ask[T]:
+    def joined(self, others: Sequence[Query[Any]]) -> Query[T]:
         """One ask for this one and others of its class."""
 
 
@@ -158,7 +158,7 @@ class CommandResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Shell(Ask[CommandResult]):
+class Shell(Query[CommandResult]):
     """A read-only sh fragment of the state's own; standard error is dropped unless it says ``2>&1``."""
 
     text: str
@@ -171,7 +171,7 @@ class Shell(Ask[CommandResult]):
     def parse(self, answer: Answer) -> CommandResult:
         return CommandResult(answer.status, answer.text)
 
-    def stand_in(self) -> CommandResult:
+    def placeholder(self) -> CommandResult:
         return CommandResult(0, self.assume)
 
 
@@ -185,7 +185,7 @@ _RPM, _LOCKS = "=rpm ", "=locks"
 
 
 @dataclass(frozen=True, slots=True)
-class Packages(SharedAsk[dict[str, dpkg.Package]]):
+class Packages(SharedQuery[dict[str, dpkg.Package]]):
     """Installed (and half-installed) packages whose names match shell patterns, of dpkg or of rpm.
 
     No package manager is started on a node with rpm: what holds packages there are files.
@@ -225,16 +225,16 @@ class Packages(SharedAsk[dict[str, dpkg.Package]]):
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
         }
 
-    def joined(self, others: Sequence[Ask[Any]]) -> Packages:
+    def joined(self, others: Sequence[Query[Any]]) -> Packages:
         mine = (pattern for one in others if isinstance(one, Packages) for pattern in one.patterns)
         return Packages(tuple(dict.fromkeys((*self.patterns, *mine))))
 
-    def stand_in(self) -> dict[str, dpkg.Package]:
+    def placeholder(self) -> dict[str, dpkg.Package]:
         return {}
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
+class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
     """Every version of some packages that the configured repositories offer, best first.
 
     Nothing is fetched. dnf and zypper take a second for an answer, so it is kept as long as their files say the
@@ -271,11 +271,11 @@ class Candidates(SharedAsk[dict[str, tuple[dpkg.Candidate, ...]]]):
     ) -> dict[str, tuple[dpkg.Candidate, ...]]:
         return {name: rows for name, rows in found.items() if name in self.names}
 
-    def joined(self, others: Sequence[Ask[Any]]) -> Candidates:
+    def joined(self, others: Sequence[Query[Any]]) -> Candidates:
         mine = (name for one in others if isinstance(one, Candidates) for name in one.names)
         return Candidates(tuple(dict.fromkeys((*self.names, *mine))))
 
-    def stand_in(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
+    def placeholder(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
         return {}
 
 
@@ -284,7 +284,7 @@ _ASKED, _UNIT_FILES = "=asked", "=unit-files"
 
 
 @dataclass(frozen=True, slots=True)
-class Units(SharedAsk[dict[str, systemd.Unit]]):
+class Units(SharedQuery[dict[str, systemd.Unit]]):
     """State of systemd units; a unit that does not exist has ``load_state`` ``not-found``.
 
     What systemd remembers of a running unit that was enabled without a reload is what it was before; so
@@ -314,16 +314,16 @@ class Units(SharedAsk[dict[str, systemd.Unit]]):
         others = set(asked.split()[1:]) - set(self.names)
         return {name: unit for name, unit in found.items() if name not in others}
 
-    def joined(self, others: Sequence[Ask[Any]]) -> Units:
+    def joined(self, others: Sequence[Query[Any]]) -> Units:
         mine = (name for one in others if isinstance(one, Units) for name in one.names)
         return Units(tuple(dict.fromkeys((*self.names, *mine))))
 
-    def stand_in(self) -> dict[str, systemd.Unit]:
+    def placeholder(self) -> dict[str, systemd.Unit]:
         return {}
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModules(Ask[frozenset[str]]):
+class LoadedModules(Query[frozenset[str]]):
     """Names in ``/proc/modules``; with underscores, as the kernel has them."""
 
     def script(self) -> str:
@@ -332,5 +332,5 @@ class LoadedModules(Ask[frozenset[str]]):
     def parse(self, answer: Answer) -> frozenset[str]:
         return frozenset(answer.text.split())
 
-    def stand_in(self) -> frozenset[str]:
+    def placeholder(self) -> frozenset[str]:
         return frozenset()

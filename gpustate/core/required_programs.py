@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import ORIGINALS
 
 
@@ -28,7 +28,7 @@ HandlerName = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class AskMissing(Ask[frozenset[str]]):
+class MissingProgramsQuery(Query[frozenset[str]]):
     """Which of some programs are not there, or can be executed by nobody; starts no program.
 
     Args:
@@ -43,12 +43,12 @@ class AskMissing(Ask[frozenset[str]]):
     def parse(self, answer: Answer) -> frozenset[str]:
         return frozenset(answer.text.splitlines())
 
-    def stand_in(self) -> frozenset[str]:
+    def placeholder(self) -> frozenset[str]:
         return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class AskReferring(Ask[tuple[str, ...]]):
+class ReferringFilesQuery(Query[tuple[str, ...]]):
     """Which files that gpustate changed or made name one of some programs.
 
     Args:
@@ -69,7 +69,7 @@ END
     def parse(self, answer: Answer) -> tuple[str, ...]:
         return tuple(sorted(answer.text.splitlines()))
 
-    def stand_in(self) -> tuple[str, ...]:
+    def placeholder(self) -> tuple[str, ...]:
         return ()
 
 
@@ -107,4 +107,4 @@ def lacking(
     return None
 
 
-__all__ = ["AskMissing", "AskReferring", "HandlerName", "lacking", "relied_on"]
+__all__ = ["MissingProgramsQuery", "ReferringFilesQuery", "HandlerName", "lacking", "relied_on"]

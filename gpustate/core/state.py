@@ -11,7 +11,7 @@ can be understood without reading it::
     probe, verify(seen)      what the node says afterwards decides; exit codes of steps never do
 
 In an image that is baked nothing runs: the engine leaves out what steps do to a running system, and
-asks ``first_boot(seen)`` for what the machine that boots the image has to do itself.
+asks ``first_boot(observed)`` for what the machine that boots the image has to do itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
 from gpustate.core.step import Step
 
-Seen = TypeVar("Seen")
+ObservedT = TypeVar("ObservedT")
 
 
 def _condition(value: object) -> object:
@@ -41,7 +41,7 @@ OnlyWhere = Annotated[
 ]
 
 
-class State(BaseModel, Generic[Seen]):
+class State(BaseModel, Generic[ObservedT]):
     """Base of all states.
 
     Class attributes:
@@ -105,11 +105,11 @@ class State(BaseModel, Generic[Seen]):
         """
         return {}
 
-    def refers(self, seen: Seen) -> bool:
+    def refers(self, observed: ObservedT) -> bool:
         """MAY: what is written on this node refers to :attr:`uses`, so that it is refused without a change too."""
         return False
 
-    def relied_on(self, seen: Seen) -> Mapping[str, str]:
+    def relied_on(self, observed: ObservedT) -> Mapping[str, str]:
         """MAY: files that gpustate wrote and that name what this state takes away, and the state of each.
 
         A removal is refused while one of those states stays.
@@ -139,34 +139,34 @@ class State(BaseModel, Generic[Seen]):
         return None
 
     @abstractmethod
-    def probe(self, node: Node) -> Seen:
+    def probe(self, node: Node) -> ObservedT:
         """MUST: read the node into an observation, a frozen dataclass. Reads only, any time."""
 
     @abstractmethod
-    def desired(self, seen: Seen) -> Seen:
+    def desired(self, observed: ObservedT) -> ObservedT:
         """MUST: the observation as it should be, for both values of ``ensure``.
 
-        Pure, and ``desired(desired(seen)) == desired(seen)``. Fields that are facts rather than
-        things to change are copied from ``seen``.
+        Pure, and ``desired(desired(observed)) == desired(observed)``. Fields that are facts rather than
+        things to change are copied from ``observed``.
         """
 
-    def refuse(self, seen: Seen) -> str | None:
+    def refuse(self, observed: ObservedT) -> str | None:
         """MAY: say why this must not be applied to this node, and the next move."""
         return None
 
-    def plan(self, seen: Seen) -> Plan:
-        """SHOULD: what differs, each with its cost. Pure; ``plan(desired(seen))`` is empty."""
-        return diff(seen, self.desired(seen))
+    def plan(self, observed: ObservedT) -> Plan:
+        """SHOULD: what differs, each with its cost. Pure; ``plan(desired(observed))`` is empty."""
+        return diff(observed, self.desired(observed))
 
     @abstractmethod
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: ObservedT, plan: Plan) -> Iterator[Step]:
         """MUST: yield the steps for the fields in ``plan``, in order, and no others. Pure."""
 
-    def verify(self, seen: Seen) -> Plan:
+    def verify(self, observed: ObservedT) -> Plan:
         """MAY: judge a fresh observation after the steps ran; empty means good. Only to add checks."""
-        return self.plan(seen)
+        return self.plan(observed)
 
-    def first_boot(self, seen: Seen) -> Iterator[Step]:
+    def first_boot(self, observed: ObservedT) -> Iterator[Step]:
         """MAY: the steps that a machine does itself when it boots an image that was baked. Pure.
 
         They depend on what is wanted only, not on what the image lacks now, run without a network,
@@ -174,15 +174,15 @@ class State(BaseModel, Generic[Seen]):
         :meth:`apply` together would do to a running system (start a service, load a module).
         """
         if not self.absent:
-            steps = self.apply(seen, everything(seen, self.desired(seen)))
+            steps = self.apply(observed, everything(observed, self.desired(observed)))
             left = (step.at_first_boot for step in steps)
             yield from dict.fromkeys(step for step in left if step is not None)
 
-    def reboot_blocker(self, seen: Seen) -> str | None:
+    def reboot_blocker(self, observed: ObservedT) -> str | None:
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
 
-    def preview(self, seen: Seen) -> str:
+    def preview(self, observed: ObservedT) -> str:
         """MAY: sh that adds to the folders below ``$T`` what the steps will add to the package manager's own.
 
         For :meth:`forecast` of a state that is known after this one; empty: there is nothing to add. ``$T/apt`` is
@@ -210,7 +210,7 @@ class State(BaseModel, Generic[Seen]):
 
 
 def diff(
-    seen: object,
+    observed: object,
     desired: object,
     *,
     costs: Mapping[str, Disruption] | None = None,
@@ -222,7 +222,7 @@ def diff(
     """Compare two observations field by field.
 
     Args:
-        seen, desired: two instances of one dataclass.
+        observed, desired: two instances of one dataclass.
         costs: what a change of a field costs; ``NONE`` when not named.
         why: half a sentence for a field.
         paths: for fields that are the text of a file, that file's path.
@@ -239,17 +239,17 @@ def diff(
             path=(paths or {}).get(name),
             secret=name in secret,
         )
-        for name, before, after in differing(seen, desired)
+        for name, before, after in differing(observed, desired)
     )
     return Plan(changes, notes)
 
 
-def everything(seen: object, desired: object) -> Plan:
+def everything(observed: object, desired: object) -> Plan:
     """A plan that changes every field, whether it differs or not."""
-    before, after = plain(seen), plain(desired)
+    before, after = plain(observed), plain(desired)
     return Plan(tuple(Change(name, before[name], after[name]) for name in before))
 
 
 AnyState = State[Any]
 
-__all__ = ["AnyState", "OnlyWhere", "Seen", "State", "diff", "everything"]
+__all__ = ["AnyState", "OnlyWhere", "ObservedT", "State", "diff", "everything"]

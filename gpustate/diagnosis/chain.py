@@ -19,10 +19,10 @@ from gpustate.diagnosis import container_checks, health
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import (
     PASSTHROUGH,
+    ChainObservation,
     ContainerResult,
     CudaResult,
     Key,
-    Seen,
     Wanted,
     cuda_devices,
     key,
@@ -73,50 +73,57 @@ def _some(items: list[str]) -> str:
     return ", ".join(items[:4]) + more
 
 
-def _pci(seen: Seen, wanted: Wanted) -> Check:
-    held = [one for one in seen.pci if one.is_gpu and one.driver in PASSTHROUGH]
+def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
+    held = [one for one in observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
     aside = f"; {_count(len(held), 'GPU')} held for virtual machines" if held else ""
-    if not seen.gpus:
+    if not observed.gpus:
         return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
-    there = {one.address for one in seen.gpus}
-    out = sum(one.pci not in there for one in seen.quarantine.active)  # pulled, or off the bus
-    if wanted.gpus is not None and not len(seen.gpus) <= wanted.gpus <= len(seen.gpus) + out:
-        names = ", ".join(one.address for one in seen.gpus)
-        found = f"{_count(len(seen.gpus), 'GPU')} on PCI ({names}), {wanted.gpus} expected{aside}"
+    there = {one.address for one in observed.gpus}
+    out = sum(one.pci not in there for one in observed.quarantine.active)  # pulled, or off the bus
+    if (
+        wanted.gpus is not None
+        and not len(observed.gpus) <= wanted.gpus <= len(observed.gpus) + out
+    ):
+        names = ", ".join(one.address for one in observed.gpus)
+        found = (
+            f"{_count(len(observed.gpus), 'GPU')} on PCI ({names}), {wanted.gpus} expected{aside}"
+        )
         return Check("pci", FAILED, found, remedies.GPU_COUNT)
-    foreign = [one for one in seen.gpus if one.driver not in ("", "nvidia")]
+    foreign = [one for one in observed.gpus if one.driver not in ("", "nvidia")]
     if foreign:
         found = ", ".join(f"{one.address} is bound to {one.driver}" for one in foreign)
         return Check("pci", FAILED, found, remedies.FOREIGN_DRIVER)
-    return _ok("pci", f"{_count(len(seen.gpus), 'GPU')} on PCI{aside}")
+    return _ok("pci", f"{_count(len(observed.gpus), 'GPU')} on PCI{aside}")
 
 
-def _driver(seen: Seen, wanted: Wanted) -> Check:
-    if not seen.loaded:
-        if seen.on_disk:
-            found = f"nvidia {seen.on_disk} is there for kernel {seen.kernel}, but not loaded"
+def _driver(observed: ChainObservation, wanted: Wanted) -> Check:
+    if not observed.loaded:
+        if observed.on_disk:
+            found = (
+                f"nvidia {observed.on_disk} is there for kernel {observed.kernel}, but not loaded"
+            )
             return Check("driver", FAILED, found, remedies.NOT_LOADED)
         return Check(
-            "driver", FAILED, f"no nvidia module for kernel {seen.kernel}", remedies.NO_MODULE
+            "driver", FAILED, f"no nvidia module for kernel {observed.kernel}", remedies.NO_MODULE
         )
-    versions = {"loaded": seen.loaded}
-    if seen.on_disk:
-        versions["module file"] = seen.on_disk
-    if seen.nvml_library is not None and seen.nvml_library.version:
-        versions["libnvidia-ml"] = seen.nvml_library.version
-    if seen.cuda_library is not None and seen.cuda_library.version:
-        versions["libcuda"] = seen.cuda_library.version
-    versions.update(seen.packages)
+    versions = {"loaded": observed.loaded}
+    if observed.on_disk:
+        versions["module file"] = observed.on_disk
+    if observed.nvml_library is not None and observed.nvml_library.version:
+        versions["libnvidia-ml"] = observed.nvml_library.version
+    if observed.cuda_library is not None and observed.cuda_library.version:
+        versions["libcuda"] = observed.cuda_library.version
+    versions.update(observed.packages)
     if len(set(versions.values())) > 1:
         found = ", ".join(f"{name} {version}" for name, version in versions.items())
         others = {version for name, version in versions.items() if name != "loaded"}
         remedy = remedies.RELOAD if len(others) == 1 else remedies.ONE_SET
         return Check("driver", FAILED, found, remedy)
-    flavour = "open" if seen.open_module else "proprietary"
+    flavour = "open" if observed.open_module else "proprietary"
     agree = ", ".join(name for name in versions if name != "loaded")
     return _ok(
         "driver",
-        f"{seen.loaded} ({flavour}) loaded; the same version: {agree or 'nothing else found'}",
+        f"{observed.loaded} ({flavour}) loaded; the same version: {agree or 'nothing else found'}",
     )
 
 
@@ -124,57 +131,57 @@ def _gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index}" + (f" ({gpu.pci})" if gpu.pci else "")
 
 
-def _absent(seen: Seen, name: str) -> str:
+def _absent(observed: ChainObservation, name: str) -> str:
     """What is in the place of a program or a library that cannot be used."""
-    return dict(seen.odd).get(name, f"{name} is not installed")
+    return dict(observed.odd).get(name, f"{name} is not installed")
 
 
 def _well(nvml: NvmlFacts) -> int:
     return sum(gpu.error is None for gpu in nvml.gpus)
 
 
-def _libraries(seen: Seen, wanted: Wanted) -> Check:
-    nvml = seen.nvml
-    torn = [one for one in (seen.nvml_library, seen.cuda_library) if one and not one.whole]
+def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
+    nvml = observed.nvml
+    torn = [one for one in (observed.nvml_library, observed.cuda_library) if one and not one.whole]
     if torn:
         found = f"{torn[0].target} is cut off, or no library at all"
         return Check("libraries", FAILED, found, remedies.TORN)
-    broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not seen.held(gpu)]
+    broken = [gpu for gpu in nvml.gpus if gpu.error is not None and not observed.held(gpu)]
     if broken:
         found = ", ".join(
             f"{_gpu_name(gpu)}: {error_name(gpu.error or 0)} (NVML {gpu.error})" for gpu in broken
         )
-        silent = sorted({one.address for one in seen.gpus} - {gpu.pci for gpu in nvml.gpus})
+        silent = sorted({one.address for one in observed.gpus} - {gpu.pci for gpu in nvml.gpus})
         more = f"; {nvml.error_text}" if nvml.error_text else ""
         more += f"; without a word: {_some(silent)}" if silent else ""
         return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
     if nvml.error is not None:
         found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
-        dangling = dict(seen.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
+        dangling = dict(observed.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
         found += f"; {dangling}" if dangling else ""
         return Check("libraries", FAILED, found, remedies.nvml(nvml.error))
-    if seen.cuda_library is None:
-        found = _absent(seen, "libcuda.so.1")
+    if observed.cuda_library is None:
+        found = _absent(observed, "libcuda.so.1")
         return Check("libraries", FAILED, found, remedies.NO_LIBCUDA)
     absent = sorted(
-        {one.address for one in seen.gpus if not seen.quarantine.holds("", one.address)}
+        {one.address for one in observed.gpus if not observed.quarantine.holds("", one.address)}
         - {gpu.pci for gpu in nvml.gpus}
     )
     if absent:
-        found = (
-            f"NVML sees {len(nvml.gpus)} of {_count(len(seen.gpus), 'GPU')}; not {_some(absent)}"
-        )
+        found = f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {_some(absent)}"
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
     found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
     return _ok("libraries", found)
 
 
-def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
-    majors = dict(seen.majors)
-    nodes = dict(seen.nodes)
+def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
+    majors = dict(observed.majors)
+    nodes = dict(observed.nodes)
     major = majors.get("nvidia", majors.get("nvidia-frontend", NVIDIA_MAJOR))
     expected = {
-        f"/dev/nvidia{gpu.minor}": (major, gpu.minor) for gpu in seen.module_gpus if gpu.minor >= 0
+        f"/dev/nvidia{gpu.minor}": (major, gpu.minor)
+        for gpu in observed.module_gpus
+        if gpu.minor >= 0
     }
     expected["/dev/nvidiactl"] = (major, 255)
     wrong: list[str] = []
@@ -182,9 +189,9 @@ def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
         expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
     else:
         wrong.append("the module nvidia-uvm is not loaded")
-    names = {path: f" ({name})" for path, _, name in seen.capabilities}
+    names = {path: f" ({name})" for path, _, name in observed.capabilities}
     major = majors.get("nvidia-caps", -1)
-    expected |= {path: (major, minor) for path, minor, _ in seen.capabilities}
+    expected |= {path: (major, minor) for path, minor, _ in observed.capabilities}
     for path, numbers in sorted(expected.items(), key=lambda one: ("-caps/" in one[0], one[0])):
         node, whose = nodes.get(path), names.get(path, "")
         if node is None:
@@ -201,34 +208,34 @@ def _device_nodes(seen: Seen, wanted: Wanted) -> Check:
     return _ok("device-nodes", f"{_count(len(expected), 'node')} below /dev with the right numbers")
 
 
-def containers_apply(seen: Seen, wanted: Wanted) -> bool:
+def containers_apply(observed: ChainObservation, wanted: Wanted) -> bool:
     """The container side is to be looked at; by itself, where something says that containers are to have GPUs.
 
     A container runtime says nothing: many nodes have one for other work.
     """
     if wanted.containers != "auto":
         return wanted.containers == "required"
-    handlers = seen.containerd.handlers if seen.containerd is not None else ()
+    handlers = observed.containerd.handlers if observed.containerd is not None else ()
     return bool(
-        seen.ctk
-        or seen.runtime_binary
-        or seen.cdi
-        or seen.kubelet
+        observed.ctk
+        or observed.runtime_binary
+        or observed.cdi
+        or observed.kubelet
         or any(name == wanted.handler for name, _, _ in handlers)
     )
 
 
-def served_elsewhere(seen: Seen, wanted: Wanted) -> str:
+def served_elsewhere(observed: ChainObservation, wanted: Wanted) -> str:
     """The runtime that serves containers here instead of containerd itself; empty where none is known to."""
     if wanted.containers != "auto":
         return ""
-    others = [n for n in seen.other_runtimes if n in ("crio", "k3s")]
-    if "dockerd" in seen.other_runtimes and not seen.kubelet:
+    others = [n for n in observed.other_runtimes if n in ("crio", "k3s")]
+    if "dockerd" in observed.other_runtimes and not observed.kubelet:
         others.append("docker")
     return others[0] if others else ""
 
 
-def _no_containers(name: str, seen: Seen, wanted: Wanted) -> Check:
+def _no_containers(name: str, observed: ChainObservation, wanted: Wanted) -> Check:
     why = (
         "not asked for"
         if wanted.containers == "none"
@@ -237,45 +244,45 @@ def _no_containers(name: str, seen: Seen, wanted: Wanted) -> Check:
     return Check(name, NOT_APPLICABLE, why)
 
 
-def _toolkit(seen: Seen, wanted: Wanted) -> Check:
-    if not containers_apply(seen, wanted):
-        return _no_containers("toolkit", seen, wanted)
+def _toolkit(observed: ChainObservation, wanted: Wanted) -> Check:
+    if not containers_apply(observed, wanted):
+        return _no_containers("toolkit", observed, wanted)
     for name, program in (
-        ("nvidia-ctk", seen.ctk),
-        ("nvidia-container-runtime", seen.runtime_binary),
+        ("nvidia-ctk", observed.ctk),
+        ("nvidia-container-runtime", observed.runtime_binary),
     ):
         if program is None:
-            return Check("toolkit", FAILED, _absent(seen, name), remedies.NO_TOOLKIT)
+            return Check("toolkit", FAILED, _absent(observed, name), remedies.NO_TOOLKIT)
         if program.status != 0:
             found = f"{program.path} --version ended with {program.status}: {program.first_line}"
             if NO_LOW_LEVEL in program.first_line:
                 found = f"there is no runc or crun where the toolkit looks: {found}"
                 return Check("toolkit", FAILED, found, remedies.NO_LOW_LEVEL)
             return Check("toolkit", FAILED, found, remedies.TOOLKIT_BROKEN)
-    return _ok("toolkit", seen.ctk.first_line if seen.ctk is not None else "")
+    return _ok("toolkit", observed.ctk.first_line if observed.ctk is not None else "")
 
 
-def _runtime(seen: Seen, wanted: Wanted) -> Check:
-    if not containers_apply(seen, wanted):
-        return _no_containers("runtime", seen, wanted)
+def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
+    if not containers_apply(observed, wanted):
+        return _no_containers("runtime", observed, wanted)
     if not wanted.handler:
         return Check("runtime", NOT_APPLICABLE, "no runtime handler asked for")
-    found = seen.containerd
+    found = observed.containerd
     if found is None:
         if wanted.containers == "required":
             return Check("runtime", FAILED, "containerd is not installed", remedies.NO_CONTAINERD)
-        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
+        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, "no containerd here")
     if found.dump_status != 0:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     handlers = {name: (binary, there) for name, binary, there in found.handlers}
-    other = served_elsewhere(seen, wanted)
-    if found.disabled and (other or not seen.kubelet):
+    other = served_elsewhere(observed, wanted)
+    if found.disabled and (other or not observed.kubelet):
         evidence = f"containerd serves no CRI: disabled_plugins names {found.disabled}"
-        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if other and wanted.handler not in handlers:
         evidence = f"{other} serves containers, and is not looked at"
-        return _crio(seen, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
+        return _crio(observed, wanted) or Check("runtime", NOT_APPLICABLE, evidence)
     if not found.active:
         return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
     if found.disabled:
@@ -304,10 +311,10 @@ def _runtime(seen: Seen, wanted: Wanted) -> Check:
     return _ok("runtime", f"containerd serves CRI; handler {wanted.handler} is {binary}")
 
 
-def _crio(seen: Seen, wanted: Wanted) -> Check | None:
+def _crio(observed: ChainObservation, wanted: Wanted) -> Check | None:
     """CRI-O by what it says of itself; ``None`` where it does not run, or nothing is known of it."""
-    found = seen.crio
-    if found is None or not found.outcome or "crio" not in seen.other_runtimes:
+    found = observed.crio
+    if found is None or not found.outcome or "crio" not in observed.other_runtimes:
         return None
     if dead := found.dead("CRI-O"):
         return Check("runtime", FAILED, dead, remedies.CRI_DEAD)
@@ -317,23 +324,23 @@ def _crio(seen: Seen, wanted: Wanted) -> Check | None:
     return None
 
 
-def _cdi(seen: Seen, wanted: Wanted) -> Check:
-    if not containers_apply(seen, wanted):
-        return _no_containers("cdi", seen, wanted)
+def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
+    if not containers_apply(observed, wanted):
+        return _no_containers("cdi", observed, wanted)
     if not wanted.cdi:
         return Check("cdi", NOT_APPLICABLE, "not asked for")
-    if not seen.cdi and (held := _all_held(seen)):
+    if not observed.cdi and (held := _all_held(observed)):
         return Check("cdi", FAILED, held, remedies.ALL_HELD)
-    if not seen.cdi:
+    if not observed.cdi:
         return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
-    for spec in seen.cdi:
+    for spec in observed.cdi:
         if spec.missing:
             found = f"{spec.path} names what does not exist: {_some(list(spec.missing))}"
             return Check("cdi", FAILED, found, remedies.CDI_STALE)
-    have = {device for spec in seen.cdi for device in spec.devices}
+    have = {device for spec in observed.cdi for device in spec.devices}
     lacking: list[str] = []
-    for gpu in seen.nvml.gpus:
-        if seen.held(gpu):
+    for gpu in observed.nvml.gpus:
+        if observed.held(gpu):
             continue
         if gpu.mig_current:
             lacking += [
@@ -344,121 +351,126 @@ def _cdi(seen: Seen, wanted: Wanted) -> Check:
         elif gpu.uuid and not have & {str(gpu.index), gpu.uuid}:
             lacking.append(str(gpu.index))
     if lacking:
-        found = f"{', '.join(spec.path for spec in seen.cdi)}: no device for {_some(lacking)}"
+        found = f"{', '.join(spec.path for spec in observed.cdi)}: no device for {_some(lacking)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
-    gone = _gone(seen)
+    gone = _gone(observed)
     if gone:
-        found = f"{', '.join(spec.path for spec in seen.cdi)} names MIG devices that are gone: {_some(gone)}"
+        found = f"{', '.join(spec.path for spec in observed.cdi)} names MIG devices that are gone: {_some(gone)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
-        f"{', '.join(spec.path for spec in seen.cdi)}: {_count(len(have), 'device')}, every file exists",
+        f"{', '.join(spec.path for spec in observed.cdi)}: {_count(len(have), 'device')}, every file exists",
     )
 
 
-def _all_held(seen: Seen) -> str:
+def _all_held(observed: ChainObservation) -> str:
     """That no GPU is left to give to anybody; empty where one is."""
-    gpus = seen.nvml.gpus
-    if not gpus or not all(seen.held(gpu) for gpu in gpus):
+    gpus = observed.nvml.gpus
+    if not gpus or not all(observed.held(gpu) for gpu in gpus):
         return ""
-    return f"every GPU is in quarantine: {_some([one.text for one in seen.quarantine.active])}"
+    return f"every GPU is in quarantine: {_some([one.text for one in observed.quarantine.active])}"
 
 
-def _gone(seen: Seen) -> list[str]:
+def _gone(observed: ChainObservation) -> list[str]:
     """Numbered devices of a specification, where a GPU has fewer MIG devices than it names."""
     found: list[str] = []
-    if not any(gpu.mig_devices for gpu in seen.nvml.gpus):
+    if not any(gpu.mig_devices for gpu in observed.nvml.gpus):
         return found  # then there is nothing to use at all, which is another break
-    for gpu in seen.nvml.gpus:
+    for gpu in observed.nvml.gpus:
         names = {
-            name for spec in seen.cdi for name in spec.devices if name.startswith(f"{gpu.index}:")
+            name
+            for spec in observed.cdi
+            for name in spec.devices
+            if name.startswith(f"{gpu.index}:")
         }
-        if gpu.error is None and not seen.held(gpu) and len(names) > len(gpu.mig_devices):
+        if gpu.error is None and not observed.held(gpu) and len(names) > len(gpu.mig_devices):
             found += sorted(names)[len(gpu.mig_devices) :]
     return found
 
 
-def _container(seen: Seen, wanted: Wanted) -> Check:
-    if not containers_apply(seen, wanted):
-        return _no_containers("container", seen, wanted)
-    if seen.containers is None:
+def _container(observed: ChainObservation, wanted: Wanted) -> Check:
+    if not containers_apply(observed, wanted):
+        return _no_containers("container", observed, wanted)
+    if observed.containers is None:
         found = "no container was started: a link before the container side is broken"
         return Check("container", FAILED, found, remedies.EARLIER)
-    failure = container_checks.first_failure(seen)
+    failure = container_checks.first_failure(observed)
     if failure is not None:
         return Check("container", FAILED, failure.evidence, failure.kind.remedy)
-    if not seen.containers:
+    if not observed.containers:
         return Check(
             "container", NOT_APPLICABLE, "no runtime here is configured to give containers GPUs"
         )
-    return _ok("container", container_checks.summary(seen))
+    return _ok("container", container_checks.summary(observed))
 
 
-def _health(seen: Seen, wanted: Wanted) -> Check:
-    if seen.quarantine.problem:
-        return Check("health", FAILED, seen.quarantine.problem, remedies.QUARANTINE_FILE)
-    if not any(gpu.error is None for gpu in seen.nvml.gpus):
+def _health(observed: ChainObservation, wanted: Wanted) -> Check:
+    if observed.quarantine.problem:
+        return Check("health", FAILED, observed.quarantine.problem, remedies.QUARANTINE_FILE)
+    if not any(gpu.error is None for gpu in observed.nvml.gpus):
         return Check("health", NOT_APPLICABLE, "no GPU answers")
-    if all_held := _all_held(seen):
+    if all_held := _all_held(observed):
         return Check("health", FAILED, all_held, remedies.ALL_HELD)
-    held = {gpu.index for gpu in seen.nvml.gpus if seen.held(gpu)}
-    out = [f"in quarantine: {one.text}" for one in seen.quarantine.active]
-    out += [f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended]
+    held = {gpu.index for gpu in observed.nvml.gpus if observed.held(gpu)}
+    out = [f"in quarantine: {one.text}" for one in observed.quarantine.active]
+    out += [f"the quarantine has ended: {one.text}" for one in observed.quarantine.ended]
     found = [
         one
-        for one in health.judge(seen.nvml, seen.log)
+        for one in health.judge(observed.nvml, observed.log)
         if one.what != "no-answer"  # the link libraries has it
         and one.gpu not in held
-        and not seen.quarantine.holds("", one.pci)
+        and not observed.quarantine.holds("", one.pci)
     ]
     bad = health.failed(tuple(found))
     if bad:
         evidence = "; ".join([*(one.text for one in bad[:4]), *out])
         return Check("health", FAILED, evidence, bad[0].remedy)
-    well = _well(seen.nvml) - sum(gpu.error is None and gpu.index in held for gpu in seen.nvml.gpus)
+    well = _well(observed.nvml) - sum(
+        gpu.error is None and gpu.index in held for gpu in observed.nvml.gpus
+    )
     notes = [f"{one.text} ({one.remedy})" for one in found[:4]]
     return _ok("health", "; ".join([f"{_count(well, 'GPU')} fit for work", *notes, *out]))
 
 
-def _cuda(seen: Seen, wanted: Wanted) -> Check:
+def _cuda(observed: ChainObservation, wanted: Wanted) -> Check:
     if not wanted.cuda:
         return Check("cuda", NOT_APPLICABLE, "not asked for")
-    if seen.cuda is None:
+    if observed.cuda is None:
         return Check(
             "cuda",
             FAILED,
             "the kernel has not run on this node as it is now",
             remedies.EARLIER,
         )
-    if not seen.cuda:
+    if not observed.cuda:
         return Check("cuda", FAILED, "no device to run the kernel on", remedies.NO_DEVICE)
-    asked = [one for one in seen.cuda if not seen.quarantine.holds(one.uuid, "")]
+    asked = [one for one in observed.cuda if not observed.quarantine.holds(one.uuid, "")]
     failed = [one for one in asked if not one.ok]
     if failed:
         first = failed[0]
         number = "" if first.error is None else f" (CUDA {first.error})"
         found = f"{first.uuid}: {first.text}{number}; {len(asked) - len(failed)} of {len(asked)} devices ok"
         return Check("cuda", FAILED, found, remedies.cuda(first.error))
-    unproven = sorted(set(cuda_devices(seen)) - {one.uuid for one in seen.cuda})
+    unproven = sorted(set(cuda_devices(observed)) - {one.uuid for one in observed.cuda})
     if unproven:
         return Check(
             "cuda", FAILED, f"the kernel did not run on {_some(unproven)}", remedies.EARLIER
         )
-    slowest = max(one.elapsed_s for one in seen.cuda)
+    slowest = max(one.elapsed_s for one in observed.cuda)
     return _ok(
         "cuda",
-        f"kernel ran on {_count(len(seen.cuda), 'device')}, results right; slowest {slowest:.1f} s",
+        f"kernel ran on {_count(len(observed.cuda), 'device')}, results right; slowest {slowest:.1f} s",
     )
 
 
-def evaluate(seen: Seen, wanted: Wanted | None = None) -> tuple[Check, ...]:
+def evaluate(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[Check, ...]:
     """Judge every link, in order; later ones are judged even when an earlier one is broken."""
-    wanted = wanted or seen.wanted
+    wanted = wanted or observed.wanted
     links = (
         *(_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi),
         *(_container, _health, _cuda),
     )
-    return tuple(link(seen, wanted) for link in links)
+    return tuple(link(observed, wanted) for link in links)
 
 
 def first_broken(checks: tuple[Check, ...]) -> Check | None:
@@ -476,7 +488,7 @@ __all__ = [
     "ContainerResult",
     "CudaResult",
     "Key",
-    "Seen",
+    "ChainObservation",
     "Wanted",
     "containers_apply",
     "cuda_devices",

@@ -196,7 +196,7 @@ class ContainerResult:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ChainObservation:
     """Everything the chain is judged by."""
 
     boot_id: str = ""
@@ -341,25 +341,25 @@ def key(
     )
 
 
-def cuda_devices(seen: Seen) -> tuple[str, ...]:
+def cuda_devices(observed: ChainObservation) -> tuple[str, ...]:
     """UUIDs of the devices a kernel must run on: whole GPUs, or MIG devices where MIG is on.
 
     A GPU that NVML cannot describe any more is taken from the module's own list.
     """
     devices: list[str] = []
-    for gpu in seen.nvml.gpus:
-        if seen.held(gpu):
+    for gpu in observed.nvml.gpus:
+        if observed.held(gpu):
             continue
         if gpu.mig_current:
             devices += [mig.uuid for mig in gpu.mig_devices]
         elif gpu.uuid:
             devices.append(gpu.uuid)
-    described = {gpu.pci for gpu in seen.nvml.gpus if gpu.uuid}
+    described = {gpu.pci for gpu in observed.nvml.gpus if gpu.uuid}
     devices += [
         one.uuid
-        for one in seen.module_gpus
+        for one in observed.module_gpus
         if one.address not in described
         and "?" not in one.uuid
-        and not seen.quarantine.holds(one.uuid, one.address)
+        and not observed.quarantine.holds(one.uuid, one.address)
     ]
     return tuple(uuid for uuid in devices if uuid)

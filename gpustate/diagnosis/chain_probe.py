@@ -319,7 +319,7 @@ def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
 
 def parse(
     text: str, nvml: NvmlFacts, cuda: tuple[chain.CudaResult, ...] | None = None
-) -> chain.Seen:
+) -> chain.ChainObservation:
     """Read what ``KEY_SCRIPT`` and ``CHAIN_SCRIPT`` printed, one after the other."""
     lines = _Lines(text)
     torn = {name for name, size, head in lines.all("elf", 3) if not is_whole(_number(size), head)}
@@ -327,7 +327,7 @@ def parse(
         name: chain.Library(path, target, name not in torn)
         for name, path, target in lines.all("library", 3)
     }
-    return chain.Seen(
+    return chain.ChainObservation(
         boot_id=lines.one("boot_id"),
         kernel=lines.one("kernel"),
         pci=tuple(chain.PciSeen(*row) for row in lines.all("pci", 4)),

@@ -21,15 +21,15 @@ from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 _TIMED_OUT = (124, 137)
 
 
-def ask_chain(
+def query_chain(
     node: Node,
     wanted: chain.Wanted | None = None,
     *,
     timeout_s: int = 20,
     limit_s: int = 0,
     program_s: int = 15,
-) -> chain.Seen:
-    """Observe a node; all asks leave in one exec. Judge with ``chain.evaluate(seen)``.
+) -> chain.ChainObservation:
+    """Observe a node; all asks leave in one exec. Judge with ``chain.evaluate(observed)``.
 
     Args:
         node: any node; it needs no validator.
@@ -41,14 +41,14 @@ def ask_chain(
     Raises:
         ProbeError: the limit was reached.
     """
-    nvml = node.ask(GpuFacts(timeout_s))
+    nvml = node.query(GpuFacts(timeout_s))
     kept = read_proof(node.shell('cat "$G/proof.json"').stdout)
     settings = f"L={shlex.quote(LIBRARY_FOLDERS)}\n"
     script = chain_probe.KEY_SCRIPT + settings + chain_probe.CHAIN_SCRIPT
     if limit_s:
         script = f"limit={program_s}\n{script}"
         script = f"timeout -k 1 {limit_s} sh -c {shlex.quote(script)}"
-    answer = node.ask(CriShell(cri_queries.PLACES + script))
+    answer = node.query(CriShell(cri_queries.PLACES + script))
     if limit_s and answer.status in _TIMED_OUT:
         last = answer.stdout.rstrip().rpartition("\n")[2].partition("=")[0]
         raise ProbeError(
@@ -56,21 +56,21 @@ def ask_chain(
             fix="look for processes in state D: ps -eo pid,stat,args",
         )
     text = answer.stdout
-    seen = chain_probe.parse(text, nvml)
+    observed = chain_probe.parse(text, nvml)
     if kept is None:
-        return replace(seen, wanted=wanted or seen.wanted)
-    seen = replace(seen, wanted=wanted or chain.Wanted.parse(kept.made_for.wanted))
+        return replace(observed, wanted=wanted or observed.wanted)
+    observed = replace(observed, wanted=wanted or chain.Wanted.parse(kept.made_for.wanted))
     now = chain.key(
-        seen.boot_id,
-        seen.loaded,
+        observed.boot_id,
+        observed.loaded,
         nvml,
-        seen.runtime_digest,
-        seen.wanted,
-        seen.quarantine,
-        seen.files_digest,
-        seen.manager,
+        observed.runtime_digest,
+        observed.wanted,
+        observed.quarantine,
+        observed.files_digest,
+        observed.manager,
     )
     stands = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     if not stands:
-        return seen
-    return replace(seen, cuda=kept.cuda or None, containers=kept.containers)
+        return observed
+    return replace(observed, cuda=kept.cuda or None, containers=kept.containers)

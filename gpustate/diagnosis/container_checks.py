@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 
 from gpustate.diagnosis import remedies as remedies
-from gpustate.diagnosis.chain_data import ContainerResult, Seen
+from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult
 
 
 @dataclass(frozen=True)
@@ -202,24 +202,26 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
     return Failure(kind, f"{result.way}: {kind.says}: {words}")
 
 
-def expected_gpus(seen: Seen) -> tuple[str, ...]:
+def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:
     """UUIDs of the GPUs that a container with all of them must list: those that answer and are not excluded."""
     return tuple(
-        gpu.uuid for gpu in seen.nvml.gpus if gpu.uuid and gpu.error is None and not seen.held(gpu)
+        gpu.uuid
+        for gpu in observed.nvml.gpus
+        if gpu.uuid and gpu.error is None and not observed.held(gpu)
     )
 
 
-def first_failure(seen: Seen) -> Failure | None:
+def first_failure(observed: ChainObservation) -> Failure | None:
     """How the first container that failed did so; ``None`` when none did, or none was started."""
-    found = (failure(one, expected_gpus(seen)) for one in seen.containers or ())
+    found = (failure(one, expected_gpus(observed)) for one in observed.containers or ())
     return next((one for one in found if one is not None), None)
 
 
-def summary(seen: Seen) -> str:
+def summary(observed: ChainObservation) -> str:
     """Evidence of a link that holds."""
     rows = [
         f"{one.way}: {len(one.gpus)} GPUs, {injected(one)}"
         + (f", kernel ran on {one.cuda_ok}" if one.cuda_ok else "")
-        for one in seen.containers or ()
+        for one in observed.containers or ()
     ]
     return "; ".join(rows)

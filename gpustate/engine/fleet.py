@@ -25,7 +25,7 @@ from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.engine.events import Event, Listener, nobody
 from gpustate.engine.gate import Holder
-from gpustate.engine.probing import ask_node
+from gpustate.engine.probing import query_node
 from gpustate.engine.walk import Options, Walk
 from gpustate.errors import UsageError
 from gpustate.formats.masking import keep_readable
@@ -330,4 +330,4 @@ def question(
     nodes: Sequence[InventoryNode], forks: int, asked: Callable[[Node], T]
 ) -> list[Answered[T]]:
     """Ask every node something outside of any state: its answer, or its error."""
-    return each(nodes, forks, lambda session: ask_node(session.node, asked, session.answer))
+    return each(nodes, forks, lambda session: query_node(session.node, asked, session.answer))

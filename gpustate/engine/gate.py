@@ -30,7 +30,7 @@ from gpustate.errors import (
     UsageError,
 )
 from gpustate.plan import make
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,9 @@ def refuse_what_exceeds(
     return refused
 
 
-def bundled(states: Sequence[AnyState], look: Look, results: Mapping[str, StateResult]) -> None:
+def bundled(
+    states: Sequence[AnyState], observations: Observations, results: Mapping[str, StateResult]
+) -> None:
     """Refuse a node that is not as wanted, when the bundle that it is to be made from lacks something.
 
     Raises:
@@ -313,6 +315,6 @@ def bundled(states: Sequence[AnyState], look: Look, results: Mapping[str, StateR
     if not idle(results):
         from gpustate.resolver import bundle_nodes as bundles
 
-        reason = bundles.lacking(states, look)
+        reason = bundles.lacking(states, observations)
         if reason is not None:
             raise reason

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpustate.core.file_queries import ODD, refuse_odd
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import NOW
 from gpustate.formats.numbers import whole
 
@@ -111,7 +111,7 @@ _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 @dataclass(frozen=True, slots=True)
-class AskLedger(Ask[Ledger]):
+class LedgerQuery(Query[Ledger]):
     """Ask for both in one fragment."""
 
     def script(self) -> str:
@@ -164,7 +164,7 @@ fi
                     program = Program(run, alive == "1", last)
         return Ledger(lock, program, now, newest, machine, tuple(told))
 
-    def stand_in(self) -> Ledger:
+    def placeholder(self) -> Ledger:
         return Ledger()
 
 

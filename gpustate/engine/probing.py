@@ -10,52 +10,52 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gpustate.core.facts import AskFacts, NodeFacts, NodeView
+from gpustate.core.facts import FactsQuery, NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
-from gpustate.core.path_conflicts import AskMasked
-from gpustate.core.queries import Answer, Ask
-from gpustate.core.required_programs import AskMissing
+from gpustate.core.path_conflicts import MaskedUnitsQuery
+from gpustate.core.queries import Answer, Query
+from gpustate.core.required_programs import MissingProgramsQuery
 from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, RefusedError
-from gpustate.plan.make import Look, applicable
+from gpustate.plan.make import Observations, applicable
 
 T = TypeVar("T")
-Answerer = Callable[[Sequence[Ask[Any]]], Sequence[Answer]]
+Answerer = Callable[[Sequence[Query[Any]]], Sequence[Answer]]
 
 #: Asks that hang on answers that hang on answers; more rounds than this is a probe that never ends.
 _MAX_ROUNDS = 8
 
 
-class AskingNode(Node):
+class ProbingNode(Node):
     """The node as probes see it: answers what is known, and writes down what is not."""
 
-    def __init__(self, node: InventoryNode, known: Mapping[Ask[Any], Answer]) -> None:
+    def __init__(self, node: InventoryNode, known: Mapping[Query[Any], Answer]) -> None:
         self.name = node.name
         self.vars = node.vars
         self.known = known
-        self.wanted: dict[Ask[Any], None] = {}
+        self.wanted: dict[Query[Any], None] = {}
         self.links: dict[str, str] = {}
 
-    def ask(self, ask: Ask[T]) -> T:
+    def query(self, query: Query[T]) -> T:
         """The answer, or the ask's stand-in after noting it down."""
-        answer = self.known.get(ask)
+        answer = self.known.get(query)
         if answer is None:
-            self.wanted[ask] = None
-            return ask.stand_in()
-        return ask.parse(answer)
+            self.wanted[query] = None
+            return query.placeholder()
+        return query.parse(answer)
 
     def linked(self, path: str, target: str) -> None:
         """For the plan: nothing is written through it."""
         self.links[path] = target
 
 
-def look_at(
+def probe_states(
     node: InventoryNode,
     states: Sequence[AnyState],
     answerer: Answerer,
-    extra: Sequence[Ask[Any]] = (),
-) -> tuple[Look, NodeFacts, dict[Ask[Any], Answer]]:
+    extra: Sequence[Query[Any]] = (),
+) -> tuple[Observations, NodeFacts, dict[Query[Any], Answer]]:
     """Probe all states of a node.
 
     Args:
@@ -67,50 +67,52 @@ def look_at(
     Returns:
         What was seen, the node's facts, and all answers by ask.
     """
-    known: dict[Ask[Any], Answer] = {}
-    first: dict[Ask[Any], None] = dict.fromkeys((AskFacts(), AskMasked(), *extra))
-    programs = AskMissing(tuple(sorted({p for s in states if not s.absent for p in s.uses})))
+    known: dict[Query[Any], Answer] = {}
+    first: dict[Query[Any], None] = dict.fromkeys((FactsQuery(), MaskedUnitsQuery(), *extra))
+    programs = MissingProgramsQuery(
+        tuple(sorted({p for s in states if not s.absent for p in s.uses}))
+    )
     if programs.paths:
         first[programs] = None
     for _ in range(_MAX_ROUNDS):
-        facts = AskFacts().parse(known[AskFacts()]) if AskFacts() in known else None
-        view = NodeView(node.name, node.groups, node.vars, facts or AskFacts().stand_in())
-        look = Look(view)
-        if AskMasked() in known:
-            look.masked = AskMasked().parse(known[AskMasked()])
+        facts = FactsQuery().parse(known[FactsQuery()]) if FactsQuery() in known else None
+        view = NodeView(node.name, node.groups, node.vars, facts or FactsQuery().placeholder())
+        observations = Observations(view)
+        if MaskedUnitsQuery() in known:
+            observations.masked = MaskedUnitsQuery().parse(known[MaskedUnitsQuery()])
         if programs in known:
-            look.missing = programs.parse(known[programs])
-        wanted: dict[Ask[Any], None] = {} if known else dict(first)
+            observations.missing = programs.parse(known[programs])
+        wanted: dict[Query[Any], None] = {} if known else dict(first)
         for state in states:
             if facts is not None and applicable(state, view) is not None:
                 continue
-            asking = AskingNode(node, known)
+            asking = ProbingNode(node, known)
             try:
-                look.seen[state.name] = state.probe(asking)
+                observations.observed[state.name] = state.probe(asking)
             except (ProbeError, RefusedError) as error:
-                look.errors[state.name] = str(error)
+                observations.errors[state.name] = str(error)
                 if isinstance(error, RefusedError):
-                    look.refused.add(state.name)
+                    observations.refused.add(state.name)
             except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
-                look.errors[state.name] = (
+                observations.errors[state.name] = (
                     f"its probe failed ({type(error).__name__}: {error}); this is a mistake in the state"
                 )
             wanted.update(asking.wanted)
-            look.links.update(asking.links)
+            observations.links.update(asking.links)
         if not wanted and facts is not None:
-            return look, facts, known
-        asks = tuple(wanted)
-        known.update(zip(asks, answerer(asks), strict=True))
+            return observations, facts, known
+        queries = tuple(wanted)
+        known.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError(
         "the probes go on asking without end; some state asks for something new each time"
     )
 
 
-def ask_node(
+def query_node(
     node: InventoryNode,
     question: Callable[[Node], T],
     answerer: Answerer,
-    answered: Mapping[Ask[Any], Answer] | None = None,
+    answered: Mapping[Query[Any], Answer] | None = None,
 ) -> T:
     """Ask one node something outside of any state, with the same coalescing of asks.
 
@@ -121,9 +123,9 @@ def ask_node(
     Raises:
         ProbeError: the question goes on asking without end, or an answer makes no sense.
     """
-    known: dict[Ask[Any], Answer] = dict(answered or {})
+    known: dict[Query[Any], Answer] = dict(answered or {})
     for _ in range(_MAX_ROUNDS):
-        asking = AskingNode(node, known)
+        asking = ProbingNode(node, known)
         try:
             result = question(asking)
         except Exception:
@@ -132,6 +134,6 @@ def ask_node(
         else:
             if not asking.wanted:
                 return result
-        asks = tuple(asking.wanted)
-        known.update(zip(asks, answerer(asks), strict=True))
+        queries = tuple(asking.wanted)
+        known.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError("the question goes on asking without end")

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.timing import Timing
 
 #: What a reboot is called where steps have labels.
@@ -56,7 +56,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class AskTimings(Ask[tuple[Timing, ...]]):
+class TimingsQuery(Query[tuple[Timing, ...]]):
     """Ask for the steps of the runs that are kept, newest first, without what they printed."""
 
     def script(self) -> str:
@@ -88,7 +88,7 @@ done
         timings = [timing for run in runs for timing in run.took]
         return (*timings, *_reboots(runs, boot))
 
-    def stand_in(self) -> tuple[Timing, ...]:
+    def placeholder(self) -> tuple[Timing, ...]:
         return ()
 
 

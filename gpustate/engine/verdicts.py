@@ -15,7 +15,7 @@ from gpustate.engine import journal
 from gpustate.errors import GpustateError, StepFailed
 from gpustate.formats import apt_errors
 from gpustate.formats.words import told_apart
-from gpustate.plan.make import Look, left_to_first_boot
+from gpustate.plan.make import Observations, left_to_first_boot
 
 #: Fields of one state that are told when its steps did not settle them.
 _TOLD = 4
@@ -32,10 +32,10 @@ _WORST_FIRST = (
 )
 
 
-def steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]:
+def steps(state: AnyState, observations: Observations, planned: StateResult) -> tuple[Step, ...]:
     """A state's steps; a mistake of its author is told as such."""
     try:
-        steps = tuple(state.apply(look.seen[state.name], planned.plan))
+        steps = tuple(state.apply(observations.observed[state.name], planned.plan))
     except GpustateError:
         raise
     except Exception as error:
@@ -43,13 +43,13 @@ def steps(state: AnyState, look: Look, planned: StateResult) -> tuple[Step, ...]
             f"{state.name}: its steps could not be made ({type(error).__name__}: {error}); "
             "this is a mistake in the state"
         ) from error
-    if not look.view.facts.image:
+    if not observations.view.facts.image:
         return steps
     return tuple(part for step in steps if (part := step.in_image) is not None)
 
 
 def after_steps(
-    state: AnyState, planned: StateResult, record: journal.Record, look: Look
+    state: AnyState, planned: StateResult, record: journal.Record, observations: Observations
 ) -> StateResult:
     """Judge one state whose steps were in the program.
 
@@ -57,7 +57,7 @@ def after_steps(
         state: the state.
         planned: what was to change.
         record: the program's journal.
-        look: what the node says now.
+        observations: what the node says now.
     """
 
     def become(outcome: Outcome, reason: str = "", evidence: str = "") -> StateResult:
@@ -70,28 +70,28 @@ def after_steps(
         outcome = Outcome.ROLLED_BACK if said.rolled_back else Outcome.FAILED
         cause, move = apt_errors.trouble(said.output) or (journal.cause(said.output), "")
         reason = f"{said.failed_step} ended with {said.status}: {cause}" + (move and f"; {move}")
-        reason += still_stopped(said.output, look.seen.get(state.name))
+        reason += still_stopped(said.output, observations.observed.get(state.name))
         return become(outcome, reason, journal.last_lines(said.output))
-    if state.name not in look.seen:
-        why = look.errors.get(state.name, "it could not be probed afterwards")
+    if state.name not in observations.observed:
+        why = observations.errors.get(state.name, "it could not be probed afterwards")
         return become(Outcome.FAILED, why)
-    seen = look.seen[state.name]
-    remaining = state.verify(seen)
-    refusal = state.refuse(seen) or remaining.refusal
+    observed = observations.observed[state.name]
+    remaining = state.verify(observed)
+    refusal = state.refuse(observed) or remaining.refusal
     if refusal is not None:
         # A state that refuses may well plan nothing; that is not the same as being settled.
         return become(Outcome.FAILED, refusal)
-    image = look.view.facts.image
+    image = observations.view.facts.image
     if not remaining and remaining.blocked is not None:
         return become(Outcome.BLOCKED, remaining.blocked)
-    if not remaining or (image and left_to_first_boot(state, seen, remaining)):
+    if not remaining or (image and left_to_first_boot(state, observed, remaining)):
         return become(Outcome.CHANGED)
     if record.stopped:
         return become(Outcome.INTERRUPTED, "stopped before its steps were done")
     if record.died:
         return become(Outcome.FAILED, "the node program was killed before it was done; run again")
     wants_reboot = not image and any(
-        isinstance(step, ops.Reboot) for step in state.apply(seen, remaining)
+        isinstance(step, ops.Reboot) for step in state.apply(observed, remaining)
     )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
         return become(Outcome.REBOOT_PENDING, "the rest comes with a reboot")
@@ -99,30 +99,36 @@ def after_steps(
     return become(Outcome.FAILED, f"{told}; {next_move(remaining.changes)}")
 
 
-def still_stopped(output: str, seen: object) -> str:
+def still_stopped(output: str, observed: object) -> str:
     """What ran before a step that failed and does not run now: by the step, or by what the state keeps of it."""
-    kept = getattr(seen, "stopped", ())
+    kept = getattr(observed, "stopped", ())
     again = {*_AGAIN.findall(output)}
     units = [*_STOPPED.findall(output), *(kept if isinstance(kept, tuple) else ())]
     named = ", ".join(unit for unit in dict.fromkeys(map(str, units)) if unit not in again)
     return f"; ran before and is stopped now: {named} (systemctl status says why)" if named else ""
 
 
-def after_reboot(state: AnyState, waiting: StateResult, look: Look) -> StateResult | None:
+def after_reboot(
+    state: AnyState, waiting: StateResult, observations: Observations
+) -> StateResult | None:
     """Judge a state that waited for a reboot; ``None`` when it has more to do now."""
-    if state.name not in look.seen:
-        return replace(waiting, outcome=Outcome.FAILED, reason=look.errors.get(state.name, ""))
-    if state.plan(look.seen[state.name]):
+    if state.name not in observations.observed:
+        return replace(
+            waiting, outcome=Outcome.FAILED, reason=observations.errors.get(state.name, "")
+        )
+    if state.plan(observations.observed[state.name]):
         return None
     return replace(waiting, outcome=Outcome.CHANGED, reason="")
 
 
-def reboot_steps(state: AnyState, look: Look) -> list[ops.Reboot]:
+def reboot_steps(state: AnyState, observations: Observations) -> list[ops.Reboot]:
     """The reboots that a state still asks for."""
-    seen = look.seen.get(state.name)
-    if seen is None:
+    observed = observations.observed.get(state.name)
+    if observed is None:
         return []
-    return [step for step in state.apply(seen, state.plan(seen)) if isinstance(step, ops.Reboot)]
+    return [
+        step for step in state.apply(observed, state.plan(observed)) if isinstance(step, ops.Reboot)
+    ]
 
 
 def wait_for_console(waiting: Iterable[AnyState], results: dict[str, StateResult]) -> bool:
@@ -137,15 +143,13 @@ def wait_for_console(waiting: Iterable[AnyState], results: dict[str, StateResult
     return bool(blocked)
 
 
-def reboot_blocker(states: Iterable[AnyState], look: Look) -> str | None:
+def reboot_blocker(states: Iterable[AnyState], observations: Observations) -> str | None:
     """Why the node must not reboot now, by the first state that objects."""
     for state in states:
-        seen = look.seen.get(state.name)
-        if seen is None and state.name in look.errors and _may_object(state):
-            return (
-                f"{state.name} cannot tell whether the node may reboot: {look.errors[state.name]}"
-            )
-        reason = state.reboot_blocker(seen) if seen is not None else None
+        observed = observations.observed.get(state.name)
+        if observed is None and state.name in observations.errors and _may_object(state):
+            return f"{state.name} cannot tell whether the node may reboot: {observations.errors[state.name]}"
+        reason = state.reboot_blocker(observed) if observed is not None else None
         if reason is not None:
             return f"{state.name}: {reason}"
     return None
@@ -193,5 +197,9 @@ def _both(what: str, before: object, after: object) -> str:
 def next_move(changes: Sequence[Change]) -> str:
     """What somebody does about a state that its own steps did not settle."""
     paths = dict.fromkeys(change.path for change in changes if change.path)
-    look = f"look what else writes {', '.join(paths)}" if paths else "look what else changes it"
-    return f"apply again, and if it stays: gpustate explain names a broken link, else {look}"
+    observations = (
+        f"look what else writes {', '.join(paths)}" if paths else "look what else changes it"
+    )
+    return (
+        f"apply again, and if it stays: gpustate explain names a broken link, else {observations}"
+    )

@@ -25,16 +25,16 @@ from gpustate.core.encode import plain
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
 from gpustate.engine import gate, journal, rebooting, verdicts
 from gpustate.engine.events import Event, Listener, nobody
 from gpustate.engine.gate import Holder
-from gpustate.engine.ledger import AskLedger, Ledger
+from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
-from gpustate.engine.probing import ask_node, look_at
+from gpustate.engine.probing import probe_states, query_node
 from gpustate.engine.reconnect import Link
-from gpustate.engine.timings import AskTimings
+from gpustate.engine.timings import TimingsQuery
 from gpustate.errors import (
     ConnectionFailed,
     GpustateError,
@@ -45,7 +45,7 @@ from gpustate.errors import (
 )
 from gpustate.formats.masking import masked, masked_data
 from gpustate.plan import make
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 from gpustate.plan.work import planned_steps
 from gpustate.remote.session import Session
 
@@ -105,7 +105,7 @@ class Walk:
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)
-    _known: dict[Ask[Any], Answer] = field(default_factory=dict[Ask[Any], Answer])
+    _known: dict[Query[Any], Answer] = field(default_factory=dict[Query[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -143,34 +143,36 @@ class Walk:
         return self.result
 
     def _walk(self) -> None:
-        look, ledger = self._look()
+        observations, ledger = self._look()
         met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
         self.result.notes += met
         if self.options.apply and ledger.program is not None and ledger.program.alive:
-            look, ledger = self._wait_for_earlier(ledger)
-        if look.view.facts.first_boot not in ("", "done"):
-            self.result.notes.append(f"the first boot of its image: {look.view.facts.first_boot}")
-        results = make.make(self.states, look)
+            observations, ledger = self._wait_for_earlier(ledger)
+        if observations.view.facts.first_boot not in ("", "done"):
+            self.result.notes.append(
+                f"the first boot of its image: {observations.view.facts.first_boot}"
+            )
+        results = make.make(self.states, observations)
         told = (line for result in results.values() for line in result.plan.warnings)
         self.result.notes += dict.fromkeys(told)
-        self._keep(look, results)
+        self._keep(observations, results)
         self._held(ledger, results)
-        gate.bundled(self.states, look, results)
+        gate.bundled(self.states, observations, results)
         self._end(*verdicts.node_status(results.values()))
         if self._left_alone():
             return
-        self._compatible(look, results)
+        self._compatible(observations, results)
         if not self.options.apply:
             if self.options.forecast:
-                self._forecast(look, results)
+                self._forecast(observations, results)
             self.result.proceeds = gate.proceeds(self.result.status, results)
             if self.options.timings:
-                self.result.steps = planned_steps(self.states, look, results)
+                self.result.steps = planned_steps(self.states, observations, results)
             return
         self._gate(results)
         self._link.hand_over(ledger.told)
         if any(r.outcome is Outcome.PENDING for r in results.values()):
-            self._stages(look, ledger, results)
+            self._stages(observations, ledger, results)
         elif ledger.lock is not None and gate.dead(ledger, self.options.holder):
             # Killed when all was done but letting go: nothing that would take the lock over comes.
             self.session.shell(self._release(ledger.lock.run))
@@ -181,7 +183,7 @@ class Walk:
             return False
         return self.result.status in (NodeStatus.REFUSED, NodeStatus.FAILED)
 
-    def _forecast(self, look: Look, results: dict[str, StateResult]) -> None:
+    def _forecast(self, observations: Observations, results: dict[str, StateResult]) -> None:
         """Add to states that are known after others what they will do, as far as the node can tell now."""
         for state in self.states:
             waits = results[state.name]
@@ -190,7 +192,11 @@ class Walk:
             if type(state).forecast is State.forecast:
                 continue
             ahead = (one for one in self.states if one.name in waits.known_after)
-            parts = [one.preview(look.seen[one.name]) for one in ahead if one.name in look.seen]
+            parts = [
+                one.preview(observations.observed[one.name])
+                for one in ahead
+                if one.name in observations.observed
+            ]
             try:
                 notes = self._asked(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
@@ -201,7 +207,7 @@ class Walk:
     def _asked(self, question: Callable[[Node], tuple[str, ...]]) -> tuple[str, ...]:
         """Ask something more, with all that is known already."""
         node, known = self.resolved.node, dict(self._known)
-        return self._link.repeat(lambda: ask_node(node, question, self.session.answer, known))
+        return self._link.repeat(lambda: query_node(node, question, self.session.answer, known))
 
     def _held(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Somebody at work leaves a node half changed: told as that, and not as what is wrong with it."""
@@ -212,18 +218,18 @@ class Walk:
             gate.refuse_held(ledger, results, self._ledger, *mine)
 
     def _ledger(self) -> Ledger:
-        ask = AskLedger()
-        (now,) = self._link.repeat(lambda: self.session.answer((ask,)))
-        return ask.parse(now)
+        query = LedgerQuery()
+        (now,) = self._link.repeat(lambda: self.session.answer((query,)))
+        return query.parse(now)
 
-    def _compatible(self, look: Look, results: Mapping[str, StateResult]) -> None:
+    def _compatible(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
         """Hold a node that would change against the matrix: what it is to become must fit together."""
         if not gate.announced(results):
             return
         apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
         if all(state.absent for state in apply):
             return
-        known = collect(look.view.facts, apply, look.seen, results)
+        known = collect(observations.view.facts, apply, observations.observed, results)
         judged = gate.compatible(known, self.resolved.allow)
         self.result.notes += judged.notes
         self._allowed = judged.allowed
@@ -258,39 +264,41 @@ class Walk:
 
     # --- looking -----------------------------------------------------------------------
 
-    def _look(self, before: str = "", *, stoppable: bool = True) -> tuple[Look, Ledger]:
+    def _look(self, before: str = "", *, stoppable: bool = True) -> tuple[Observations, Ledger]:
         """Probe everything; ``before``: sh that runs ahead of the probes, in the same exec."""
         if stoppable:
             self._check_stop()
         self._say("probing")
         lead: list[str] = []
-        ledger = AskLedger()
-        timings = [AskTimings()] if self.options.timings else []
+        ledger = LedgerQuery()
+        timings = [TimingsQuery()] if self.options.timings else []
 
-        def answer(asks: Sequence[Ask[Any]]) -> Any:
-            return self.session.answer(asks, before=lead.pop() if lead else "")
+        def answer(queries: Sequence[Query[Any]]) -> Any:
+            return self.session.answer(queries, before=lead.pop() if lead else "")
 
         def once() -> Any:
             lead[:] = [before]
-            return look_at(self.resolved.node, self.states, answer, (ledger, *timings))
+            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings))
 
         # A look changes nothing, and what goes ahead of it may be done twice.
-        look, facts, known = self._link.repeat(once)
+        observations, facts, known = self._link.repeat(once)
         self._known = known
-        look.expects_no_gpu = self.result.name in self.options.without_gpu and not facts.gpus
+        observations.expects_no_gpu = (
+            self.result.name in self.options.without_gpu and not facts.gpus
+        )
         self.result.facts = plain(facts)
         if timings:
             self.result.timings = timings[0].parse(known[timings[0]])
-        return look, ledger.parse(known[ledger])
+        return observations, ledger.parse(known[ledger])
 
-    def _keep(self, look: Look, results: Mapping[str, StateResult]) -> None:
+    def _keep(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
         self.result.states = list(results.values())
-        self.result.observed = make.observed_data(self.states, look)
+        self.result.observed = make.observed_data(self.states, observations)
         for state in self.states:
-            if state.proof and state.name in look.seen:
-                self.result.checks = plain(getattr(look.seen[state.name], "checks", ()))
+            if state.proof and state.name in observations.observed:
+                self.result.checks = plain(getattr(observations.observed[state.name], "checks", ()))
 
-    def _wait_for_earlier(self, ledger: Ledger) -> tuple[Look, Ledger]:
+    def _wait_for_earlier(self, ledger: Ledger) -> tuple[Observations, Ledger]:
         """A program of an earlier run still works on this node: see it to its end first."""
         held = gate.at_work(ledger, self.options.holder)
         if held is not None:
@@ -305,7 +313,9 @@ class Walk:
 
     # --- stages ------------------------------------------------------------------------
 
-    def _stages(self, look: Look, ledger: Ledger, results: dict[str, StateResult]) -> None:
+    def _stages(
+        self, observations: Observations, ledger: Ledger, results: dict[str, StateResult]
+    ) -> None:
         saved = (self.options.announced or {}).get(self.result.name)
         allowed = gate.announced(results) if saved is None else saved
         settled: dict[str, StateResult] = {}
@@ -315,39 +325,41 @@ class Walk:
             todo = make.ready(self.states, results)
             if todo:
                 self._check_stop()
-                look, ledger, record = self._run_stage(stage, todo, look, ledger, results)
+                observations, ledger, record = self._run_stage(
+                    stage, todo, observations, ledger, results
+                )
                 for state in todo:
-                    became = verdicts.after_steps(state, results[state.name], record, look)
+                    became = verdicts.after_steps(state, results[state.name], record, observations)
                     settled[state.name] = became
                     self._say("result", became.outcome.value, state.name)
-            elif self._reboot(look, results, rebooted_for):
-                look, ledger = self._look(f"{rebooting.BOOTED}; {self._release()}")
-                self._settle_reboot(look, results, settled)
+            elif self._reboot(observations, results, rebooted_for):
+                observations, ledger = self._look(f"{rebooting.BOOTED}; {self._release()}")
+                self._settle_reboot(observations, results, settled)
             else:
                 break
-            results = make.make(self.states, look, settled)
-            self._keep(look, results)
+            results = make.make(self.states, observations, settled)
+            self._keep(observations, results)
             if any(r.outcome is Outcome.INTERRUPTED for r in settled.values()):
                 break
         else:
             raise StepFailed("after ten stages something is left to do; a state does not converge")
-        self._keep(look, results)
+        self._keep(observations, results)
         self._end(*verdicts.node_status(results.values()))
 
     def _run_stage(
         self,
         stage: int,
         todo: Sequence[AnyState],
-        look: Look,
+        observations: Observations,
         ledger: Ledger,
         results: Mapping[str, StateResult],
-    ) -> tuple[Look, Ledger, journal.Record]:
+    ) -> tuple[Observations, Ledger, journal.Record]:
         names = {state.name for state in todo}
         blocks = tuple(
             ops.Block(
                 state.name,
                 tuple(n for n in make.must_hold_first(state, self.states) if n in names),
-                verdicts.steps(state, look, results[state.name]),
+                verdicts.steps(state, observations, results[state.name]),
             )
             for state in todo
         )
@@ -366,9 +378,9 @@ class Walk:
             self.result.notes.append(f"the node program was killed{where}")
         self._say("verifying")
         # Ctrl-C or not: what was done has to be told.
-        look, ledger = self._look(self._release(), stoppable=False)
+        observations, ledger = self._look(self._release(), stoppable=False)
         self._link.hand_over(ledger.told)
-        return look, ledger, record
+        return observations, ledger, record
 
     def _release(self, run: str = "") -> str:
         """sh that lets go of a lock that was kept from one stage to the next, or of a dead run's."""
@@ -407,7 +419,9 @@ class Walk:
 
     # --- reboots -----------------------------------------------------------------------
 
-    def _reboot(self, look: Look, results: dict[str, StateResult], rebooted_for: set[str]) -> bool:
+    def _reboot(
+        self, observations: Observations, results: dict[str, StateResult], rebooted_for: set[str]
+    ) -> bool:
         """Reboot if that is what is left to do; False when it is not, or must not be."""
         waiting = [s for s in self.states if results[s.name].outcome is Outcome.REBOOT_PENDING]
         if not waiting:
@@ -415,7 +429,7 @@ class Walk:
         if verdicts.wait_for_console(waiting, results):
             return False
         self._check_stop()
-        blocker = verdicts.reboot_blocker(self.states, look)
+        blocker = verdicts.reboot_blocker(self.states, observations)
         if blocker is not None:
             for state in waiting:
                 reason = f"it needs a reboot, which is withheld: {blocker}"
@@ -431,7 +445,7 @@ class Walk:
         if again:
             return False
         rebooted_for.update(state.name for state in waiting)
-        steps = [step for state in waiting for step in verdicts.reboot_steps(state, look)]
+        steps = [step for state in waiting for step in verdicts.reboot_steps(state, observations)]
         self._say("rebooting", "; ".join(dict.fromkeys(step.reason for step in steps)))
         timeout_s = max((step.timeout_s for step in steps), default=900)
         rebooting.restart(self.session, str(self.result.facts.get("boot_id", "")), timeout_s)
@@ -439,14 +453,17 @@ class Walk:
         return True
 
     def _settle_reboot(
-        self, look: Look, results: Mapping[str, StateResult], settled: dict[str, StateResult]
+        self,
+        observations: Observations,
+        results: Mapping[str, StateResult],
+        settled: dict[str, StateResult],
     ) -> None:
         """What became of the states that waited for the reboot; some have more to do now."""
         for state in self.states:
             waiting = results[state.name]
             if waiting.outcome is not Outcome.REBOOT_PENDING:
                 continue
-            became = verdicts.after_reboot(state, waiting, look)
+            became = verdicts.after_reboot(state, waiting, observations)
             if became is None:
                 settled.pop(state.name, None)
             else:

@@ -18,13 +18,13 @@ class View:
     """Everything a cause is recognised by.
 
     Args:
-        seen: what the chain of proofs is judged by.
+        observed: what the chain of proofs is judged by.
         clues: traces beside it.
         check: how the link stands by itself.
         cut_short: the search for traces did not come to its end; there are none then.
     """
 
-    seen: chain.Seen
+    observed: chain.ChainObservation
     clues: Clues = field(default_factory=Clues)
     check: chain.Check | None = None
     cut_short: bool = False
@@ -32,7 +32,7 @@ class View:
     @property
     def gpu_count(self) -> int:
         """GPUs that NVML answers for."""
-        return sum(gpu.error is None for gpu in self.seen.nvml.gpus)
+        return sum(gpu.error is None for gpu in self.observed.nvml.gpus)
 
     @property
     def broken(self) -> str:

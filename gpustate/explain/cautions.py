@@ -95,7 +95,7 @@ def _persistence(view: View) -> Iterator[str]:
         found = services.drop_in(view, name) or unit.failure
         then = f"mend that, then systemctl restart {name}"
     elif masked or unit.missed:
-        if all(gpu.persistence_mode is not False for gpu in view.seen.nvml.gpus):
+        if all(gpu.persistence_mode is not False for gpu in view.observed.nvml.gpus):
             return  # set by nvidia-smi -pm, say
         found = f"{name} {'is masked' if masked else 'is enabled and does not run'}"
         then = f"{f'systemctl unmask {name}, then ' if masked else ''}systemctl start {name}"
@@ -135,7 +135,7 @@ def _results(view: View) -> Iterator[str]:
 
 def _kernels(view: View) -> Iterator[str]:
     """Where the running kernel has a module, every other that can boot should."""
-    for kernel in view.clues.all("bare_kernel") if view.seen.on_disk else ():
+    for kernel in view.clues.all("bare_kernel") if view.observed.on_disk else ():
         yield (
             f"kernel {kernel} can boot and has no nvidia module: gpustate apply with the state driver builds one where "
             "headers are to be had; otherwise remove that kernel"

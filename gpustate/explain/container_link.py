@@ -14,7 +14,7 @@ from gpustate.explain.causes import Cause, View
 
 def _look(name: str) -> Callable[[View], str]:
     def look(view: View) -> str:
-        failure = container_checks.first_failure(view.seen)
+        failure = container_checks.first_failure(view.observed)
         return view.broken if failure is not None and failure.kind.name == name else ""
 
     return look

@@ -32,7 +32,7 @@ def _toolkit_missing(view: View) -> str:
 
 
 def _toolkit_unusable(view: View) -> str:
-    odd = [what for name, what in view.seen.odd if name.startswith("nvidia-")]
+    odd = [what for name, what in view.observed.odd if name.startswith("nvidia-")]
     return view.broken if view.broken in odd else ""
 
 
@@ -52,7 +52,7 @@ def _no_file(view: View) -> bool:
 
 def _other_file(view: View) -> str:
     """The file that containerd's service names in the place of its default; empty where it names none."""
-    return view.seen.containerd.config if view.seen.containerd is not None else ""
+    return view.observed.containerd.config if view.observed.containerd is not None else ""
 
 
 def _config(view: View) -> str:
@@ -124,7 +124,7 @@ def _other_runtime(view: View) -> str:
 def _template(view: View) -> str:
     lacking = [name for name, count in view.clues.fields("rancher", 2) if count == "0"]
     templates = [t for t in view.clues.all("template") if any(f"/{name}/" in t for name in lacking)]
-    if not templates or view.seen.runtime_binary is None:
+    if not templates or view.observed.runtime_binary is None:
         return ""
     return f"{templates[0]} replaces what {lacking[0]} would write, and has no nvidia runtime"
 
@@ -176,7 +176,7 @@ def _missing_files(view: View) -> str:
 
 def _lost(view: View) -> tuple[str, dict[str, str]]:
     """The specification that names what does not exist, and which of that packages bring: path to package."""
-    spec = next((one for one in view.seen.cdi if one.missing), None)
+    spec = next((one for one in view.observed.cdi if one.missing), None)
     if spec is None or not _stale(view):
         return "", {}
     owners = file_owners.parse(view.clues.all("owned"))
@@ -225,13 +225,13 @@ def _undivided(view: View) -> str:
 
 def _twice(view: View) -> str:
     folders: dict[str, Counter[str]] = {}
-    for spec in view.seen.cdi:
+    for spec in view.observed.cdi:
         folder = spec.path.rpartition("/")[0]
         folders.setdefault(folder, Counter()).update(set(spec.devices))
     for folder, counted in folders.items():
         twice = sorted(name for name, count in counted.items() if count > 1)
         if twice:
-            files = [spec.path for spec in view.seen.cdi if spec.path.startswith(f"{folder}/")]
+            files = [spec.path for spec in view.observed.cdi if spec.path.startswith(f"{folder}/")]
             return (
                 f"{some(files)} both name nvidia.com/gpu={twice[0]}, so that runtimes refuse either"
             )
@@ -239,7 +239,7 @@ def _twice(view: View) -> str:
 
 
 def _device_numbers(view: View) -> str:
-    nodes = dict(view.seen.nodes)
+    nodes = dict(view.observed.nodes)
     for file, path, major, minor in view.clues.fields("cdi_number", 4):
         node = nodes.get(path)
         if (

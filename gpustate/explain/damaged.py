@@ -81,7 +81,9 @@ def broken_specifications(view: View) -> dict[str, str]:
 
 
 def _judged_without(view: View, bad: dict[str, str]) -> chain.Check:
-    good = replace(view.seen, cdi=tuple(one for one in view.seen.cdi if one.path not in bad))
+    good = replace(
+        view.observed, cdi=tuple(one for one in view.observed.cdi if one.path not in bad)
+    )
     return next(check for check in chain.evaluate(good) if check.name == "cdi")
 
 

@@ -31,7 +31,7 @@ def _named(gpus: list[Gpu]) -> str:
 
 
 def _has(view: View, *codes: int) -> bool:
-    nvml = view.seen.nvml
+    nvml = view.observed.nvml
     return nvml.error in codes or any(gpu.error in codes for gpu in nvml.gpus)
 
 
@@ -48,7 +48,7 @@ def _library_gone(view: View) -> str:
 
 
 def _library_dangling(view: View) -> str:
-    odd = [what for name, what in view.seen.odd if name.startswith("lib")]
+    odd = [what for name, what in view.observed.odd if name.startswith("lib")]
     return view.broken if any(what in view.broken for what in odd) else ""
 
 
@@ -70,13 +70,13 @@ def _unseen(view: View) -> str:
 
 def _unseen_without_node(view: View) -> str:
     """NVML leaves out a GPU that it cannot open."""
-    seen = {gpu.pci for gpu in view.seen.nvml.gpus}
-    nodes = dict(view.seen.nodes)
+    observed = {gpu.pci for gpu in view.observed.nvml.gpus}
+    nodes = dict(view.observed.nodes)
     found: list[str] = []
-    for one in view.seen.module_gpus:
+    for one in view.observed.module_gpus:
         path = f"/dev/nvidia{one.minor}"
         node = nodes.get(path)
-        if one.minor < 0 or one.address in seen or (node is not None and node.character):
+        if one.minor < 0 or one.address in observed or (node is not None and node.character):
             continue
         found.append(f"{path} is {'missing' if node is None else f'a {node.kind}, no device'}")
     return f"{_unseen(view)}; {some(found)}" if found and _unseen(view) else ""
@@ -85,7 +85,7 @@ def _unseen_without_node(view: View) -> str:
 def _pending(view: View) -> str:
     waiting = [
         gpu
-        for gpu in view.seen.nvml.gpus
+        for gpu in view.observed.nvml.gpus
         if gpu.mig_pending is not None
         and gpu.mig_current is not None
         and gpu.mig_pending != gpu.mig_current
@@ -97,7 +97,7 @@ def _pending(view: View) -> str:
 
 
 def _empty(view: View) -> str:
-    gpus = view.seen.nvml.gpus
+    gpus = view.observed.nvml.gpus
     empty = [gpu for gpu in gpus if gpu.mig_current and gpu.mig_pending and not gpu.mig_devices]
     if not empty or len(empty) < len(gpus):  # some may be kept for devices made on demand
         return ""
@@ -108,9 +108,9 @@ def lost_devices(view: View) -> str:
     """GPUs with fewer MIG devices than the layout that the state mig has written; empty where there are none."""
     wanted = saved.device_counts("\n".join(view.clues.all("mig_layout")))
     found: list[str] = []
-    for gpu in view.seen.nvml.gpus:
+    for gpu in view.observed.nvml.gpus:
         count = wanted.get(gpu.pci.upper().zfill(16), 0)
-        if gpu.error is None and not view.seen.held(gpu) and len(gpu.mig_devices) < count:
+        if gpu.error is None and not view.observed.held(gpu) and len(gpu.mig_devices) < count:
             found.append(f"GPU {gpu.index} has {len(gpu.mig_devices)} of {count}")
     return f"{some(found)} MIG devices that the state mig has made" if found else ""
 
@@ -120,7 +120,7 @@ def lost_devices(view: View) -> str:
 
 def check_fabric(view: View) -> chain.Check:
     """How the NVLink fabric stands: by what the GPUs tell, or by Fabric Manager where they tell nothing."""
-    asked = [gpu for gpu in view.seen.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
+    asked = [gpu for gpu in view.observed.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
     if not asked:
         return _by_manager(view)
     states: dict[str, list[Gpu]] = {}
@@ -141,7 +141,7 @@ def check_fabric(view: View) -> chain.Check:
 
 def _by_manager(view: View) -> chain.Check:
     """A100 tells NVML of no fabric, and starts no CUDA program on a board with NVSwitches without Fabric Manager."""
-    gpus = view.seen.nvml.gpus
+    gpus = view.observed.nvml.gpus
     runs = _manager_runs(view) if _switches(view) else None
     in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
     if runs is None or view.clues.has("operator_driver") or (not runs and in_parts):
@@ -167,7 +167,7 @@ def _manager_runs(view: View) -> bool | None:
 def _switches(view: View) -> bool:
     """NVSwitches that are this node's own, and in use: none of a virtual machine's, and NVLink is not off."""
     off = dict(view.clues.fields("params", 2)).get("NvLinkDisable", "").strip() == "1"
-    switches = (one for one in view.seen.pci if one.class_id.startswith("0680"))
+    switches = (one for one in view.observed.pci if one.class_id.startswith("0680"))
     return not off and any(one.driver not in PASSTHROUGH for one in switches)
 
 
@@ -189,8 +189,8 @@ def needs_manager(view: View) -> bool:
     """NVSwitches are here, and this node's own Fabric Manager is what brings them up."""
     if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
         return False
-    states = {gpu.fabric_state for gpu in view.seen.nvml.gpus} - set(_NO_FABRIC)
-    proven = bool(view.seen.cuda) and all(one.ok for one in view.seen.cuda or ())
+    states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(_NO_FABRIC)
+    proven = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())
     return bool(view.broken) or not (states or proven)
 
 
@@ -208,9 +208,14 @@ def _manager_missing(view: View) -> str:
 def manager_version(view: View) -> str:
     """Fabric Manager is of another version than the loaded driver, in words; empty where it is not."""
     name, version = _fabric_package(view)
-    if not needs_manager(view) or not name or not view.seen.loaded or version == view.seen.loaded:
+    if (
+        not needs_manager(view)
+        or not name
+        or not view.observed.loaded
+        or version == view.observed.loaded
+    ):
         return ""
-    return f"{name} is {version}, and the driver is {view.seen.loaded}{_tell(view.clues.unit(_FM))}"
+    return f"{name} is {version}, and the driver is {view.observed.loaded}{_tell(view.clues.unit(_FM))}"
 
 
 def _manager_down(view: View) -> str:
@@ -244,7 +249,7 @@ def on_rack(view: View) -> bool:
     """The node is a compute tray of a rack, whose switches are not its own."""
     return any(
         gpu.name.startswith(("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300"))
-        for gpu in view.seen.nvml.gpus
+        for gpu in view.observed.nvml.gpus
     )
 
 
@@ -277,7 +282,7 @@ def _uvm(view: View) -> str:
 
 def _uvm_node(view: View) -> str:
     """Nobody has used CUDA since the boot; were it damage, the second node would still be there."""
-    tools = "/dev/nvidia-uvm-tools" in dict(view.seen.nodes)
+    tools = "/dev/nvidia-uvm-tools" in dict(view.observed.nodes)
     return view.broken if view.broken == "/dev/nvidia-uvm is missing" and not tools else ""
 
 
@@ -300,7 +305,7 @@ def _missing_node(view: View) -> str:
 
 
 def _cuda(view: View, *codes: int) -> str:
-    failed = [one for one in view.seen.cuda or () if not one.ok]
+    failed = [one for one in view.observed.cuda or () if not one.ok]
     return view.broken if failed and failed[0].error in codes else ""
 
 
@@ -324,7 +329,7 @@ def _two_daemons(view: View) -> str:
 
 
 def _wrong_result(view: View) -> str:
-    failed = [one for one in view.seen.cuda or () if not one.ok]
+    failed = [one for one in view.observed.cuda or () if not one.ok]
     return view.broken if failed and failed[0].error is None else ""
 
 
@@ -343,7 +348,7 @@ def _peermem(view: View) -> str:
         not wanted
         or not clues.all("rdma")
         or "nvidia_peermem" in clues.all("module")
-        or not view.seen.loaded
+        or not view.observed.loaded
     ):
         return ""
     said = clues.said("disagrees about version of symbol ib_", "Unknown symbol ib_", "peermem")
@@ -368,10 +373,14 @@ _FIRST_GOOD = (570, 133, 20)
 
 
 def _old_for_b200(view: View) -> str:
-    if not _nvlink5(view) or not view.seen.loaded or numbers(view.seen.loaded) >= _FIRST_GOOD:
+    if (
+        not _nvlink5(view)
+        or not view.observed.loaded
+        or numbers(view.observed.loaded) >= _FIRST_GOOD
+    ):
         return ""
     return (
-        f"driver {view.seen.loaded} is older than 570.133.20, the first for these switches"
+        f"driver {view.observed.loaded} is older than 570.133.20, the first for these switches"
         if needs_manager(view)
         else ""
     )

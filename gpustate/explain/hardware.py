@@ -18,22 +18,22 @@ from gpustate.probes import shadowing_libraries
 
 
 def _held(view: View) -> str:
-    held = [one for one in view.seen.pci if one.is_gpu and one.driver in PASSTHROUGH]
-    if not held or view.seen.gpus:
+    held = [one for one in view.observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
+    if not held or view.observed.gpus:
         return ""
     return f"all {len(held)} GPUs are bound to {held[0].driver}, for virtual machines"
 
 
 def _none(view: View) -> str:
-    return view.broken if not view.seen.gpus else ""
+    return view.broken if not view.observed.gpus else ""
 
 
 def _gone(view: View) -> str:
-    there = {one.address for one in view.seen.pci if one.is_gpu}
+    there = {one.address for one in view.observed.pci if one.is_gpu}
     gone = [
         address
         for address in view.clues.all("gone")
-        if address in there and not view.seen.quarantine.holds("", address)
+        if address in there and not view.observed.quarantine.holds("", address)
     ]
     return f"{some(gone)} answers every read of its PCI configuration with ones" if gone else ""
 
@@ -43,7 +43,9 @@ def _count(view: View) -> str:
 
 
 def _nouveau(view: View) -> str:
-    bound = [one for one in view.seen.gpus if one.driver in ("nouveau", "nova_core", "nova-core")]
+    bound = [
+        one for one in view.observed.gpus if one.driver in ("nouveau", "nova_core", "nova-core")
+    ]
     if not bound:
         return ""
     lines = [
@@ -64,7 +66,7 @@ def _nouveau_in_image(view: View) -> str:
 
 
 def _needs(view: View, *, open_modules: bool) -> list[str]:
-    found = [PciGpu(one.address, one.device_id, one.class_id, None) for one in view.seen.gpus]
+    found = [PciGpu(one.address, one.device_id, one.class_id, None) for one in view.observed.gpus]
     return [
         one.address
         for one in found
@@ -74,8 +76,8 @@ def _needs(view: View, *, open_modules: bool) -> list[str]:
 
 def _is_open(view: View) -> bool | None:
     """The module is the open one; ``None`` when there is none to be asked."""
-    if view.seen.loaded:
-        return view.seen.open_module
+    if view.observed.loaded:
+        return view.observed.open_module
     licence = view.clues.one("license")
     return None if not licence else "MIT" in licence
 
@@ -108,11 +110,11 @@ def _unsupported(view: View) -> str:
 
 def _not_enrolled(view: View) -> str:
     clues = view.clues
-    if not clues.has("secure_boot") or view.seen.loaded or not view.seen.on_disk:
+    if not clues.has("secure_boot") or view.observed.loaded or not view.observed.on_disk:
         return ""
     signer = clues.one("signer")
     if not signer:
-        return f"Secure Boot is on, and the module of {view.seen.kernel} is not signed"
+        return f"Secure Boot is on, and the module of {view.observed.kernel} is not signed"
     enrolled = any(key.startswith(f"{signer}:") for key in clues.all("key"))
     if enrolled or not clues.all("key"):
         return ""
@@ -131,7 +133,7 @@ def _enrolment_waits(view: View) -> str:
 
 
 def _build(view: View) -> str:
-    if view.seen.on_disk or not view.clues.build_error:
+    if view.observed.on_disk or not view.clues.build_error:
         return ""
     return f"the build of the module failed: {view.clues.build_error}"
 
@@ -140,9 +142,9 @@ def _compiler(view: View) -> str:
     wanted = view.clues.kernel_compiler
     missing = wanted and wanted not in view.clues.all("compiler")
     plain = "gcc" in view.clues.all("compiler")
-    if view.seen.on_disk or not missing or (plain and not view.clues.build_error):
+    if view.observed.on_disk or not missing or (plain and not view.clues.build_error):
         return ""
-    return f"kernel {view.seen.kernel} was built with {wanted}, which is not installed" + (
+    return f"kernel {view.observed.kernel} was built with {wanted}, which is not installed" + (
         f"; the build said: {view.clues.build_error}" if view.clues.build_error else ""
     )
 
@@ -150,40 +152,49 @@ def _compiler(view: View) -> str:
 def _from_source(view: View) -> bool:
     return any(
         name.startswith("nvidia") and "dkms" in name
-        for name in (*view.clues.packages, *(name for name, _ in view.seen.packages))
+        for name in (*view.clues.packages, *(name for name, _ in view.observed.packages))
     ) or bool(view.clues.all("dkms"))
 
 
 def _headers(view: View) -> str:
-    if view.seen.on_disk or view.clues.has("headers") or not _from_source(view):
+    if view.observed.on_disk or view.clues.has("headers") or not _from_source(view):
         return ""
-    return f"there are no headers of kernel {view.seen.kernel} to build the module with"
+    return f"there are no headers of kernel {view.observed.kernel} to build the module with"
 
 
 def _precompiled(view: View) -> str:
     mark = "linux-modules-nvidia-"
     names = [name for name in view.clues.packages if name.startswith(mark)]
-    if view.seen.on_disk or not names or any(name.endswith(view.seen.kernel) for name in names):
+    if (
+        view.observed.on_disk
+        or not names
+        or any(name.endswith(view.observed.kernel) for name in names)
+    ):
         return ""
-    return f"there are precompiled modules for other kernels ({some(names)}), none for {view.seen.kernel}"
+    return f"there are precompiled modules for other kernels ({some(names)}), none for {view.observed.kernel}"
 
 
 def _other_kernel(view: View) -> str:
-    others = [kernel for kernel in view.clues.all("module_for") if kernel != view.seen.kernel]
-    if view.seen.on_disk or not others or view.seen.kernel in view.clues.all("module_for"):
+    others = [kernel for kernel in view.clues.all("module_for") if kernel != view.observed.kernel]
+    if view.observed.on_disk or not others or view.observed.kernel in view.clues.all("module_for"):
         return ""
-    return f"the module was built for {some(others)}, and {view.seen.kernel} runs: it was never built for it"
+    return f"the module was built for {some(others)}, and {view.observed.kernel} runs: it was never built for it"
 
 
 def _offline(view: View) -> str:
     gone = view.clues.all("unreachable")
-    if view.seen.on_disk or not gone:
+    if view.observed.on_disk or not gone:
         return ""
     return f"no driver is installed, and its repository does not answer: {some(list(gone))}"
 
 
 def _not_installed(view: View) -> str:
-    if view.seen.on_disk or view.seen.loaded or view.seen.packages or view.clues.all("module_for"):
+    if (
+        view.observed.on_disk
+        or view.observed.loaded
+        or view.observed.packages
+        or view.clues.all("module_for")
+    ):
         return ""
     drivers = [n for n in view.clues.packages if n.startswith(("nvidia-", "cuda-drivers"))]
     return "" if drivers else "no driver is installed"
@@ -218,45 +229,52 @@ def _holders(view: View) -> str:
 
 def _upgraded(view: View) -> str:
     others = {
-        *([view.seen.on_disk] if view.seen.on_disk else []),
-        *dict(view.seen.packages).values(),
+        *([view.observed.on_disk] if view.observed.on_disk else []),
+        *dict(view.observed.packages).values(),
     }
-    if not view.seen.loaded or not others or view.seen.loaded in others or len(others) != 1:
+    if not view.observed.loaded or not others or view.observed.loaded in others or len(others) != 1:
         return ""
     return view.broken + _moved(view) + _holders(view)
 
 
 def _beside(view: View) -> str:
-    found = shadowing_libraries.told(view.clues.all("beside")) if view.seen.loaded else ()
-    return f"{some(list(found))}; the loaded driver is {view.seen.loaded}" if found else ""
+    found = shadowing_libraries.told(view.clues.all("beside")) if view.observed.loaded else ()
+    return f"{some(list(found))}; the loaded driver is {view.observed.loaded}" if found else ""
 
 
 def _module_file(view: View) -> str:
     """The libraries and the packages are of one version, and only the module's file is of another."""
-    seen = view.seen
-    libraries = (one.version for one in (seen.nvml_library, seen.cuda_library) if one is not None)
-    others = {*libraries, *dict(seen.packages).values()} - {""}
-    if not seen.loaded or not seen.on_disk or len(others) != 1 or seen.on_disk in others:
+    observed = view.observed
+    libraries = (
+        one.version for one in (observed.nvml_library, observed.cuda_library) if one is not None
+    )
+    others = {*libraries, *dict(observed.packages).values()} - {""}
+    if (
+        not observed.loaded
+        or not observed.on_disk
+        or len(others) != 1
+        or observed.on_disk in others
+    ):
         return ""
     return (
-        f"the module file for kernel {seen.kernel} is of version {seen.on_disk}, the libraries are of {others.pop()}; "
-        f"loaded is {seen.loaded}"
+        f"the module file for kernel {observed.kernel} is of version {observed.on_disk}, the libraries are of {others.pop()}; "
+        f"loaded is {observed.loaded}"
     )
 
 
 def _mixed(view: View) -> str:
-    return view.broken + _moved(view) if view.seen.loaded else ""
+    return view.broken + _moved(view) if view.observed.loaded else ""
 
 
 def _open_run(view: View) -> str:
     runs = view.clues.all("open_run")
-    if not runs or view.seen.loaded:
+    if not runs or view.observed.loaded:
         return ""
     return f"run {runs[-1]} of gpustate on this node has no end: it goes on, or was broken off"
 
 
 def _unloaded(view: View) -> str:
-    if not view.seen.on_disk or view.seen.loaded:
+    if not view.observed.on_disk or view.observed.loaded:
         return ""
     said = view.clues.said("NVRM", "nvidia:")
     return view.broken + (f"; dmesg: {said}" if said else "")
@@ -264,7 +282,7 @@ def _unloaded(view: View) -> str:
 
 def _not_whole(view: View) -> str:
     path = view.clues.one("not_whole")
-    if not path or not view.seen.loaded or view.clues.has("operator_driver"):
+    if not path or not view.observed.loaded or view.clues.has("operator_driver"):
         return ""
     return (
         f"{path} is missing or no module: nvidia is loaded now, and the next boot brings it no more"
@@ -275,13 +293,13 @@ def _no_module(view: View) -> str:
     # Without packages of its own the driver is somebody else's, with its modules in a container or elsewhere.
     if not view.clues.has("no_module") or view.clues.has("operator_driver"):
         return ""
-    if not view.seen.loaded or view.seen.on_disk:
+    if not view.observed.loaded or view.observed.on_disk:
         return ""
-    names = {*view.clues.packages, *(name for name, _ in view.seen.packages)}
+    names = {*view.clues.packages, *(name for name, _ in view.observed.packages)}
     if not any(name.startswith(_WITH_MODULE) for name in names):
         return ""
     return (
-        f"no nvidia module of /lib/modules/{view.seen.kernel} is left: nvidia is loaded now, and the next boot "
+        f"no nvidia module of /lib/modules/{view.observed.kernel} is left: nvidia is loaded now, and the next boot "
         "brings it no more"
     )
 
@@ -358,5 +376,5 @@ CAUSES = (
           "name a repository and install it: gpustate apply with the states driver-repository and driver"),
     kept_away.BLACKLISTED,
     Cause("module-not-loaded", _DRIVER, _unloaded, remedies.NOT_LOADED, state="driver"),
-    Cause("module-missing", _DRIVER, lambda v: "" if v.seen.loaded else v.broken, remedies.NO_MODULE, state="driver"),
+    Cause("module-missing", _DRIVER, lambda v: "" if v.observed.loaded else v.broken, remedies.NO_MODULE, state="driver"),
 )  # fmt: skip

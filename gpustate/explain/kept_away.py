@@ -34,7 +34,7 @@ def _blacklisted(view: View, module: str) -> str:
 def _blocks(module: str, there: Callable[[View], bool]) -> Callable[[View], str]:
     def look(view: View) -> str:
         place = "" if view.clues.has("operator_driver") else _blocked(view, module)
-        if not place or not (view.seen.on_disk or view.seen.loaded):
+        if not place or not (view.observed.on_disk or view.observed.loaded):
             return ""
         now = (
             f"{module} is loaded now, and will not be at the next boot"
@@ -49,7 +49,7 @@ def _blocks(module: str, there: Callable[[View], bool]) -> Callable[[View], str]
 def _blacklist(module: str, there: Callable[[View], bool]) -> Callable[[View], str]:
     def look(view: View) -> str:
         place = _blacklisted(view, module)
-        if not place or there(view) or not view.seen.on_disk:
+        if not place or there(view) or not view.observed.on_disk:
             return ""
         return f"{view.broken}; {place} (blacklist {module}) keeps it from loading at boot"
 
@@ -77,11 +77,11 @@ def _manager_before_driver(view: View) -> str:
 
 
 def _driver(view: View) -> bool:
-    return bool(view.seen.loaded)
+    return bool(view.observed.loaded)
 
 
 def _uvm(view: View) -> bool:
-    return "nvidia-uvm" in dict(view.seen.majors)
+    return "nvidia-uvm" in dict(view.observed.majors)
 
 
 def _remedy(module: str) -> str:
@@ -105,13 +105,13 @@ CAUSES = (
 def warnings(view: View) -> Iterator[str]:
     """Modules that are missed later: nvidia-modeset by displays and what draws, any by what the next boot starts."""
     place = _blocked(view, "nvidia_modeset")
-    if place and view.seen.loaded:
+    if place and view.observed.loaded:
         yield (
             f"{place} keeps nvidia-modeset from loading: CUDA does without it, displays and Vulkan do not; remove "
             "that line if they are wanted"
         )
     # Where nobody asks for them at boot, somebody means to load them by name.
-    asked = view.seen.loaded and _named(view) and not view.clues.has("operator_driver")
+    asked = view.observed.loaded and _named(view) and not view.clues.has("operator_driver")
     left_out = _left_out(view) if asked else {}
     for module, where in left_out.items():
         yield (

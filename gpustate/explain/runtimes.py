@@ -34,7 +34,7 @@ def _registered(view: View) -> list[str]:
 
 def _asked(look: Callable[[View], str]) -> Callable[[View], str]:
     """Only where containers are to be served."""
-    return lambda view: "" if view.seen.wanted.containers == "none" else look(view)
+    return lambda view: "" if view.observed.wanted.containers == "none" else look(view)
 
 
 def _serves(view: View, name: str) -> bool:
@@ -42,7 +42,7 @@ def _serves(view: View, name: str) -> bool:
     if view.check is None or not view.check.evidence.startswith(f"{name} serves containers"):
         return False
     active = [one for one in _OTHERS if view.clues.unit(one).active == "active"]
-    return not active and "podman" not in view.seen.other_runtimes
+    return not active and "podman" not in view.observed.other_runtimes
 
 
 def _set_up(view: View) -> str:
@@ -77,7 +77,7 @@ def _masked(name: str, meant: Callable[[View], str]) -> Callable[[View], str]:
     def look(view: View) -> str:
         if not is_masked(view.clues.unit(name)):
             return ""
-        why = "" if view.seen.kubelet else meant(view)
+        why = "" if view.observed.kubelet else meant(view)
         why = why or ("no other runtime here has NVIDIA's" if _serves(view, name) else "")
         return f"{name} is masked, so that nothing starts it; {why}" if why else ""
 
@@ -130,7 +130,7 @@ def _configuration(view: View) -> str:
 
 def _no_handler(view: View) -> str:
     """By the chain's judgement another runtime serves containers here, and gpustate has set this one up too."""
-    found = view.seen.containerd
+    found = view.observed.containerd
     if found is None or not found.active or found.dump_status != 0:
         return ""
     has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)

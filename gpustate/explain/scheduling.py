@@ -141,8 +141,8 @@ def _too_few(view: View) -> str:
     ids = (view.clues.registered or {}).get(_GPU, ())
     whole_gpus = {
         gpu.uuid
-        for gpu in view.seen.nvml.gpus
-        if not gpu.mig_current and gpu.error is None and not view.seen.held(gpu)
+        for gpu in view.observed.nvml.gpus
+        if not gpu.mig_current and gpu.error is None and not view.observed.held(gpu)
     }
     missing = sorted(whole_gpus - _physical(ids))
     if not ids or not missing or not all(one.startswith("GPU-") for one in ids):
@@ -182,8 +182,10 @@ def _not_ready(view: View) -> str:
 
 
 def _unhealthy(view: View) -> str:
-    nvml = view.seen.nvml
-    if nvml.error is not None or any(g.error is not None or view.seen.held(g) for g in nvml.gpus):
+    nvml = view.observed.nvml
+    if nvml.error is not None or any(
+        g.error is not None or view.observed.held(g) for g in nvml.gpus
+    ):
         return ""
     rows = [
         (name, view.clues.quantity("capacity", name), view.clues.quantity("allocatable", name))
@@ -231,12 +233,12 @@ def _cordoned(view: View) -> str:
 
 
 def _known_bad(view: View) -> str:
-    loaded = numbers(view.seen.loaded)
-    mig = [gpu.mig_current for gpu in view.seen.nvml.gpus if gpu.mig_current is not None]
+    loaded = numbers(view.observed.loaded)
+    mig = [gpu.mig_current for gpu in view.observed.nvml.gpus if gpu.mig_current is not None]
     mixed = any(name.startswith("nvidia.com/mig-") for name in view.clues.resources())
     if not (_FIRST_BAD <= loaded <= _LAST_BAD) or not mixed or len(set(mig)) < 2:
         return ""
-    return f"driver {view.seen.loaded} with MIG strategy mixed and whole GPUs beside MIG devices: pods cannot be placed"
+    return f"driver {view.observed.loaded} with MIG strategy mixed and whole GPUs beside MIG devices: pods cannot be placed"
 
 
 def _labels_stale(view: View) -> str:
@@ -250,10 +252,10 @@ def _labels_stale_in_kubernetes(view: View) -> str:
 
 
 def _miscounted(view: View, said: list[str]) -> str:
-    gpus = view.seen.nvml.gpus
+    gpus = view.observed.nvml.gpus
     count = len(gpus)
     # gpustate's own labels leave those in quarantine out, NVIDIA's do not.
-    right = {count, sum(not view.seen.held(gpu) for gpu in gpus)}
+    right = {count, sum(not view.observed.held(gpu) for gpu in gpus)}
     wrong = [value for value in said if value and whole(value) not in right]
     if not wrong or not count:
         return ""

@@ -98,20 +98,22 @@ class Diagnosis:
         return self.cause.name if self.cause is not None else f"{self.broken.name}-broken"
 
 
-def ask(node: Node) -> View:
+def query(node: Node) -> View:
     """Everything an explanation rests on, in one exec."""
-    seen = chain_queries.ask_chain(node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S)
+    observed = chain_queries.query_chain(
+        node, timeout_s=NVML_S, limit_s=CHAIN_S, program_s=PROGRAM_S
+    )
     text = f"limit={PROGRAM_S}\n{script.SCRIPT}"
     limited = f"timeout -k 1 {CLUES_S} sh -c {shlex.quote(text)}"
     found = clues.parse(node.shell(limited).stdout)
     # Half of the traces would accuse a node of lacking the other half.
-    return View(seen, found) if found.has("complete") else View(seen, cut_short=True)
+    return View(observed, found) if found.has("complete") else View(observed, cut_short=True)
 
 
 def links(view: View) -> list[chain.Check]:
     """Every link by its own judgement, in order."""
     found: list[chain.Check] = []
-    for check in chain.evaluate(view.seen):
+    for check in chain.evaluate(view.observed):
         found.append(_left_open(view, check) if check.name in _PROVEN else check)
         found += [judge(view) for _, behind, judge in _OWN if behind == check.name]
     return found + [judge(view) for _, behind, judge in _OWN if not behind]
@@ -122,7 +124,7 @@ _PROVEN = {"container": "no container was started", "cuda": "no kernel was run"}
 
 
 def _left_open(view: View, check: chain.Check) -> chain.Check:
-    known = view.seen.cuda if check.name == "cuda" else view.seen.containers
+    known = view.observed.cuda if check.name == "cuda" else view.observed.containers
     if known is None and check.failed:
         text = f"{_PROVEN[check.name]}, and no proof is kept of the node as it is; prove it: gpustate validate"
         return chain.Check(check.name, chain.NOT_APPLICABLE, text)
@@ -137,7 +139,7 @@ def _left_open(view: View, check: chain.Check) -> chain.Check:
 def diagnose(view: View) -> Diagnosis:
     """Judge link by link, and stop at the first that is broken."""
     checks = links(view)
-    warnings, proven = cautions.of(view), view.seen.cuda is not None
+    warnings, proven = cautions.of(view), view.observed.cuda is not None
     for at, check in enumerate(checks):
         judged, cause = _judge(replace(view, check=check))
         if judged.failed:

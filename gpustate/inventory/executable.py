@@ -61,7 +61,7 @@ def fill_from(
     data: Any,
     path: str,
     place: str,
-    ask: Callable[[str], dict[str, Any]] | None = None,
+    query: Callable[[str], dict[str, Any]] | None = None,
 ) -> None:
     """Read ``data``, in the shape of ``--list``, into ``store``."""
     if not isinstance(data, dict):
@@ -75,8 +75,8 @@ def fill_from(
         found: Any = {}
         if known is not None:
             found = known.get(name, {})
-        elif ask is not None:
-            found = ask(name)
+        elif query is not None:
+            found = query(name)
         if not isinstance(found, dict):
             raise InventoryError(
                 f"the variables of {name} are {kind_of(found)}, wanted an object", place=place

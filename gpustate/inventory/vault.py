@@ -53,7 +53,7 @@ class Source:
 
 
 def sources(
-    ids: Iterable[str], files: Iterable[str], *, ask: bool, environment: Mapping[str, str]
+    ids: Iterable[str], files: Iterable[str], *, query: bool, environment: Mapping[str, str]
 ) -> tuple[Source, ...]:
     """Passwords as Ansible's options and variables name them."""
     listed = [
@@ -70,7 +70,7 @@ def sources(
     if not paths and (path := environment.get("ANSIBLE_VAULT_PASSWORD_FILE", "")):
         paths.append(path)
     found += (Source(_DEFAULT, path) for path in paths)
-    if ask:
+    if query:
         found.append(Source(_DEFAULT))
     return tuple(dict.fromkeys(found))
 
@@ -81,11 +81,11 @@ class Vault:
 
     Args:
         sources: in the order they are tried.
-        ask: asks a person for the password of a vault id; ``None`` where nobody is there.
+        query: asks a person for the password of a vault id; ``None`` where nobody is there.
     """
 
     sources: Sequence[Source] = ()
-    ask: Callable[[str], str] | None = None
+    query: Callable[[str], str] | None = None
     _passwords: dict[Source, bytes] = field(default_factory=dict[Source, bytes], repr=False)
     _texts: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     _one: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -108,7 +108,7 @@ class Vault:
             return found
 
     def _decrypt(self, text: str, place: str) -> str:
-        if not self.sources and self.ask is not None:
+        if not self.sources and self.query is not None:
             self.sources = (Source(_DEFAULT),)
         if not self.sources:
             raise InventoryError(
@@ -148,12 +148,12 @@ class Vault:
         return known
 
     def _asked(self, label: str) -> str:
-        if self.ask is None:
+        if self.query is None:
             raise InventoryError(
                 f"the vault password of {shown(label)} is to be asked for, and stdin is not a terminal",
                 fix="give a file or a program that prints it: --vault-password-file FILE",
             )
-        return self.ask(label)
+        return self.query(label)
 
 
 def _from_file(source: Source) -> str:

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.diagnosis import chain
-from gpustate.diagnosis.chain_data import ContainerResult, Seen, Wanted
+from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
 from gpustate.nodeside import container_image, cri, cri_rows
 
 #: Of the containerd namespace, the containers and the image; nothing else bears it.
@@ -240,8 +240,8 @@ class Handler:
 class Containerd:
     """The node's containerd, asked over CRI and used by ``ctr``."""
 
-    def __init__(self, seen: Seen, wanted: Wanted, test: Test) -> None:
-        self.seen, self.wanted, self.test = seen, wanted, test
+    def __init__(self, observed: ChainObservation, wanted: Wanted, test: Test) -> None:
+        self.observed, self.wanted, self.test = observed, wanted, test
         self.socket = CONTAINERD_SOCKET
         self.status = cri.Status()
         self.ctr = ["ctr", "--address", self.socket, "--namespace", NAME]
@@ -307,8 +307,8 @@ class Containerd:
         handlers = self.handlers()
         name = self.wanted.handler
         if name not in handlers:
-            in_files = self.seen.containerd is not None and any(
-                one == name for one, _, _ in self.seen.containerd.handlers
+            in_files = self.observed.containerd is not None and any(
+                one == name for one, _, _ in self.observed.containerd.handlers
             )
             has = ", ".join(sorted(handlers)) or "none"
             return (
@@ -565,7 +565,7 @@ def clean_bundles() -> None:
 def clean() -> None:
     """Remove what a killed validation left with every runtime that is here."""
     if os.path.exists(CONTAINERD_SOCKET):
-        Containerd(Seen(), Wanted(), Test((), _CLEAN_S, b"", ())).clean()
+        Containerd(ChainObservation(), Wanted(), Test((), _CLEAN_S, b"", ())).clean()
     if docker_info():
         clean_loaded("docker")
     if shutil.which("podman") is not None:
@@ -574,7 +574,7 @@ def clean() -> None:
 
 
 def prove(
-    seen: Seen, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
+    observed: ChainObservation, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
 ) -> tuple[ContainerResult, ...]:
     """Start a container through every runtime that is configured; empty where none is."""
     try:
@@ -584,18 +584,18 @@ def prove(
     test = Test(uuids, timeout_s, image, tuple(command))
     found: list[ContainerResult] = []
     info = docker_info()
-    if wanted.handler and seen.containerd is not None and _containerd_serves(seen, wanted):
-        found += Containerd(seen, wanted, test).results()
+    if wanted.handler and observed.containerd is not None and _containerd_serves(observed, wanted):
+        found += Containerd(observed, wanted, test).results()
     found += docker(info, test)
-    if wanted.handler and "crio" in seen.other_runtimes:
+    if wanted.handler and "crio" in observed.other_runtimes:
         found += crio(wanted, test)
-    if not found and "podman" in seen.other_runtimes:
+    if not found and "podman" in observed.other_runtimes:
         found += podman(test)
     return tuple(found)
 
 
-def _containerd_serves(seen: Seen, wanted: Wanted) -> bool:
+def _containerd_serves(observed: ChainObservation, wanted: Wanted) -> bool:
     """containerd has the handler, or nothing else here serves containers."""
-    handlers = seen.containerd.handlers if seen.containerd is not None else ()
+    handlers = observed.containerd.handlers if observed.containerd is not None else ()
     has = any(name == wanted.handler for name, _, _ in handlers)
-    return has or not chain.served_elsewhere(seen, wanted)
+    return has or not chain.served_elsewhere(observed, wanted)

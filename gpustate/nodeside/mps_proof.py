@@ -53,7 +53,7 @@ def client(pattern: int) -> None:
         print(str(error), flush=True)
 
 
-def ask(control: str, command: str) -> list[str]:
+def query(control: str, command: str) -> list[str]:
     """Give the control daemon a command; raise ``RuntimeError`` when it does not answer."""
     try:
         done = subprocess.run(
@@ -96,8 +96,8 @@ def prove(control: str, uuid: str, exclusive: bool) -> str:
                 child.stdin.flush()
         for number, child in enumerate(children, 1):
             _say(child, "worked", number)
-        servers = ask(control, "get_server_list")
-        clients = {pid for server in servers for pid in ask(control, f"get_client_list {server}")}
+        servers = query(control, "get_server_list")
+        clients = {pid for server in servers for pid in query(control, f"get_client_list {server}")}
         missing = [str(child.pid) for child in children if str(child.pid) not in clients]
         if missing:
             raise RuntimeError(

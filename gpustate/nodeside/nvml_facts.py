@@ -199,17 +199,17 @@ class _Asker:
         for number in range(getattr(nvml, "NVML_COMPUTE_INSTANCE_PROFILE_COUNT", 9)):
             if "compute" in profile and number not in [kind[1] for kind in profile["compute"]]:
                 continue
-            ask = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-            kind = self.try_(ask, instance, number, 0, 1)
+            query = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+            kind = self.try_(query, instance, number, 0, 1)
             if kind is None:
                 continue
-            ask = "nvmlGpuInstanceGetComputeInstancePossiblePlacements"
+            query = "nvmlGpuInstanceGetComputeInstancePossiblePlacements"
             place = nvml.c_nvmlComputeInstancePlacement_t
             if "compute" not in profile:
-                places = self.listed(ask, instance, number, place, 64)
+                places = self.listed(query, instance, number, place, 64)
                 kinds.append([kind.sliceCount, number, *(one.start for one in places)])
-            ask = "nvmlGpuInstanceGetComputeInstances"
-            for part in self.listed(ask, instance, number, nvml.c_nvmlComputeInstance_t, 64):
+            query = "nvmlGpuInstanceGetComputeInstances"
+            for part in self.listed(query, instance, number, nvml.c_nvmlComputeInstance_t, 64):
                 info = self.try_("nvmlComputeInstanceGetInfo", part)
                 if info is not None:
                     found.append([info.id, kind.sliceCount, info.placement.start])
@@ -279,7 +279,7 @@ class _Asker:
             gpu["remap_pending"], gpu["remap_failed"] = bool(rows[2]), bool(rows[3])
         gpu.update(self.fabric(handle))
         if self.health is not None:
-            gpu["health"] = self.health.ask(self.nvml, self.try_, handle)
+            gpu["health"] = self.health.query(self.nvml, self.try_, handle)
 
     def run(self) -> None:
         cuda = self.try_("nvmlSystemGetCudaDriverVersion")
@@ -303,7 +303,7 @@ class _Asker:
             self.tell({"gpu": gpu})
 
 
-def ask(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
+def query(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
     """Ask NVML in this very process; ``health_path``: nvml_health.py, beside this file if not given."""
     for path in (health_path or __file__, pynvml_path):
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -347,12 +347,12 @@ def _spare_imports() -> None:
         sys.modules.pop("ctypes.util", None)
         return importlib.import_module("ctypes.util").find_library(name)  # type: ignore[no-any-return]
 
-    stand_in = type(sys)("ctypes.util")
-    stand_in.find_library = find_library  # type: ignore[attr-defined]
-    sys.modules.setdefault("ctypes.util", stand_in)
-    stand_in = type(sys)("string")
-    stand_in.capwords = _capwords  # type: ignore[attr-defined]
-    sys.modules.setdefault("string", stand_in)
+    placeholder = type(sys)("ctypes.util")
+    placeholder.find_library = find_library  # type: ignore[attr-defined]
+    sys.modules.setdefault("ctypes.util", placeholder)
+    placeholder = type(sys)("string")
+    placeholder.capwords = _capwords  # type: ignore[attr-defined]
+    sys.modules.setdefault("string", placeholder)
 
 
 def as_json(value: Any) -> str:
@@ -386,7 +386,7 @@ def _child(pynvml_path: str, pipe: int, health_path: str) -> None:
         os.write(pipe, len(told).to_bytes(4, "big") + told)
 
     try:
-        ask(pynvml_path, tell, health_path)
+        query(pynvml_path, tell, health_path)
         tell({"done": True})
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
         tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})

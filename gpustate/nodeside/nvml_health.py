@@ -61,7 +61,7 @@ def _links(call: Callable[..., Any], handle: Any) -> tuple[int, list[int]]:
     return MOST_LINKS, down
 
 
-def ask(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
+def query(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
     """Facts of one GPU; what it does not say is left out.
 
     Args:

@@ -170,34 +170,42 @@ class Validator:
         )
         return replace(facts, driver_loaded=facts.error not in (9, 12))
 
-    def observe(self) -> chain.Seen:
+    def observe(self) -> chain.ChainObservation:
         """Everything the chain is judged by. CUDA comes before the look at /dev: it makes nodes too."""
         nvml = self.nvml()
         results: list[dict[str, Any]] | None = None
         if self.wanted.cuda and nvml.error is None:
             held = chain_probe.quarantine_of(self.sh(chain_probe.KEY_SCRIPT))
-            results = self.cuda(chain.cuda_devices(chain.Seen(nvml=nvml, quarantine=held)))
-        seen = chain_probe.parse(self.sh(chain_probe.KEY_SCRIPT + chain_probe.CHAIN_SCRIPT), nvml)
+            results = self.cuda(
+                chain.cuda_devices(chain.ChainObservation(nvml=nvml, quarantine=held))
+            )
+        observed = chain_probe.parse(
+            self.sh(chain_probe.KEY_SCRIPT + chain_probe.CHAIN_SCRIPT), nvml
+        )
         if results is None:
-            return replace(seen, containers=self.containers(seen))
+            return replace(observed, containers=self.containers(observed))
         done = {result["uuid"] for result in results}
-        results += self.cuda(tuple(uuid for uuid in chain.cuda_devices(seen) if uuid not in done))
-        seen = replace(seen, cuda=tuple(chain.CudaResult(**result) for result in results))
-        return replace(seen, containers=self.containers(seen))
+        results += self.cuda(
+            tuple(uuid for uuid in chain.cuda_devices(observed) if uuid not in done)
+        )
+        observed = replace(observed, cuda=tuple(chain.CudaResult(**result) for result in results))
+        return replace(observed, containers=self.containers(observed))
 
     def cuda(self, uuids: tuple[str, ...]) -> list[dict[str, Any]]:
         """Run the kernel on devices."""
         return cuda_proof.prove(uuids, self.timeout_s) if uuids else []
 
-    def containers(self, seen: chain.Seen) -> tuple[chain.ContainerResult, ...] | None:
+    def containers(
+        self, observed: chain.ChainObservation
+    ) -> tuple[chain.ContainerResult, ...] | None:
         """Start containers where the node has them and its driver works; a GPU that fails here is not tried there."""
-        before = chain.evaluate(seen, self.wanted)[: chain.LINKS.index("toolkit")]
-        if not chain.containers_apply(seen, self.wanted) or any(one.failed for one in before):
+        before = chain.evaluate(observed, self.wanted)[: chain.LINKS.index("toolkit")]
+        if not chain.containers_apply(observed, self.wanted) or any(one.failed for one in before):
             return None
         # A GPU in exclusive mode serves one process, of MPS for one, which a container here does not reach.
-        taken = {gpu.uuid for gpu in seen.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
-        uuids = tuple(one.uuid for one in seen.cuda or () if one.ok and one.uuid not in taken)
-        return container_proof.prove(seen, self.wanted, uuids, self.timeout_s)
+        taken = {gpu.uuid for gpu in observed.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
+        uuids = tuple(one.uuid for one in observed.cuda or () if one.ok and one.uuid not in taken)
+        return container_proof.prove(observed, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
         """What a proof would be made for now."""
@@ -229,19 +237,19 @@ class Validator:
     def prove(self) -> tuple[chain.Check, ...]:
         """Walk the chain once and keep what came of it."""
         self.status.begin()
-        seen = self.observe()
-        checks = chain.evaluate(seen, self.wanted)
+        observed = self.observe()
+        checks = chain.evaluate(observed, self.wanted)
         written = self.status.finish(checks)
         # NVML may have loaded the module just now, so the key is taken afterwards.
         key = chain.key(
-            seen.boot_id,
-            seen.loaded,
-            seen.nvml,
-            seen.runtime_digest,
+            observed.boot_id,
+            observed.loaded,
+            observed.nvml,
+            observed.runtime_digest,
             self.wanted,
-            seen.quarantine,
-            seen.files_digest,
-            seen.manager,
+            observed.quarantine,
+            observed.files_digest,
+            observed.manager,
         )
         proof = {
             "format": FORMAT,
@@ -249,10 +257,10 @@ class Validator:
             "made_at": int(time.time()),
             "made_for": asdict(key),
             "checks": [asdict(check) for check in checks],
-            "cuda": None if seen.cuda is None else [asdict(result) for result in seen.cuda],
+            "cuda": None if observed.cuda is None else [asdict(result) for result in observed.cuda],
             "containers": None
-            if seen.containers is None
-            else [asdict(result) for result in seen.containers],
+            if observed.containers is None
+            else [asdict(result) for result in observed.containers],
             "status_files": written,
         }
         write_atomically(self.state / "proof.json", json.dumps(proof, indent=1) + "\n", 0o600)

@@ -33,12 +33,12 @@ _FAILED = (
 
 
 @dataclass(slots=True)
-class Look:
+class Observations:
     """What one look at a node gave.
 
     Args:
         view: the node as conditions see it.
-        seen: observation of each state that could be probed.
+        observed: observation of each state that could be probed.
         errors: why a state could not be.
         refused: those of them that a person has to put right on the node first.
         masked: units that systemd starts for nobody.
@@ -48,7 +48,7 @@ class Look:
     """
 
     view: NodeView
-    seen: dict[str, object] = field(default_factory=dict[str, object])
+    observed: dict[str, object] = field(default_factory=dict[str, object])
     errors: dict[str, str] = field(default_factory=dict[str, str])
     refused: set[str] = field(default_factory=set[str])
     masked: frozenset[str] = frozenset()
@@ -65,25 +65,27 @@ def applicable(state: AnyState, view: NodeView) -> str | None:
 
 
 def make(
-    states: Sequence[AnyState], look: Look, settled: Mapping[str, StateResult] | None = None
+    states: Sequence[AnyState],
+    observations: Observations,
+    settled: Mapping[str, StateResult] | None = None,
 ) -> dict[str, StateResult]:
     """Plan states in the order they are given.
 
     Args:
         states: in graph order.
-        look: a fresh look at the node.
+        observations: a fresh look at the node.
         settled: results that stand already (failed, or waiting for a reboot) and are not planned again.
     """
     results: dict[str, StateResult] = {}
     edges = _edges(states)
-    here = {s.name: s for s in states if applicable(s, look.view) is None}
-    facts = look.view.facts
+    here = {s.name: s for s in states if applicable(s, observations.view) is None}
+    facts = observations.view.facts
     if not facts.gpus and not facts.image:
-        look.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
+        observations.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
-            standing = _one(state, look, results, _first(state.name, edges), here)
+            standing = _one(state, observations, results, _first(state.name, edges), here)
         results[state.name] = standing
     return results
 
@@ -126,19 +128,19 @@ def _first(state: str, states: _Edges) -> tuple[str, ...]:
 
 def _one(
     state: AnyState,
-    look: Look,
+    observations: Observations,
     results: Mapping[str, StateResult],
     first: tuple[str, ...],
     here: Mapping[str, AnyState],
 ) -> StateResult:
     name = state.name
-    reason = applicable(state, look.view)
+    reason = applicable(state, observations.view)
     if reason is not None:
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
-    if state.needs_gpu and look.expects_no_gpu and not state.absent:
+    if state.needs_gpu and observations.expects_no_gpu and not state.absent:
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, proof=state.proof)
     try:
-        contradiction = None if state.absent else state.against(here, look.view.facts)
+        contradiction = None if state.absent else state.against(here, observations.view.facts)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
         return StateResult(name, Outcome.FAILED, reason=_mistake(error), proof=state.proof)
     if contradiction is not None:
@@ -158,32 +160,34 @@ def _one(
     behind = () if state.absent else (*state.known_after, *gone)
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     # What a person has to put right stands in the way then as now.
-    if waits and name not in look.refused:
-        masked, plan = _masked_already(state, look)
+    if waits and name not in observations.refused:
+        masked, plan = _masked_already(state, observations)
         if masked is not None:
             return StateResult(name, Outcome.REFUSED, plan, reason=masked, proof=state.proof)
         return StateResult(
             name, Outcome.KNOWN_AFTER, known_after=waits, worst=state.worst, proof=state.proof
         )
-    if name in look.errors:
-        outcome = Outcome.REFUSED if name in look.refused else Outcome.FAILED
-        return StateResult(name, outcome, reason=look.errors[name], proof=state.proof)
-    seen = look.seen[name]
+    if name in observations.errors:
+        outcome = Outcome.REFUSED if name in observations.refused else Outcome.FAILED
+        return StateResult(name, outcome, reason=observations.errors[name], proof=state.proof)
+    observed = observations.observed[name]
     try:
-        refusal = state.refuse(seen)
-        plan = state.plan(seen)
+        refusal = state.refuse(observed)
+        plan = state.plan(observed)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
         if state.absent and plan and refusal is None:
             going = [one.name for one in here.values() if one.absent]
-            refusal = relied_on(state.relied_on(seen), name, going)
+            refusal = relied_on(state.relied_on(observed), name, going)
         if not (refusal or plan.refusal or state.absent):
-            if plan or state.refers(seen):
+            if plan or state.refers(observed):
                 coming = [one.name for one in here.values() if not one.absent]
-                refusal = lacking(state.uses, look.missing, coming)
-            if plan and (look.masked or look.links) and refusal is None:
-                refusal = in_the_way(state.apply(seen, plan), look.masked, look.links)
-            missed = state.misses(here, look.view.facts) if plan else None
+                refusal = lacking(state.uses, observations.missing, coming)
+            if plan and (observations.masked or observations.links) and refusal is None:
+                refusal = in_the_way(
+                    state.apply(observed, plan), observations.masked, observations.links
+                )
+            missed = state.misses(here, observations.view.facts) if plan else None
             if missed is not None:
                 plan = replace(plan, warnings=(*plan.warnings, missed))
     except GpustateError as error:
@@ -196,21 +200,21 @@ def _one(
     if plan.blocked is not None and not plan:
         return StateResult(name, Outcome.BLOCKED, plan, reason=plan.blocked, proof=state.proof)
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
-    if plan and look.view.facts.image and left_to_first_boot(state, seen, plan):
+    if plan and observations.view.facts.image and left_to_first_boot(state, observed, plan):
         outcome = Outcome.FIRST_BOOT
     return StateResult(name, outcome, plan, worst=plan.disruption, proof=state.proof)
 
 
-def _masked_already(state: AnyState, look: Look) -> tuple[str | None, Plan]:
+def _masked_already(state: AnyState, observations: Observations) -> tuple[str | None, Plan]:
     """Why what the state would do now is in vain, whatever happens ahead of it; a mask stays."""
-    if not look.masked or state.absent or state.name not in look.seen:
+    if not observations.masked or state.absent or state.name not in observations.observed:
         return None, Plan()
     try:
-        seen = look.seen[state.name]
-        plan = state.plan(seen)
-        if not plan or plan.refusal is not None or state.refuse(seen) is not None:
+        observed = observations.observed[state.name]
+        plan = state.plan(observed)
+        if not plan or plan.refusal is not None or state.refuse(observed) is not None:
             return None, plan
-        return in_the_way(state.apply(seen, plan), look.masked, {}), plan
+        return in_the_way(state.apply(observed, plan), observations.masked, {}), plan
     except Exception:  # noqa: BLE001  what cannot be judged yet is judged in its stage
         return None, Plan()
 
@@ -219,9 +223,9 @@ def _mistake(error: Exception) -> str:
     return f"its plan failed ({type(error).__name__}: {error}); this is a mistake in the state"
 
 
-def left_to_first_boot(state: AnyState, seen: object, plan: Plan) -> bool:
+def left_to_first_boot(state: AnyState, observed: object, plan: Plan) -> bool:
     """Nothing of what differs can be done in an image: every step wants a running system."""
-    return all(step.in_image is None for step in state.apply(seen, plan))
+    return all(step.in_image is None for step in state.apply(observed, plan))
 
 
 def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> list[AnyState]:
@@ -242,18 +246,18 @@ def ready(states: Sequence[AnyState], results: Mapping[str, StateResult]) -> lis
     return free
 
 
-def observed_data(states: Sequence[AnyState], look: Look) -> dict[str, object]:
+def observed_data(states: Sequence[AnyState], observations: Observations) -> dict[str, object]:
     """Observations as plain data, as far as a saved plan is compared by them."""
     data: dict[str, object] = {}
     for state in states:
-        if state.name not in look.seen:
+        if state.name not in observations.observed:
             continue
-        seen = look.seen[state.name]
+        observed = observations.observed[state.name]
         if state.stable is None:
-            data[state.name] = plain(seen)
+            data[state.name] = plain(observed)
         else:
             data[state.name] = {
-                key: plain(getattr(seen, key)) for key in state.stable if hasattr(seen, key)
+                key: plain(getattr(observed, key)) for key in state.stable if hasattr(observed, key)
             }
     return data
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpustate.core.facts import PciGpu
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import quarantine
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.formats.quarantine import Quarantine
 
 
 @dataclass(frozen=True, slots=True)
-class AskQuarantine(Ask[Quarantine]):
+class ExcludedGpusQuery(Query[Quarantine]):
     """The node's file of GPUs that are out of use, and the node's time."""
 
     def script(self) -> str:
@@ -26,7 +26,7 @@ class AskQuarantine(Ask[Quarantine]):
         now = keys.get("now", "")
         return quarantine.read(keys.get("quarantine", ""), int(now) if now.isdecimal() else 0)
 
-    def stand_in(self) -> Quarantine:
+    def placeholder(self) -> Quarantine:
         return Quarantine()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import fabric
 from gpustate.formats.numbers import whole
@@ -35,7 +35,7 @@ fi
 
 
 @dataclass(frozen=True, slots=True)
-class AskBridges(Ask[int]):
+class BridgesQuery(Query[int]):
     """How many functions of ConnectX cards manage NVSwitches."""
 
     def script(self) -> str:
@@ -47,15 +47,15 @@ class AskBridges(Ask[int]):
             raise ProbeError(f"the search for NVSwitch bridges answered {answer.text[:80]!r}")
         return count
 
-    def stand_in(self) -> int:
+    def placeholder(self) -> int:
         return 0
 
 
 def look(node: Node) -> fabric.Sight:
     """Ask a node for all that decides; the asks leave together."""
     facts = node.facts()
-    bridges = node.ask(AskBridges())
-    nvml = node.ask(GpuFacts())
+    bridges = node.query(BridgesQuery())
+    nvml = node.query(GpuFacts())
     return fabric.Sight(
         gpu_ids=tuple(gpu.device_id for gpu in facts.gpus),
         nvswitches=sum(device.is_nvswitch for device in facts.pci),
@@ -65,4 +65,4 @@ def look(node: Node) -> fabric.Sight:
     )
 
 
-__all__ = ["COUNT_BRIDGES", "AskBridges", "look"]
+__all__ = ["COUNT_BRIDGES", "BridgesQuery", "look"]

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats.numbers import whole
 
 
@@ -91,7 +91,7 @@ _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 
 @dataclass(frozen=True, slots=True)
-class AskHolders(Ask[tuple[Holder, ...]]):
+class GpuClientsQuery(Query[tuple[Holder, ...]]):
     """Who has which part of which GPU open; only worth asking when something is to be taken away."""
 
     def script(self) -> str:
@@ -108,7 +108,7 @@ class AskHolders(Ask[tuple[Holder, ...]]):
                 found += _holder(value, caps)
         return tuple(sorted(found, key=lambda holder: holder.pid))
 
-    def stand_in(self) -> tuple[Holder, ...]:
+    def placeholder(self) -> tuple[Holder, ...]:
         return ()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.errors import ProbeError
 from gpustate.formats import nvml_report, nvsmi
 from gpustate.formats.numbers import whole
@@ -50,7 +50,7 @@ elif [ -n "$l" ]; then echo error=127; else echo error=12; fi
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts(Ask[NvmlFacts]):
+class GpuFacts(Query[NvmlFacts]):
     """Everything of :class:`NvmlFacts`.
 
     Args:
@@ -83,7 +83,7 @@ class GpuFacts(Ask[NvmlFacts]):
     def parse(self, answer: Answer) -> NvmlFacts:
         return parse(answer.text)
 
-    def stand_in(self) -> NvmlFacts:
+    def placeholder(self) -> NvmlFacts:
         return NvmlFacts(error=nvml_report.LIBRARY_NOT_FOUND)
 
 

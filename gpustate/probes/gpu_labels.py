@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import labels
 from gpustate.formats.labels import VGpu
 from gpustate.formats.numbers import whole
-from gpustate.probes.excluded_gpus import AskQuarantine, left
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = r"""
@@ -45,7 +45,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class AskMachine(Ask[Machine]):
+class MachineQuery(Query[Machine]):
     """Everything of :class:`Machine`."""
 
     def script(self) -> str:
@@ -74,18 +74,18 @@ class AskMachine(Ask[Machine]):
         starts = range(0, len(configs), _CONFIG)
         return Machine(product, labels.vgpus(configs[at : at + _CONFIG] for at in starts))
 
-    def stand_in(self) -> Machine:
+    def placeholder(self) -> Machine:
         return Machine()
 
 
 def look(node: Node) -> labels.Seen:
     """Ask a node for all of it; asks that do not depend on one another leave together."""
     facts = node.facts()
-    nvml = node.ask(GpuFacts())
-    machine = node.ask(AskMachine())
-    held = node.ask(AskQuarantine())
+    nvml = node.query(GpuFacts())
+    machine = node.query(MachineQuery())
+    held = node.query(ExcludedGpusQuery())
     classes = {gpu.address: gpu.class_id for gpu in facts.gpus}
     return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
-__all__ = ["AskMachine", "Machine", "look"]
+__all__ = ["MachineQuery", "Machine", "look"]

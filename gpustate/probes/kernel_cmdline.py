@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import grub
 
 #: There while a drop-in was changed and the menu not yet: a run that was killed in between is seen.
@@ -73,7 +73,7 @@ class CommandLine:
 
 
 @dataclass(frozen=True, slots=True)
-class AskCommandLine(Ask[CommandLine]):
+class CommandLineQuery(Query[CommandLine]):
     """Everything :class:`CommandLine` holds, in one fragment.
 
     Args:
@@ -109,5 +109,5 @@ class AskCommandLine(Ask[CommandLine]):
             cpu=keys.get("cpu", ""),
         )
 
-    def stand_in(self) -> CommandLine:
+    def placeholder(self) -> CommandLine:
         return CommandLine()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
 from gpustate.formats import dkms
 
@@ -86,7 +86,7 @@ class Kmod:
 
 
 @dataclass(frozen=True, slots=True)
-class AskKmod(Ask[Kmod]):
+class KernelModuleQuery(Query[Kmod]):
     """Everything :class:`Kmod` holds, in one fragment.
 
     Args:
@@ -151,5 +151,5 @@ class AskKmod(Ask[Kmod]):
             error=dkms.first_error("\n".join(keys.get("error", []))) or "",
         )
 
-    def stand_in(self) -> Kmod:
+    def placeholder(self) -> Kmod:
         return Kmod()

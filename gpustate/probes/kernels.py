@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
 from gpustate.errors import ProbeError
 from gpustate.formats import certificates, grub
@@ -155,7 +155,7 @@ for f do shift; [ -r "$f" ] && set -- "$@" "$f"; done
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels(Ask[tuple[Kernel, ...]]):
+class Kernels(Query[tuple[Kernel, ...]]):
     """Every kernel with an image in /boot and the running one, oldest first, in one fragment.
 
     In an image that is baked: every kernel that is installed, and none that runs.
@@ -184,7 +184,7 @@ class Kernels(Ask[tuple[Kernel, ...]]):
         kernels = (_kernel(keys, chosen) for keys in found)
         return tuple(sorted(kernels, key=lambda kernel: version_key(kernel.release)))
 
-    def stand_in(self) -> tuple[Kernel, ...]:
+    def placeholder(self) -> tuple[Kernel, ...]:
         return ()
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gpustate.core.queries import Answer, Ask, SharedAsk
+from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.core.shared_probes import KEPT
 
 # One row a file: ``PACKAGE: PATH HOW``. The link by which programs find a library is no part of what is summed.
@@ -75,7 +75,7 @@ _ROW = re.compile(r"([A-Za-z0-9][\w.+-]*)(?::\w+)?: (/\S+) (.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class PackageFiles(SharedAsk[tuple[str, ...]]):
+class PackageFiles(SharedQuery[tuple[str, ...]]):
     """Files that are not as their packages brought them, as ``PACKAGE: PATH is missing``.
 
     Args:
@@ -93,12 +93,12 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
     others: tuple[PackageFiles, ...] = ()
 
     def script(self) -> str:
-        asks = (self, *self.others)
-        every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in asks)
+        queries = (self, *self.others)
+        every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in queries)
         return _filled(
             f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
             FOUND=" ".join(
-                dict.fromkeys(path for one in asks for path in (*one.files, *one.there))
+                dict.fromkeys(path for one in queries for path in (*one.files, *one.there))
             ),
             KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
         )
@@ -121,7 +121,7 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
             fnmatchcase(path, pattern) for pattern in (*self.files, *self.there)
         )
 
-    def joined(self, others: Sequence[Ask[Any]]) -> PackageFiles:
+    def joined(self, others: Sequence[Query[Any]]) -> PackageFiles:
         mine = tuple(one for one in others if isinstance(one, PackageFiles))
         return replace(self, others=(*self.others, *mine))
 
@@ -130,7 +130,7 @@ class PackageFiles(SharedAsk[tuple[str, ...]]):
         rows = itertools.takewhile(lambda row: not row.startswith(_OF), mine.splitlines())
         return tuple(sorted(row for row in rows if _ROW.fullmatch(row)))
 
-    def stand_in(self) -> tuple[str, ...]:
+    def placeholder(self) -> tuple[str, ...]:
         return ()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KO
 from gpustate.formats import rdma
 
@@ -66,7 +66,7 @@ class Rdma:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRdma(Ask[Rdma]):
+class RdmaQuery(Query[Rdma]):
     """Everything :class:`Rdma` holds, in one fragment."""
 
     def script(self) -> str:
@@ -91,7 +91,7 @@ class AskRdma(Ask[Rdma]):
             symbol=rdma.checksum("\n".join(keys.get("symbol", []))),
         )
 
-    def stand_in(self) -> Rdma:
+    def placeholder(self) -> Rdma:
         return Rdma()
 
 

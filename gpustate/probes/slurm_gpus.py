@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import slurm
 from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
@@ -65,7 +65,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPlaces(Ask[Places]):
+class SlurmPlacesQuery(Query[Places]):
     """Everything of :class:`Places`.
 
     Args:
@@ -99,7 +99,7 @@ class AskPlaces(Ask[Places]):
                 caps[int(found[1]), int(found[2]), instance] = int(found[4])
         return Places(host.partition(".")[0], tuple(cpus), near, caps, topology)
 
-    def stand_in(self) -> Places:
+    def placeholder(self) -> Places:
         return Places()
 
 

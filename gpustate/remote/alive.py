@@ -131,13 +131,13 @@ def watch(
     # OpenSSH sends so many questions and gives up when the next would be due.
     watched = Watch(transport, sock, interval_s * (count + 1))
 
-    def ask() -> None:
+    def query() -> None:
         question = paramiko.Message()
         question.add_byte(cMSG_GLOBAL_REQUEST)
         question.add_string("keepalive@openssh.com")
         question.add_boolean(True)
         transport._send_user_message(question)  # type: ignore[attr-defined]
 
-    transport.packetizer.set_keepalive(interval_s, ask)
+    transport.packetizer.set_keepalive(interval_s, query)
     _WATCHER.add(watched)
     return watched

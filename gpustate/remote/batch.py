@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.queries import Answer, Ask, SharedAsk, Shell, ShippedFile
+from gpustate.core.queries import Answer, Query, SharedQuery, Shell, ShippedFile
 from gpustate.core.shared_probes import VARIABLES, early, prelude, refers
 from gpustate.errors import ProbeError
 from gpustate.ops.upload import ONLY_BUNDLE
@@ -38,14 +38,14 @@ class Batch:
     Args:
         script: plain text.
         nonce: frames the answer.
-        asks: those that are sent, in the order of their numbers.
+        queries: those that are sent, in the order of their numbers.
         numbers: of each ask that was handed in, the number of the one that is sent for it.
         shipped: files some ask needs, by digest.
     """
 
     script: str
     nonce: str
-    asks: tuple[Ask[Any], ...]
+    queries: tuple[Query[Any], ...]
     numbers: tuple[int, ...]
     shipped: dict[str, ShippedFile]
 
@@ -80,13 +80,13 @@ def prologue(node: InventoryNode) -> str:
 
 
 def make_batch(
-    node: InventoryNode, asks: Sequence[Ask[Any]], nonce: str, *, before: str = ""
+    node: InventoryNode, queries: Sequence[Query[Any]], nonce: str, *, before: str = ""
 ) -> Batch:
     """Put asks into one script; ``before`` is sh that runs ahead of them, output dropped."""
     shipped: dict[str, ShippedFile] = {}
-    asks, numbers = _joined(asks)
-    for ask in asks:
-        for file in getattr(ask, "ships", ()):
+    queries, numbers = _joined(queries)
+    for query in queries:
+        for file in getattr(query, "ships", ()):
             shipped[file.digest] = file
     parts = [prologue(node)]
     if before:
@@ -101,13 +101,15 @@ def make_batch(
             f"else head -c {len(file.packed)} >/dev/null; fi; fi\n"
         )
     parts.append(f"printf '%s answer\\n' {nonce}\n{{\n")
-    scripts = [ask.script() for ask in asks]
-    waiting = [number for number, ask in enumerate(asks) if isinstance(ask, Shell) and ask.waits]
-    others = [number for number in range(len(asks)) if number not in waiting]
+    scripts = [query.script() for query in queries]
+    waiting = [
+        number for number, query in enumerate(queries) if isinstance(query, Shell) and query.waits
+    ]
+    others = [number for number in range(len(queries)) if number not in waiting]
     parts += [_part(number, scripts[number], nonce) for number in waiting]
     parts.append(_side_by_side({number: scripts[number] for number in others}, nonce))
     parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c\n")
-    return Batch("".join(parts), nonce, tuple(asks), numbers, shipped)
+    return Batch("".join(parts), nonce, tuple(queries), numbers, shipped)
 
 
 def _part(number: int, script: str, nonce: str) -> str:
@@ -144,21 +146,21 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     )
 
 
-def _joined(asks: Sequence[Ask[Any]]) -> tuple[Sequence[Ask[Any]], tuple[int, ...]]:
+def _joined(queries: Sequence[Query[Any]]) -> tuple[Sequence[Query[Any]], tuple[int, ...]]:
     """One ask for all that can leave as one, where the last of them stands: what waits comes before it."""
     kinds: dict[type, list[int]] = {}
-    for place, ask in enumerate(asks):
-        if isinstance(ask, SharedAsk):
-            kinds.setdefault(type(ask), []).append(place)
-    sent: dict[int, Ask[Any]] = {}
+    for place, query in enumerate(queries):
+        if isinstance(query, SharedQuery):
+            kinds.setdefault(type(query), []).append(place)
+    sent: dict[int, Query[Any]] = {}
     stands = {place: places[-1] for places in kinds.values() for place in places}
-    for place, ask in enumerate(asks):
+    for place, query in enumerate(queries):
         if stands.get(place, place) != place:
             continue
-        others = [asks[one] for one in kinds.get(type(ask), ())[:-1]]
-        sent[place] = ask.joined(others) if isinstance(ask, SharedAsk) and others else ask
+        others = [queries[one] for one in kinds.get(type(query), ())[:-1]]
+        sent[place] = query.joined(others) if isinstance(query, SharedQuery) and others else query
     order = {place: number for number, place in enumerate(sent)}
-    return tuple(sent.values()), tuple(order[stands.get(n, n)] for n in range(len(asks)))
+    return tuple(sent.values()), tuple(order[stands.get(n, n)] for n in range(len(queries)))
 
 
 class AnswerReader:
@@ -221,7 +223,7 @@ class AnswerReader:
 
     def answers(self) -> tuple[Answer, ...]:
         """An answer for each ask that was handed in; raise ``ProbeError`` when one is missing."""
-        found = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.asks))
+        found = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.queries))
         return tuple(found[number] for number in self.batch.numbers)
 
 

@@ -236,8 +236,8 @@ def clear() -> None:
                 os.rmdir(path)
                 continue
             _libc.umount2(os.fsencode(path), DETACH)
-            with open(path, "rb") as stand_in:
-                ours = stand_in.read(4096) in (b"", POLICY_RC_D.encode())
+            with open(path, "rb") as placeholder:
+                ours = placeholder.read(4096) in (b"", POLICY_RC_D.encode())
             if ours:
                 os.unlink(path)
         except OSError as error:
@@ -254,7 +254,7 @@ def guard() -> None:
         lay("/etc/resolv.conf", f"{HERE}/resolv.conf", b"", 0o644)
 
 
-def lay(path: str, ours: str, stand_in: bytes, mode: int) -> None:
+def lay(path: str, ours: str, placeholder: bytes, mode: int) -> None:
     """Mount ``ours`` over a file; where there is none, over a stand-in that is noted first."""
     real = os.path.realpath(path)
     if not os.path.lexists(real):
@@ -267,7 +267,7 @@ def lay(path: str, ours: str, stand_in: bytes, mode: int) -> None:
             note([*reversed(missing), real])
         for one in reversed(missing):
             os.mkdir(one)
-        write(real, stand_in, mode)
+        write(real, placeholder, mode)
     mount(ours, real, "", BIND)
 
 

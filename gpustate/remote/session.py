@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.formats.numbers import whole
 from gpustate.remote import batch as batches
@@ -137,8 +137,8 @@ class Session:
         """Run a script that was packed; get past sudo. The caller closes the channel."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
         self._ready = secrets.token_hex(8)
-        asks = self.node.connection.become_password is not None and self.node.connection.become
-        channel = self._open(batches.command_line(len(packed), self._ready if asks else ""))
+        queries = self.node.connection.become_password is not None and self.node.connection.become
+        channel = self._open(batches.command_line(len(packed), self._ready if queries else ""))
         try:
             if self._prompt:
                 self._answer_sudo(channel, deadline)
@@ -196,14 +196,14 @@ class Session:
 
     # --- probing -----------------------------------------------------------------------
 
-    def answer(self, asks: Sequence[Ask[Any]], *, before: str = "") -> tuple[Answer, ...]:
+    def answer(self, queries: Sequence[Query[Any]], *, before: str = "") -> tuple[Answer, ...]:
         """Send asks in one exec and wait for the answers.
 
         Raises:
             ConnectionFailed, ProbeError: nothing came, or nothing usable.
         """
         nonce = "gpustate-" + secrets.token_hex(16)
-        made = batches.make_batch(self.node, asks, nonce, before=before)
+        made = batches.make_batch(self.node, queries, nonce, before=before)
         deadline = time.monotonic() + PROBE_TIMEOUT_S
         channel = self.start(made.script, deadline)
         reader = batches.AnswerReader(made)

@@ -43,11 +43,11 @@ def _once(load: _Load) -> _Load:
     lock, kept = threading.Lock(), cache(load)
 
     @wraps(load)
-    def ask(*args: Any) -> Any:
+    def query(*args: Any) -> Any:
         with lock:
             return kept(*args)
 
-    return ask  # type: ignore[return-value]
+    return query  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

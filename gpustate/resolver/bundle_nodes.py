@@ -23,7 +23,7 @@ from gpustate.formats import aptsources
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.formats.words import shown
 from gpustate.ops.upload import BUNDLE_FOLDER
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels
 from gpustate.resolver import deb_bundles, rpm_bundle_nodes, rpm_bundles
 from gpustate.resolver.bundle_roots import asked
@@ -87,7 +87,7 @@ def cases_of_nodes(
 
 def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
     facts = node.facts()
-    kernels = node.ask(Kernels())
+    kernels = node.query(Kernels())
     releases = tuple(sorted(k.release for k in kernels if k.bootable or k.running))
     if is_rpm(facts.package_manager):
         return rpm_bundle_nodes.case(node, states, facts, releases)
@@ -292,18 +292,18 @@ def onto(policy: Policy, file: str | None) -> Policy:
     return policy.but(*made.values(), name=policy.name, last=last)
 
 
-def lacking(states: Sequence[AnyState], look: Look) -> RefusedError | None:
+def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
     """Why a bundle does not do for a node; ``None`` when it does, or none is used there."""
     own: Any = next((state for state in states if state.name == BundleInPlace.name), None)
     if own is None or own.file is None or own.absent:
         return None
-    facts = look.view.facts
+    facts = observations.view.facts
     bundle = reading.load(own.file)
     target = bundle.manifest.target(facts.distribution, facts.machine)
     if target is None:
         return None  # the state says so
     there = target.versions()
-    driver: Any = look.seen.get("driver")
+    driver: Any = observations.observed.get("driver")
     wanted: Any = next((state for state in states if state.name == "driver"), None)
     # Built modules of rpm distributions are wanted for every kernel, headers where there are none.
     every = wanted is not None and wanted.precompiled and is_rpm(facts.package_manager)

@@ -1,8 +1,8 @@
 """What a node's repositories offer: the stanzas of its package indexes that a driver set can need.
 
-Three asks. :class:`AskLists` says in one line which indexes a node has and what they hold, so that of
-a thousand nodes with the same indexes one is read. :class:`AskDriver` brings the stanzas of
-everything that is named like a part of the driver; :class:`AskOthers`, which hangs on its answer, the
+Three asks. :class:`PackageListsQuery` says in one line which indexes a node has and what they hold, so that of
+a thousand nodes with the same indexes one is read. :class:`DebDriverQuery` brings the stanzas of
+everything that is named like a part of the driver; :class:`OtherPackagesQuery`, which hangs on its answer, the
 names and versions of what those need, and what apt's pins make of them.
 
 Surprising: apt keeps its indexes compressed or not, and only it knows how to read them; which file
@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import aptsources
 from gpustate.solve import packages
@@ -63,7 +63,7 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True)
-class AskLists(Ask[Lists]):
+class PackageListsQuery(Query[Lists]):
     """Digest of all package indexes and apt's pins."""
 
     def script(self) -> str:
@@ -83,12 +83,12 @@ class AskLists(Ask[Lists]):
             raise ProbeError(f"apt's list of indexes was answered with {answer.text[:80]!r}")
         return Lists(found[0], int(count))
 
-    def stand_in(self) -> Lists:
+    def placeholder(self) -> Lists:
         return Lists()
 
 
 @dataclass(frozen=True, slots=True)
-class AskDriver(Ask[tuple[Package, ...]]):
+class DebDriverQuery(Query[tuple[Package, ...]]):
     """All builds of packages named like parts of the driver, with their relations.
 
     Args:
@@ -118,7 +118,7 @@ class AskDriver(Ask[tuple[Package, ...]]):
         ours = (one for one in found if one.architecture in (native, "all", ""))
         return tuple(one for one in ours if _is_named(one.name))
 
-    def stand_in(self) -> tuple[Package, ...]:
+    def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
@@ -149,7 +149,7 @@ class Others:
 
 
 @dataclass(frozen=True, slots=True)
-class AskOthers(Ask[Others]):
+class OtherPackagesQuery(Query[Others]):
     """Builds of packages that are or provide some names, and pins of others.
 
     Args:
@@ -186,7 +186,7 @@ class AskOthers(Ask[Others]):
         forbidden = ((n, o.version) for n, rows in offers.items() for o in rows if o.priority < 0)
         return Others(tuple(_indexes(listed, leaf=True)), frozenset(forbidden))
 
-    def stand_in(self) -> Others:
+    def placeholder(self) -> Others:
         return Others()
 
 
@@ -200,4 +200,11 @@ def with_pins(found: tuple[Package, ...], others: Others) -> tuple[Package, ...]
     return (*mine, *(one for one in others.packages if one.name not in names))
 
 
-__all__ = ["AskDriver", "AskLists", "AskOthers", "Lists", "Others", "with_pins"]
+__all__ = [
+    "DebDriverQuery",
+    "PackageListsQuery",
+    "OtherPackagesQuery",
+    "Lists",
+    "Others",
+    "with_pins",
+]

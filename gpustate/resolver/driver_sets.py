@@ -19,14 +19,19 @@ from gpustate.core.outcome import Outcome
 from gpustate.core.policy import Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import fleet
-from gpustate.engine.probing import look_at
+from gpustate.engine.probing import probe_states
 from gpustate.errors import ConnectionFailed, GpustateError, PolicyError, RefusedError
 from gpustate.formats import driverset
 from gpustate.plan import make
 from gpustate.remote.session import Session
-from gpustate.resolver.deb_indexes import AskDriver, AskLists, AskOthers, with_pins
-from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
-from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
+from gpustate.resolver.deb_indexes import (
+    DebDriverQuery,
+    OtherPackagesQuery,
+    PackageListsQuery,
+    with_pins,
+)
+from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
+from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve import branches, keeping
 from gpustate.solve.keeping import Outdated, Resolution
 from gpustate.solve.lock import Lock, Platform, merge_sets
@@ -151,12 +156,12 @@ def _failed(found: Survey, name: str, error: GpustateError) -> None:
 
 def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> Case | str:
     """The case of one node, or why it gets no driver."""
-    apt, dnf = AskLists(), AskRepositories()
-    look, facts, known = look_at(resolved.node, states, session.answer, (apt, dnf))
-    if "driver" in look.errors:
-        raise RefusedError(look.errors["driver"])
-    seen: Any = look.seen.get("driver")
-    results = make.make(states, look)
+    apt, dnf = PackageListsQuery(), RepositoriesQuery()
+    observations, facts, known = probe_states(resolved.node, states, session.answer, (apt, dnf))
+    if "driver" in observations.errors:
+        raise RefusedError(observations.errors["driver"])
+    observed: Any = observations.observed.get("driver")
+    results = make.make(states, observations)
     by_name = {state.name: state for state in states}
     driver: Any = by_name["driver"]
     if results["driver"].outcome is Outcome.NOT_APPLICABLE or driver.absent:
@@ -176,15 +181,17 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
             fix="apply driver-repository first",
         )
     applied = [s for s in states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
-    matrix = collect(facts, applied, look.seen, results)
+    matrix = collect(facts, applied, observations.observed, results)
     manager = by_name.get("fabric-manager")
-    complete = driverset.complete_set(facts.os_id, seen.packages)
+    complete = driverset.complete_set(facts.os_id, observed.packages)
     return Case(
         wanted=wanted_of(
             driver,
             fabric_manager=manager in applied
             and not _absent(manager)
-            and bool(getattr(look.seen.get("fabric-manager"), "needed", facts.has_nvswitch)),
+            and bool(
+                getattr(observations.observed.get("fabric-manager"), "needed", facts.has_nvswitch)
+            ),
         ),
         situation=Platform(
             facts.distribution,
@@ -194,7 +201,7 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
         ),
         gpus=facts.gpus,
         os_id=facts.os_id,
-        kernels=tuple(sorted(seen.built)),
+        kernels=tuple(sorted(observed.built)),
         scheme=complete[0].name if complete else "",
         facts=frozenset((k, v) for k, v in matrix.items() if k not in _OF_DRIVER),
         allow=frozenset(resolved.allow.items()),
@@ -250,18 +257,18 @@ def _read_indexes(found: Survey, request: fleet.Request) -> None:
 
 
 def _offers(node: Node, kernels: tuple[str, ...]) -> tuple[Package, ...]:
-    mine = node.ask(AskDriver(kernels))
+    mine = node.query(DebDriverQuery(kernels))
     if not mine:
         return ()
     names = tuple(sorted({one.name for one in mine}))
-    return with_pins(mine, node.ask(AskOthers(unresolved_names(mine), names)))
+    return with_pins(mine, node.query(OtherPackagesQuery(unresolved_names(mine), names)))
 
 
 def _offers_of_rpms(node: Node, repositories: Repositories) -> tuple[Package, ...]:
-    mine = node.ask(AskRpmDriver(repositories))
+    mine = node.query(RpmDriverQuery(repositories))
     if not mine:
         return ()
-    others: tuple[Package, ...] = node.ask(AskRpmOthers(repositories, unresolved_names(mine)))
+    others: tuple[Package, ...] = node.query(OtherRpmsQuery(repositories, unresolved_names(mine)))
     return with_others(mine, others)
 
 

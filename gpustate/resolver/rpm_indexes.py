@@ -1,8 +1,8 @@
 """Packages of a node's rpm repositories, as far as a driver set can need them.
 
-Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`AskRpmDriver`
+Two asks, once it is known which repositories there are (:mod:`~gpustate.resolver.rpm_repositories`). :class:`RpmDriverQuery`
 brings the packages of the driver, cut out of ``primary.xml`` on the node, and the module streams they belong
-to; :class:`AskRpmOthers` what those need of others, out of repositories and rpm's database.
+to; :class:`OtherRpmsQuery` what those need of others, out of repositories and rpm's database.
 
 Surprising: a file that does not match its hash in ``repomd.xml`` is refused; only the node decompresses.
 
@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats import driverset
 from gpustate.formats.dpkg import upstream_version
@@ -43,7 +43,7 @@ _CONTENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class AskRpmDriver(Ask[tuple[Package, ...]]):
+class RpmDriverQuery(Query[tuple[Package, ...]]):
     """All builds of packages named like parts of the driver, with those marked that dnf's settings forbid.
 
     Args:
@@ -91,7 +91,7 @@ class AskRpmDriver(Ask[tuple[Package, ...]]):
         visible = (*plain, *modules.apply_streams(rest, known, dict(self.repositories.streams)))
         return tuple(_by_priority(visible, {n: row.priority for n, row in by_name.items()}))
 
-    def stand_in(self) -> tuple[Package, ...]:
+    def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
@@ -171,7 +171,7 @@ def _by_priority(packages: Iterable[Package], priority: Mapping[str, int]) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class AskRpmOthers(Ask[tuple[Package, ...]]):
+class OtherRpmsQuery(Query[tuple[Package, ...]]):
     """Builds that provide some names, offered or installed.
 
     Args:
@@ -227,7 +227,7 @@ class AskRpmOthers(Ask[tuple[Package, ...]]):
             ]
         return tuple(found)
 
-    def stand_in(self) -> tuple[Package, ...]:
+    def placeholder(self) -> tuple[Package, ...]:
         return ()
 
 
@@ -262,4 +262,4 @@ def with_others(mine: tuple[Package, ...], others: Iterable[Package]) -> tuple[P
     return (*mine, *merged.values())
 
 
-__all__ = ["AskRpmDriver", "AskRpmOthers", "is_part", "with_others"]
+__all__ = ["RpmDriverQuery", "OtherRpmsQuery", "is_part", "with_others"]

@@ -1,6 +1,6 @@
 """The rpm repositories of a node, as dnf is configured: enabled ones, their repodata, enabled module streams.
 
-:class:`AskRepositories` brings dnf's settings and each repository's ``repomd.xml`` out of dnf's cache. What is in
+:class:`RepositoriesQuery` brings dnf's settings and each repository's ``repomd.xml`` out of dnf's cache. What is in
 them is asked by :mod:`~gpustate.resolver.rpm_indexes`.
 
 Surprising: nothing is downloaded; dnf's cache shows what dnf would install. Equal repositories count as equal,
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.solve import modules, repodata
 from gpustate.solve.packages import Repository
@@ -94,7 +94,7 @@ class Repositories:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRepositories(Ask[Repositories]):
+class RepositoriesQuery(Query[Repositories]):
     """dnf's settings and every cached ``repomd.xml``; empty without rpm."""
 
     def script(self) -> str:
@@ -129,7 +129,7 @@ class AskRepositories(Ask[Repositories]):
         digest = hashlib.sha256(repr((machine, bare, chosen, missing)).encode()).hexdigest()
         return Repositories(machine.strip(), rows, chosen, missing, digest)
 
-    def stand_in(self) -> Repositories:
+    def placeholder(self) -> Repositories:
         return Repositories()
 
 

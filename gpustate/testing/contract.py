@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 from gpustate.core.policy import build, parameters
-from gpustate.core.queries import Ask
+from gpustate.core.queries import Query
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.testing.fake import FakeNode
@@ -17,8 +17,8 @@ from gpustate.testing.fake import FakeNode
 class Recorder(FakeNode):
     """A node that gives every ask its stand-in and writes it down."""
 
-    def _answer(self, ask: Ask[Any]) -> Any:
-        return ask.stand_in()
+    def _answer(self, query: Query[Any]) -> Any:
+        return query.placeholder()
 
 
 def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
@@ -58,8 +58,8 @@ def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
         state.probe(recorder)
     except Exception:  # noqa: BLE001  stand-ins need not make sense to a probe
         pass
-    for ask in recorder.asked:
-        _check_fragment(cls.name, ask)
+    for query in recorder.asked:
+        _check_fragment(cls.name, query)
     if node is not None:
         _check_plans(state, node)
 
@@ -69,13 +69,13 @@ def _check(holds: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def _check_fragment(name: str, ask: Ask[Any]) -> None:
-    hash(ask)
+def _check_fragment(name: str, query: Query[Any]) -> None:
+    hash(query)
     done = subprocess.run(
-        ["sh", "-n"], input=f"(\n{ask.script()}\n)", text=True, capture_output=True
+        ["sh", "-n"], input=f"(\n{query.script()}\n)", text=True, capture_output=True
     )
     _check(
-        done.returncode == 0, f"{name}: sh does not accept the fragment of {ask!r}: {done.stderr}"
+        done.returncode == 0, f"{name}: sh does not accept the fragment of {query!r}: {done.stderr}"
     )
 
 
@@ -84,17 +84,17 @@ def _check_plans(state: AnyState, node: FakeNode) -> None:
     before = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
     for ensure in ("present", "absent"):
         one = build(cls, {**parameters(state), "ensure": ensure})
-        seen = one.probe(node)
-        _check(one.probe(node) == seen, f"{cls.name}: probing twice gives two answers")
-        desired = one.desired(seen)
+        observed = one.probe(node)
+        _check(one.probe(node) == observed, f"{cls.name}: probing twice gives two answers")
+        desired = one.desired(observed)
         _check(
             one.desired(desired) == desired,
             f"{cls.name} ({ensure}): desired(desired(x)) is not desired(x)",
         )
         rest = one.plan(desired)
         _check(not rest, f"{cls.name} ({ensure}): plan(desired) is not empty: {rest.changes}")
-        plan = one.plan(seen)
-        for step in one.apply(seen, plan):
+        plan = one.plan(observed)
+        for step in one.apply(observed, plan):
             _check(bool(step.label), f"{cls.name} ({ensure}): a step without a label")
     after = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
     _check(before == after, f"{cls.name}: looking at a node changed it")

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from gpustate import ops
 from gpustate.core import file_queries, queries
 from gpustate.core.change import Plan
-from gpustate.core.facts import AskFacts, NodeFacts
+from gpustate.core.facts import FactsQuery, NodeFacts
 from gpustate.core.node import Node
-from gpustate.core.required_programs import AskReferring
+from gpustate.core.required_programs import ReferringFilesQuery
 from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
-from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.package_files import PackageFiles
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class FakeNode(Node):
     ) -> None:
         self.name = name
         self.vars = dict(vars or {})
-        self.node_facts = facts if facts is not None else AskFacts().stand_in()
+        self.node_facts = facts if facts is not None else FactsQuery().placeholder()
         self.files = dict(files or {})
         self.modes: dict[str, int] = {}  # of files that are not 0644
         self.originals: dict[str, str | None] = {}
@@ -77,23 +77,23 @@ class FakeNode(Node):
         self.shells = dict(shell or {})
         self.runs = dict(runs or {})
         self.answers = dict(answers or {})
-        self.asked: list[queries.Ask[Any]] = []
+        self.asked: list[queries.Query[Any]] = []
         self.done: list[Step] = []
         self.reboots = 0
 
-    def ask(self, ask: queries.Ask[T]) -> T:
+    def query(self, query: queries.Query[T]) -> T:
         """Answer from the world; an unknown kind of ask is answered from ``answers`` or is an error."""
-        self.asked.append(ask)
-        answer: T = self._answer(ask)
+        self.asked.append(query)
+        answer: T = self._answer(query)
         return answer
 
-    def _answer(self, ask: queries.Ask[Any]) -> Any:
-        for key in (ask, type(ask).__name__):
+    def _answer(self, query: queries.Query[Any]) -> Any:
+        for key in (query, type(query).__name__):
             if key in self.answers:
                 value = self.answers[key]
                 return value(self) if callable(value) else value
-        match ask:
-            case AskFacts():
+        match query:
+            case FactsQuery():
                 return self.node_facts
             case file_queries.FileText(path=path):
                 return self.files.get(path)
@@ -122,9 +122,9 @@ class FakeNode(Node):
                 return {name: self.offered[name] for name in names if name in self.offered}
             case queries.Units(names=names):
                 return {name: self._unit(name) for name in names}
-            case AskQuarantine() | AskReferring() | PackageFiles():
+            case ExcludedGpusQuery() | ReferringFilesQuery() | PackageFiles():
                 # No GPU is out of use, no file damaged or naming a program of another state.
-                return ask.stand_in()
+                return query.placeholder()
             case queries.LoadedModules():
                 return frozenset(self.loaded)
             case queries.Shell(text=text):
@@ -134,7 +134,7 @@ class FakeNode(Node):
                         return queries.CommandResult(status, out)
                 raise AssertionError(f"FakeNode has no answer to the fragment: {text}")
             case _:
-                raise AssertionError(f"FakeNode has no answer to {ask!r}: give it in answers=")
+                raise AssertionError(f"FakeNode has no answer to {query!r}: give it in answers=")
 
     def _unit(self, name: str) -> systemd.Unit:
         exists = name in self.unit_states
@@ -233,9 +233,9 @@ class FakeNode(Node):
 def converge(state: AnyState, node: FakeNode, *, rounds: int = 1) -> Iterator[Plan]:
     """Probe, plan and carry out as the engine does; yield each plan, the last one after the last round."""
     for _ in range(rounds):
-        seen = state.probe(node)
-        plan = state.plan(seen)
+        observed = state.probe(node)
+        plan = state.plan(observed)
         yield plan
-        for step in state.apply(seen, plan):
+        for step in state.apply(observed, plan):
             node.carry_out(step)
     yield state.plan(state.probe(node))

@@ -187,24 +187,24 @@ def run(
         )
     finally:
         os.close(tell)
-    seen = _Run()
+    observed = _Run()
     with process, os.fdopen(told, "rb", buffering=0) as pipe:
         assert process.stdin is not None
         assert process.stderr is not None
         try:
             process.stdin.write(asked)
             process.stdin.close()
-            hung = _listen(pipe, seen, limit_s + _GRACE_S, stop)
+            hung = _listen(pipe, observed, limit_s + _GRACE_S, stop)
         except OSError as error:
             raise GpustateError(f"the tests could not be begun ({error.strerror})") from error
         finally:
-            if not seen.ended:
+            if not observed.ended:
                 process.kill()
         said = process.stderr.read().decode("utf-8", "replace").strip()
-    return _results(seen, hung, limit_s, said)
+    return _results(observed, hung, limit_s, said)
 
 
-def _listen(pipe: Any, seen: _Run, limit_s: float, stop: Callable[[], bool]) -> bool:
+def _listen(pipe: Any, observed: _Run, limit_s: float, stop: Callable[[], bool]) -> bool:
     """Take what the process tells until it ends; whether it was given up because of a test."""
     rest = b""
     with selectors.DefaultSelector() as ready:
@@ -216,28 +216,30 @@ def _listen(pipe: Any, seen: _Run, limit_s: float, stop: Callable[[], bool]) -> 
                     return False
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
-                    seen.take(line)
-            elif seen.running and time.monotonic() - seen.since > limit_s:
+                    observed.take(line)
+            elif observed.running and time.monotonic() - observed.since > limit_s:
                 return True
     return False
 
 
-def _results(seen: _Run, hung: bool, limit_s: float, said: str) -> list[SiteTest]:
-    if seen.running and not seen.ended:
-        one = seen.tests[seen.running]
+def _results(observed: _Run, hung: bool, limit_s: float, said: str) -> list[SiteTest]:
+    if observed.running and not observed.ended:
+        one = observed.tests[observed.running]
         one.outcome = ERROR
         one.evidence = (
             f"it did not end within {limit_s:g} s, and was ended with its process"
             if hung
             else f"the process of the tests ended in it: {said.splitlines()[-1] if said else 'it said nothing'}"
         )
-    for one in seen.tests.values():
+    for one in observed.tests.values():
         if one.outcome == NOT_RUN:
             one.evidence = "the tests were ended before it"
-    if not seen.tests:
+    if not observed.tests:
         last = said.splitlines()[-1] if said else "it said nothing"
         raise GpustateError(
-            "no test was collected" if seen.ended else f"the process of the tests ended: {last}",
+            "no test was collected"
+            if observed.ended
+            else f"the process of the tests ended: {last}",
             fix="pytest --collect-only in that folder shows what is there",
         )
-    return list(seen.tests.values())
+    return list(observed.tests.values())

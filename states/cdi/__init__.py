@@ -31,9 +31,9 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.file_queries import refuse_odd
 from gpustate.formats import cdi
 from gpustate.probes import file_owners
-from gpustate.probes.excluded_gpus import AskQuarantine
-from gpustate.states.cdi import leave_out, observed
-from gpustate.states.cdi.observed import (
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery
+from gpustate.states.cdi import leave_out, reading
+from gpustate.states.cdi.reading import (
     ENV_PATH,
     OUR_UNIT,
     OUR_UNIT_PATH,
@@ -88,16 +88,16 @@ class CdiSpecification(State[Observed]):
         facts = node.facts()
         version = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
         env, unit_text = node.read_text(ENV_PATH), node.own_text(OUR_UNIT_PATH)
-        keys, specs = observed.split(node.shell(observed.SCRIPT).stdout)
+        keys, specs = reading.split(node.shell(reading.SCRIPT).stdout)
         for row in () if self.absent else keys.get("odd", ()):
             refuse_odd(row)
         known = node.units(*TOOLKIT_UNITS, OUR_UNIT)
         units = {u: known[u].unit_file_state for u in keys.get("unit", []) if u in known}
-        world = observed.world(version, keys, node.ask(AskQuarantine()))
+        world = reading.world(version, keys, node.query(ExcludedGpusQuery()))
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
         dropins = {path: node.own_text(path) for path in paths}
         program = {path: node.own_text(path) for path in leave_out.program()}
-        stale, present, leftovers, foreign = observed.judged(specs, world)
+        stale, present, leftovers, foreign = reading.judged(specs, world)
         return Observed(
             stale=stale if facts.systemd else (),
             present=present,
@@ -109,7 +109,7 @@ class CdiSpecification(State[Observed]):
             toolkit_units=tuple(unit for unit in TOOLKIT_UNITS if unit in units),
             masked=tuple(unit for unit, state in units.items() if state.startswith("masked")),
             foreign=foreign,
-            redirected=observed.redirected(env or ""),
+            redirected=reading.redirected(env or ""),
             driver_version=version,
             gpus=len(world.gpus),
             held=tuple(gpu.uuid or f"/dev/nvidia{gpu.minor}" for gpu in world.gpus if gpu.held),
@@ -121,14 +121,14 @@ class CdiSpecification(State[Observed]):
                 for gpu in world.gpus
                 if gpu.uuid and f"/dev/nvidia{gpu.minor}" not in world.nodes
             ),
-            lost=observed.lost(specs.get(SPEC_PATH, ""), keys),
+            lost=reading.lost(specs.get(SPEC_PATH, ""), keys),
             image=not facts.systemd,
         )
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 stale=(),
                 present=False,
                 refresh=(),
@@ -136,97 +136,100 @@ class CdiSpecification(State[Observed]):
                 dropins={},
                 program=leave_out.NONE,
             )
-        ours = not seen.toolkit_units
+        ours = not observed.toolkit_units
         unit = OUR_UNIT if ours else TOOLKIT_UNITS[0]
         return replace(
-            seen,
+            observed,
             stale=(),
-            present=(seen.present or not seen.image) and not (0 < seen.gpus == len(seen.held)),
-            dropins=leave_out.dropins(unit, seen.proc) if seen.held else {},
-            program=leave_out.OURS if seen.held else leave_out.NONE,
+            present=(observed.present or not observed.image)
+            and not (0 < observed.gpus == len(observed.held)),
+            dropins=leave_out.dropins(unit, observed.proc) if observed.held else {},
+            program=leave_out.OURS if observed.held else leave_out.NONE,
             leftovers=(),
-            refresh=(OUR_UNIT,) if ours else seen.toolkit_units,
+            refresh=(OUR_UNIT,) if ours else observed.toolkit_units,
             unit_text=OUR_UNIT_TEXT if ours else None,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
+    def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        if not seen.ctk:
+        if not observed.ctk:
             return "nvidia-ctk is not installed, or nobody may execute it: put container-toolkit into the policy"
-        if seen.masked:
-            unit = seen.masked[0]
+        if observed.masked:
+            unit = observed.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
-        if seen.redirected:
+        if observed.redirected:
             return (
-                f"{ENV_PATH} sets {seen.redirected}: the specification would be wrong after a boot; "
+                f"{ENV_PATH} sets {observed.redirected}: the specification would be wrong after a boot; "
                 "remove that line"
             )
-        if seen.foreign:
+        if observed.foreign:
             return (
-                f"{', '.join(seen.foreign)} defines GPUs of the same names and was not written by nvidia-ctk "
+                f"{', '.join(observed.foreign)} defines GPUs of the same names and was not written by nvidia-ctk "
                 "alone: remove it, or rename its devices"
             )
-        if seen.lost:
-            return _first_put_back(seen.lost)
-        if seen.held and not seen.python:
+        if observed.lost:
+            return _first_put_back(observed.lost)
+        if observed.held and not observed.python:
             return (
-                f"{', '.join(seen.held)} is in quarantine, and what leaves it out of the specification runs in "
+                f"{', '.join(observed.held)} is in quarantine, and what leaves it out of the specification runs in "
                 "python3, which is missing here or incomplete (python3-minimal): install python3"
             )
-        if not seen.image and not (seen.driver_version and seen.gpus):
+        if not observed.image and not (observed.driver_version and observed.gpus):
             return (
                 "no GPU to describe: the nvidia module is not loaded or drives none; "
                 "put driver into the policy, or see nvidia-smi"
             )
-        if seen.nodeless and not seen.image:
+        if observed.nodeless and not observed.image:
             return (
-                f"{', '.join(seen.nodeless)} is missing, and the specification would leave that GPU out: "
+                f"{', '.join(observed.nodeless)} is missing, and the specification would leave that GPU out: "
                 "put driver into the policy, which makes the node"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             why={}
             if self.absent
             else {
-                "stale": f"driver {seen.driver_version} is loaded" if seen.driver_version else "",
+                "stale": f"driver {observed.driver_version} is loaded"
+                if observed.driver_version
+                else "",
                 "present": "on tmpfs: written anew at every boot",
                 "leftovers": "left by nvidia-ctk in a second place, never refreshed",
                 "refresh": "writes the specification at boot",
-                "dropins": f"{', '.join(seen.held)} is in quarantine"
-                if seen.held
+                "dropins": f"{', '.join(observed.held)} is in quarantine"
+                if observed.held
                 else "no GPU is in quarantine any more",
             },
             paths={"unit_text": OUR_UNIT_PATH},
         )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        after = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        after = self.desired(observed)
         if "leftovers" in plan.fields:
-            for path in seen.leftovers:
+            for path in observed.leftovers:
                 yield ops.RemoveOwn(path)
-        yield from self._units(seen, after, plan)
+        yield from self._units(observed, after, plan)
         if plan.fields & {"dropins", "program"}:
-            yield from leave_out.steps(seen, after)
+            yield from leave_out.steps(observed, after)
         if self.absent:
             if "present" in plan.fields or "stale" in plan.fields:
                 yield ops.RemoveOwn(SPEC_PATH)
         elif plan.fields & {"stale", "present"}:
-            text = leave_out.write(seen.proc) if seen.held else _GENERATE
+            text = leave_out.write(observed.proc) if observed.held else _GENERATE
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             unless = 'set -- "$PROC"/driver/nvidia/gpus/*; [ -e "$1" ] || { echo "no GPU to describe"; effect same; exit 0; }'
             text = unless + _GENERATE
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180, running=True)
 
-    def _units(self, seen: Observed, after: Observed, plan: Plan) -> Iterator[Step]:
-        gone = [unit for unit in seen.refresh if unit not in after.refresh]
+    def _units(self, observed: Observed, after: Observed, plan: Plan) -> Iterator[Step]:
+        gone = [unit for unit in observed.refresh if unit not in after.refresh]
         if "refresh" in plan.fields:
             for unit in gone:
                 yield ops.DisableUnit(unit)
@@ -237,9 +240,9 @@ class CdiSpecification(State[Observed]):
                 yield ops.PutText(OUR_UNIT_PATH, after.unit_text, mode=0o644)
         if "refresh" in plan.fields:
             for unit in after.refresh:
-                if unit not in seen.refresh:
+                if unit not in observed.refresh:
                     # Starting the service would write the specification a second time.
-                    yield ops.EnableUnit(unit, now=unit.endswith(".path") and not seen.image)
+                    yield ops.EnableUnit(unit, now=unit.endswith(".path") and not observed.image)
 
 
 def _first_put_back(lost: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpustate import Step, ops
 from gpustate.core.queries import ShippedFile
-from gpustate.states.cdi.observed import Observed
+from gpustate.states.cdi.reading import Observed
 
 NONE, OURS, OTHER = "none", "ours", "other"
 
@@ -56,19 +56,19 @@ def write(proc: str) -> str:
     return f"{_command(proc)}\neffect generated"
 
 
-def steps(seen: Observed, after: Observed) -> Iterator[Step]:
+def steps(observed: Observed, after: Observed) -> Iterator[Step]:
     """Program and units as they are to be."""
-    if after.program == OURS != seen.program:
+    if after.program == OURS != observed.program:
         for path, text in program().items():
             yield ops.PutText(path, text, mode=0o644)
     for path, text in after.dropins.items():
-        if seen.dropins.get(path) != text:
+        if observed.dropins.get(path) != text:
             yield ops.PutText(path, text, mode=0o644)
-    for path in sorted(set(seen.dropins) - set(after.dropins)):
+    for path in sorted(set(observed.dropins) - set(after.dropins)):
         yield ops.RemoveOwn(path)
-    if seen.dropins != after.dropins:
+    if observed.dropins != after.dropins:
         yield ops.DaemonReload()
-    if after.program == NONE != seen.program:
+    if after.program == NONE != observed.program:
         for path in program():
             yield ops.ForgetOriginal(path)
         yield ops.Run(f"rm -rf {FOLDER}; effect removed", f"remove {FOLDER}")

@@ -56,7 +56,7 @@ from gpustate.ops.daemon_seen import (
 )
 from gpustate.ops.daemons import RUNTIME, left_kept, require, runtime_from, start, writes
 from gpustate.states.containerd import scripts
-from gpustate.states.containerd.ask import DROP_IN, AskContainerd, Found
+from gpustate.states.containerd.query import DROP_IN, ContainerdQuery, Found
 from gpustate.states.containerd.reading import (
     address,
     disabled_by,
@@ -174,11 +174,11 @@ class ContainerdHandler(State[Observed]):
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
 
-    def refers(self, seen: Observed) -> bool:
-        return bool(seen.program)
+    def refers(self, observed: Observed) -> bool:
+        return bool(observed.program)
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskContainerd(self.unit, self.drop_in_path, self.socket))
+        found = node.query(ContainerdQuery(self.unit, self.drop_in_path, self.socket))
         files = dict(found.files)
         lacks: tuple[str, ...] = ()
         disabled = ""
@@ -199,7 +199,7 @@ class ContainerdHandler(State[Observed]):
                 problem = (
                     f"containerd cannot read its configuration: {found.error}; repair it first"
                 )
-        seen = Observed(
+        observed = Observed(
             digest=digest(files),
             lacks=lacks,
             read=bool(disabled) or self._read(found, files),
@@ -222,11 +222,11 @@ class ContainerdHandler(State[Observed]):
             started_with=found.started_with,
             owed=found.owed,
         )
-        return replace(seen, kept=self._kept(seen))
+        return replace(observed, kept=self._kept(observed))
 
-    def _kept(self, seen: Observed) -> tuple[str, ...]:
+    def _kept(self, observed: Observed) -> tuple[str, ...]:
         try:
-            return left_kept(self._edit(seen).files, seen.originals) if self.absent else ()
+            return left_kept(self._edit(observed).files, observed.originals) if self.absent else ()
         except GpustateError:
             return ()
 
@@ -286,168 +286,170 @@ class ContainerdHandler(State[Observed]):
             return not found.newer
         return found.served or not any(self.handler in files.get(path, "") for path in found.newer)
 
-    def _edit(self, seen: Observed) -> Edit:
-        return plain_files(self._edited(seen), seen.links)
+    def _edit(self, observed: Observed) -> Edit:
+        return plain_files(self._edited(observed), observed.links)
 
-    def _edited(self, seen: Observed) -> Edit:
-        files = self._files(seen.files, seen.root_path)
+    def _edited(self, observed: Observed) -> Edit:
+        files = self._files(observed.files, observed.root_path)
         if self.absent:
             return plan_removal(
                 files,
                 self._wanted(),
-                originals=seen.originals,
-                containerd_version=seen.version,
+                originals=observed.originals,
+                containerd_version=observed.version,
             )
-        if not seen.program:
+        if not observed.program:
             return Edit({}, ("containerd is not installed here: nothing to do",))
-        if seen.problem:
-            raise ProbeError(seen.problem)
-        if seen.disabled:
-            return Edit({}, (_NO_CRI.format(name=seen.disabled, root=seen.root_path),))
+        if observed.problem:
+            raise ProbeError(observed.problem)
+        if observed.disabled:
+            return Edit({}, (_NO_CRI.format(name=observed.disabled, root=observed.root_path),))
         edit = plan_edit(
-            files, self._wanted(), containerd_version=seen.version, dump_text=seen.dump
+            files, self._wanted(), containerd_version=observed.version, dump_text=observed.dump
         )
         # Who adds a comment does not ask for a restart.
-        return Edit({}, edit.notes) if not seen.lacks and self._idle(edit, seen) else edit
+        return Edit({}, edit.notes) if not observed.lacks and self._idle(edit, observed) else edit
 
-    def _idle(self, edit: Edit, seen: Observed) -> bool:
-        pattern = marks.import_pattern(self._drop_in(seen.root_path))
+    def _idle(self, edit: Edit, observed: Observed) -> bool:
+        pattern = marks.import_pattern(self._drop_in(observed.root_path))
         return all(
             text is not None
-            and (now := seen.files.get(path)) is not None
+            and (now := observed.files.get(path)) is not None
             and marks.same(now, text, path, pattern=pattern, name=self.handler)
             for path, text in edit.files.items()
         )
 
-    def _restarts(self, seen: Observed) -> bool:
-        runs = seen.active in RUNNING or not seen.running
-        return self.restart == "systemd" and bool(seen.program) and runs
+    def _restarts(self, observed: Observed) -> bool:
+        runs = observed.active in RUNNING or not observed.running
+        return self.restart == "systemd" and bool(observed.program) and runs
 
     # --- the contract ----------------------------------------------------------------------
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except GpustateError:
-            return seen
-        files = dict(seen.files)
+            return observed
+        files = dict(observed.files)
         for path, text in edit.files.items():
             if text is None:
                 files.pop(path, None)
             else:
                 files[path] = text
         settled = replace(
-            seen, lacks=(), read=True, running=True, trapped=False, owed=False, dead=""
+            observed, lacks=(), read=True, running=True, trapped=False, owed=False, dead=""
         )
         return replace(settled, digest=digest(files), files=files, kept=())
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not self.absent and (unknown := no_service(seen, self.unit, UNIT)) is not None:
+    def refuse(self, observed: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(observed, self.unit, UNIT)) is not None:
             return unknown
-        if (mute := silent(seen, self.unit, self.restart)) is not None:
+        if (mute := silent(observed, self.unit, self.restart)) is not None:
             return mute
-        if self.config_path not in (None, seen.started_with):
+        if self.config_path not in (None, observed.started_with):
             return (
-                f"{self.unit} reads {seen.started_with}, the policy says {self.config_path}: "
+                f"{self.unit} reads {observed.started_with}, the policy says {self.config_path}: "
                 "take config_path out of the policy, or change the unit"
             )
-        if not posixpath.isabs(seen.started_with or "/"):
-            return f"{self.unit} names its file {seen.started_with!r}: write an absolute path there"
+        if not posixpath.isabs(observed.started_with or "/"):
+            return f"{self.unit} names its file {observed.started_with!r}: write an absolute path there"
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError) as error:
-            return and_kept(str(error), seen.originals)
-        if seen.dead and (reason := self._beyond_repair(seen, edit)):
-            return and_kept(reason, seen.originals)
-        if seen.lacks and not edit.files and not self.absent:
+            return and_kept(str(error), observed.originals)
+        if observed.dead and (reason := self._beyond_repair(observed, edit)):
+            return and_kept(reason, observed.originals)
+        if observed.lacks and not edit.files and not self.absent:
             return (
-                f"the files are as they should be, and containerd says: {'; '.join(seen.lacks)}; "
+                f"the files are as they should be, and containerd says: {'; '.join(observed.lacks)}; "
                 "see containerd config dump"
             )
         return None
 
-    def _beyond_repair(self, seen: Observed, edit: Edit) -> str:
+    def _beyond_repair(self, observed: Observed, edit: Edit) -> str:
         """Why what is to be done here does not bring a dead CRI back; empty where it may."""
-        if not seen.read or self.absent:
+        if not observed.read or self.absent:
             return ""
-        if edit.files and (now := effective(seen.dump)).default_runtime not in now.runtimes:
+        if edit.files and (now := effective(observed.dump)).default_runtime not in now.runtimes:
             return ""  # a default runtime that is not there comes with the edit
-        return f"{seen.dead}; fix that in {seen.root_path} first, and restart {self.unit}"
+        return f"{observed.dead}; fix that in {observed.root_path} first, and restart {self.unit}"
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
             return Plan()
-        restarts = self._restarts(seen)
+        restarts = self._restarts(observed)
         cost = Disruption.RESTART if restarts else Disruption.NONE
         changes = [
-            Change("files", masked(seen.files.get(path)), masked(text), cost, edit.why, path=path)
+            Change(
+                "files", masked(observed.files.get(path)), masked(text), cost, edit.why, path=path
+            )
             for path, text in edit.files.items()
         ]
-        if seen.kept:
-            changes.append(Change("kept", list(seen.kept), []))
-        if seen.lacks:
-            changes.append(Change("lacks", list(seen.lacks), [], cost))
-        if not seen.read:
+        if observed.kept:
+            changes.append(Change("kept", list(observed.kept), []))
+        if observed.lacks:
+            changes.append(Change("lacks", list(observed.lacks), [], cost))
+        if not observed.read:
             why = "it has yet to read its configuration"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
-        if not seen.running:
+        if not observed.running:
             changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
-        notes = [*edit.notes, *([seen.dead] if seen.dead else [])]
-        if edit.files and not restarts and seen.program:
+        notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
+        if edit.files and not restarts and observed.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
         return Plan(tuple(changes), tuple(notes))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "running" in plan.fields:
-            yield from start(self.unit, seen.active, changes=len(plan.fields) > 1)
+            yield from start(self.unit, observed.active, changes=len(plan.fields) > 1)
         if plan.fields & {"files", "read"}:
-            yield from self._write(seen, plan)
+            yield from self._write(observed, plan)
         if "kept" in plan.fields:
-            yield from (ops.ForgetOriginal(path) for path in seen.kept)
+            yield from (ops.ForgetOriginal(path) for path in observed.kept)
 
-    def _write(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        edit = self._edit(seen) if "files" in plan.fields else Edit({})
+    def _write(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        edit = self._edit(observed) if "files" in plan.fields else Edit({})
         if not self.absent and edit.files:
             yield require(self.binary)
-        if not seen.program:
-            yield from self._writes(edit, seen)
+        if not observed.program:
+            yield from self._writes(edit, observed)
             return
-        daemon = self._target(seen).daemon()
-        yield daemon.remember(edit.files, unread=not seen.read and not seen.owed)
-        yield from self._writes(edit, seen)
-        ours = (seen.root_path, self._drop_in(seen.root_path))
+        daemon = self._target(observed).daemon()
+        yield daemon.remember(edit.files, unread=not observed.read and not observed.owed)
+        yield from self._writes(edit, observed)
+        ours = (observed.root_path, self._drop_in(observed.root_path))
         paths = tuple(dict.fromkeys((*edit.files, *ours)))
-        yield daemon.prove(paths, present=not self.absent, compare=not seen.trapped)
-        if self._restarts(seen):
+        yield daemon.prove(paths, present=not self.absent, compare=not observed.trapped)
+        if self._restarts(observed):
             yield daemon.restart(paths, present=not self.absent)
         else:
             yield daemon.settle(present=not self.absent)
 
-    def _writes(self, edit: Edit, seen: Observed) -> Iterator[Step]:
+    def _writes(self, edit: Edit, observed: Observed) -> Iterator[Step]:
         # The drop-in before the import of it.
-        yield from writes(dict(reversed(list(edit.files.items()))), seen.originals)
+        yield from writes(dict(reversed(list(edit.files.items()))), observed.originals)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        if not self.absent and self.restart == "systemd" and seen.program:
-            yield self._target(seen).daemon().first_start()
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and observed.program:
+            yield self._target(observed).daemon().first_start()
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def _target(self, seen: Observed) -> scripts.Target:
+    def _target(self, observed: Observed) -> scripts.Target:
         try:
-            now = effective(seen.dump)
+            now = effective(observed.dump)
             own_default = self.default or now.default_runtime == self.handler
             own_runc = "runc" not in now.runtimes
         except ProbeError:
             own_default, own_runc = True, False
         return scripts.Target(
-            program=seen.program,
-            version=seen.version,
-            root_path=seen.root_path,
-            socket=self.socket or address(seen.dump),
+            program=observed.program,
+            version=observed.version,
+            root_path=observed.root_path,
+            socket=self.socket or address(observed.dump),
             handler=self.handler,
             binary=self.binary,
             own_default=own_default,

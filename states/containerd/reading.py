@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gpustate import ProbeError
 from gpustate.formats import toml_scan
 from gpustate.formats.containerd import disabled_cri, dump_arguments, effective
-from gpustate.states.containerd.ask import SOCKET, Found
+from gpustate.states.containerd.query import SOCKET, Found
 
 _PATTERN = re.compile(r"/[A-Za-z0-9_./*?\[\]+@:-]+")
 _DISABLES = re.compile(r"(?m)^disabled_plugins = \[.*cri")

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 
 from gpustate.ops.daemons import Daemon
-from gpustate.states.containerd.ask import dump_function
+from gpustate.states.containerd.query import dump_function
 
 
 def _q(word: str) -> str:

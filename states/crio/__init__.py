@@ -46,7 +46,7 @@ from gpustate.ops.daemon_seen import (
     stopped,
 )
 from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
-from gpustate.states.crio.ask import AskCrio, Found, low_level_function
+from gpustate.states.crio.query import CrioQuery, Found, low_level_function
 
 UNIT = "crio.service"
 _NO_LOW_LEVEL = (
@@ -125,11 +125,11 @@ class CrioHandler(State[Observed]):
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
 
-    def refers(self, seen: Observed) -> bool:
-        return bool(seen.found.program)
+    def refers(self, observed: Observed) -> bool:
+        return bool(observed.found.program)
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskCrio(self.unit, self.drop_in_name, self.socket))
+        found = node.query(CrioQuery(self.unit, self.drop_in_name, self.socket))
         lacks: tuple[str, ...] = ()
         problem = ""
         if found.program and not self.absent:
@@ -186,87 +186,87 @@ class CrioHandler(State[Observed]):
             return True
         return not any(self.handler in found.files.get(path, "") for path in found.newer)
 
-    def _edit(self, seen: Observed) -> Edit:
-        return plain_files(self._edited(seen), seen.found.links)
+    def _edit(self, observed: Observed) -> Edit:
+        return plain_files(self._edited(observed), observed.found.links)
 
-    def _edited(self, seen: Observed) -> Edit:
-        files = self._files(seen.found)
+    def _edited(self, observed: Observed) -> Edit:
+        files = self._files(observed.found)
         if self.absent:
             return crio.plan_removal(files, self._handler())
-        if not seen.found.program:
+        if not observed.found.program:
             return Edit({}, ("CRI-O is not installed here: nothing to do",))
-        if seen.problem:
-            raise ProbeError(seen.problem)
+        if observed.problem:
+            raise ProbeError(observed.problem)
         return crio.plan_edit(files, self._handler())
 
-    def _restarts(self, seen: Observed) -> bool:
-        runs = seen.found.active in RUNNING or not seen.running
-        return self.restart == "systemd" and bool(seen.found.program) and runs
+    def _restarts(self, observed: Observed) -> bool:
+        runs = observed.found.active in RUNNING or not observed.running
+        return self.restart == "systemd" and bool(observed.found.program) and runs
 
     # --- the contract ----------------------------------------------------------------------
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
-            return seen
-        files = {p: t for p, t in {**seen.found.files, **edit.files}.items() if t is not None}
-        found = replace(seen.found, files=files, owed=False, newer=())
-        settled = replace(seen, lacks=(), read=True, running=True, found=found, dead="")
+            return observed
+        files = {p: t for p, t in {**observed.found.files, **edit.files}.items() if t is not None}
+        found = replace(observed.found, files=files, owed=False, newer=())
+        settled = replace(observed, lacks=(), read=True, running=True, found=found, dead="")
         return replace(settled, digest=digest(files), files=files)
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
+    def refuse(self, observed: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(observed.found, self.unit, UNIT)) is not None:
             return unknown
-        if (mute := silent(seen.found, self.unit, self.restart)) is not None:
+        if (mute := silent(observed.found, self.unit, self.restart)) is not None:
             return mute
-        for path in (seen.found.main_path, seen.found.folder):
+        for path in (observed.found.main_path, observed.found.folder):
             if not path.startswith("/"):
                 return f"{self.unit} names {path!r}: write an absolute path there"
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError) as error:
-            return and_kept(str(error), seen.found.originals)
-        if seen.dead and seen.read and not edit.files:
-            return f"{seen.dead}; journalctl -u {self.unit} has more: fix that, and restart it"
-        if seen.lacks and not edit.files and not self.absent and seen.found.program:
+            return and_kept(str(error), observed.found.originals)
+        if observed.dead and observed.read and not edit.files:
+            return f"{observed.dead}; journalctl -u {self.unit} has more: fix that, and restart it"
+        if observed.lacks and not edit.files and not self.absent and observed.found.program:
             return (
-                f"the files are as they should be, and CRI-O says: {'; '.join(seen.lacks)}; "
+                f"the files are as they should be, and CRI-O says: {'; '.join(observed.lacks)}; "
                 "see crio config"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
             return Plan()
-        restarts = self._restarts(seen)
+        restarts = self._restarts(observed)
         cost = Disruption.RESTART if restarts else Disruption.NONE
         changes = [
-            Change("files", seen.found.files.get(path), text, cost, edit.why, path=path)
+            Change("files", observed.found.files.get(path), text, cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
-        if seen.lacks:
-            changes.append(Change("lacks", list(seen.lacks), [], cost))
-        if not seen.read:
+        if observed.lacks:
+            changes.append(Change("lacks", list(observed.lacks), [], cost))
+        if not observed.read:
             why = "it has yet to read its configuration"
             changes.append(Change("read", False, True, Disruption.RESTART, why))
-        if not seen.running:
+        if not observed.running:
             changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
-        if edit.files and not restarts and seen.found.program:
+        if edit.files and not restarts and observed.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the files when it starts")
-        if not self.absent and seen.found.program:
-            notes += [f"CRI-O does not read {path}: remove it" for path in seen.found.unread]
+        if not self.absent and observed.found.program:
+            notes += [f"CRI-O does not read {path}: remove it" for path in observed.found.unread]
         return Plan(tuple(changes), tuple(notes))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "running" in plan.fields:
-            yield from start(self.unit, seen.found.active, changes=len(plan.fields) > 1)
+            yield from start(self.unit, observed.found.active, changes=len(plan.fields) > 1)
         if not plan.fields & {"files", "read"}:
             return
-        edit = self._edit(seen) if "files" in plan.fields else Edit({})
+        edit = self._edit(observed) if "files" in plan.fields else Edit({})
         if not self.absent and edit.files:
             yield require(self.binary)
             yield ops.Run(
@@ -274,36 +274,36 @@ class CrioHandler(State[Observed]):
                 "look for a runtime that NVIDIA's can wrap",
                 30,
             )
-        if not seen.found.program:
-            yield from writes(edit.files, seen.found.originals)
+        if not observed.found.program:
+            yield from writes(edit.files, observed.found.originals)
             return
-        daemon = self._daemon(seen)
-        yield daemon.remember(edit.files, unread=not seen.read and not seen.found.owed)
-        yield from writes(edit.files, seen.found.originals)
-        paths = tuple(dict.fromkeys((*edit.files, self._files(seen.found).drop_in_path)))
+        daemon = self._daemon(observed)
+        yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
+        yield from writes(edit.files, observed.found.originals)
+        paths = tuple(dict.fromkeys((*edit.files, self._files(observed.found).drop_in_path)))
         yield daemon.prove(paths, present=not self.absent, compare=True)
-        if self._restarts(seen):
+        if self._restarts(observed):
             yield daemon.restart(paths, present=not self.absent)
         else:
             yield daemon.settle(present=not self.absent)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        if not self.absent and self.restart == "systemd" and seen.found.program:
-            yield self._daemon(seen).first_start()
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and observed.found.program:
+            yield self._daemon(observed).first_start()
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
-    def _daemon(self, seen: Observed) -> Daemon:
-        files = self._files(seen.found)
+    def _daemon(self, observed: Observed) -> Daemon:
+        files = self._files(observed.found)
         texts = files.others() if files.damaged else files.texts
-        says = crio.merged(texts) if not seen.problem else {}
+        says = crio.merged(texts) if not observed.problem else {}
         default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
         own = self.default or default == self.handler
         functions = _FUNCTIONS.format(
-            program=shlex.quote(seen.found.program),
-            main=shlex.quote(seen.found.main_path),
-            folder=shlex.quote(seen.found.folder),
+            program=shlex.quote(observed.found.program),
+            main=shlex.quote(observed.found.main_path),
+            folder=shlex.quote(observed.found.folder),
             handler=self.handler,
             binary=shlex.quote(self.binary),
             own_default="default_runtime = " if own else "-",

@@ -45,7 +45,7 @@ from gpustate.ops.daemon_seen import (
     stopped,
 )
 from gpustate.ops.daemons import RUNTIME, Daemon, left_kept, require, runtime_from, start, writes
-from gpustate.states.docker.ask import OURS, AskDocker, Found
+from gpustate.states.docker.query import OURS, DockerQuery, Found
 
 UNIT = "docker.service"
 _SECRET = re.compile(r'(?i)("[^"]*(?:password|secret|token|proxy)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"')
@@ -119,11 +119,11 @@ class DockerRuntime(State[Observed]):
     def uses(self) -> dict[str, str]:
         return runtime_from(self.binary)
 
-    def refers(self, seen: Observed) -> bool:
-        return bool(seen.found.program)
+    def refers(self, observed: Observed) -> bool:
+        return bool(observed.found.program)
 
     def probe(self, node: Node) -> Observed:
-        found = node.ask(AskDocker(self.unit))
+        found = node.query(DockerQuery(self.unit))
         problem = ""
         try:
             data = found.file().data
@@ -132,7 +132,7 @@ class DockerRuntime(State[Observed]):
             problem, read = str(error), True
         if "\ufffd" in (found.text or ""):
             problem = f"{found.config_path} is not UTF-8, which JSON has to be; repair it first"
-        seen = Observed(
+        observed = Observed(
             digest=hashlib.sha256((found.text or "").encode()).hexdigest()[:16],
             text=found.text,
             ours=found.ours,
@@ -142,11 +142,11 @@ class DockerRuntime(State[Observed]):
             found=found,
             problem=problem,
         )
-        return replace(seen, kept=self._kept(seen))
+        return replace(observed, kept=self._kept(observed))
 
-    def _kept(self, seen: Observed) -> bool:
+    def _kept(self, observed: Observed) -> bool:
         try:
-            return self.absent and bool(left_kept(self._edit(seen).files, _originals(seen)))
+            return self.absent and bool(left_kept(self._edit(observed).files, _originals(observed)))
         except (ProbeError, RefusedError):
             return False
 
@@ -175,61 +175,61 @@ class DockerRuntime(State[Observed]):
         cdi = docker.cdi_holds(data, found.version)
         return self.enable_cdi is None or found.cdi in (None, cdi)
 
-    def _edit(self, seen: Observed) -> Edit:
-        return plain_files(self._edited(seen), seen.found.links)
+    def _edit(self, observed: Observed) -> Edit:
+        return plain_files(self._edited(observed), observed.found.links)
 
-    def _edited(self, seen: Observed) -> Edit:
+    def _edited(self, observed: Observed) -> Edit:
         if self.absent:
-            return docker.plan_removal(seen.found.file(), self._handler())
-        if not seen.found.program:
+            return docker.plan_removal(observed.found.file(), self._handler())
+        if not observed.found.program:
             return Edit({}, ("docker is not installed here: nothing to do",))
-        if seen.problem:
-            raise ProbeError(seen.problem)
-        return docker.plan_edit(seen.found.file(), self._handler())
+        if observed.problem:
+            raise ProbeError(observed.problem)
+        return docker.plan_edit(observed.found.file(), self._handler())
 
-    def _restarts(self, seen: Observed) -> bool:
-        runs = seen.found.active in RUNNING or not seen.running
-        return self.restart == "systemd" and bool(seen.found.program) and runs
+    def _restarts(self, observed: Observed) -> bool:
+        runs = observed.found.active in RUNNING or not observed.running
+        return self.restart == "systemd" and bool(observed.found.program) and runs
 
-    def _verb(self, seen: Observed, edit: Edit) -> str:
+    def _verb(self, observed: Observed, edit: Edit) -> str:
         """What makes docker read its file: a reload, unless CDI is switched or it does not run."""
-        found = seen.found
+        found = observed.found
         if found.active == "failed":
             return "restart"
-        after = jsonedit.parse(self._after(seen, edit) or "", found.config_path)
-        before = jsonedit.parse(seen.text or "", found.config_path)
+        after = jsonedit.parse(self._after(observed, edit) or "", found.config_path)
+        before = jsonedit.parse(observed.text or "", found.config_path)
         holds = [docker.cdi_holds(data, found.version) for data in (before, after)]
         known = docker.knows_cdi(found.version) and found.cdi is not None
         now = found.cdi if known else holds[0]
         matters = edit.files or self.enable_cdi is not None
         return "restart" if matters and now != holds[1] else "reload"
 
-    def _after(self, seen: Observed, edit: Edit) -> str | None:
-        return edit.files.get(seen.found.config_path, seen.text)
+    def _after(self, observed: Observed, edit: Edit) -> str | None:
+        return edit.files.get(observed.found.config_path, observed.text)
 
-    def _cost(self, seen: Observed, edit: Edit) -> Disruption:
-        if not self._restarts(seen):
+    def _cost(self, observed: Observed, edit: Edit) -> Disruption:
+        if not self._restarts(observed):
             return Disruption.NONE
-        if self._verb(seen, edit) == "reload":
+        if self._verb(observed, edit) == "reload":
             return Disruption.RELOAD
-        ends = seen.found.containers > 0 and not seen.found.live_restore
+        ends = observed.found.containers > 0 and not observed.found.live_restore
         return Disruption.DRAIN if ends else Disruption.RESTART
 
     # --- the contract ----------------------------------------------------------------------
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
-            return seen
-        text = self._after(seen, edit)
-        ours = self._ours(seen, text)
-        found = replace(seen.found, text=text, ours=ours, owed=False)
-        if seen.found.runtimes and not seen.problem:
+            return observed
+        text = self._after(observed, edit)
+        ours = self._ours(observed, text)
+        found = replace(observed.found, text=text, ours=ours, owed=False)
+        if observed.found.runtimes and not observed.problem:
             data = jsonedit.parse(text or "", found.config_path)
             found = self._as_said(found, data)
         digest = hashlib.sha256((text or "").encode()).hexdigest()[:16]
-        settled = replace(seen, read=True, running=True, found=found)
+        settled = replace(observed, read=True, running=True, found=found)
         return replace(settled, digest=digest, text=text, ours=ours, kept=False)
 
     def _as_said(self, found: Found, data: Mapping[str, object]) -> Found:
@@ -247,102 +247,106 @@ class DockerRuntime(State[Observed]):
             cdi=cdi,
         )
 
-    def _ours(self, seen: Observed, text: str | None) -> tuple[str, ...]:
+    def _ours(self, observed: Observed, text: str | None) -> tuple[str, ...]:
         """The keys that are ours once the file has this text."""
         if self.absent:
             return ()
-        if text == seen.text:
-            return seen.ours
-        path = seen.found.config_path
-        before, after = jsonedit.parse(seen.text or "", path), jsonedit.parse(text or "", path)
+        if text == observed.text:
+            return observed.ours
+        path = observed.found.config_path
+        before, after = jsonedit.parse(observed.text or "", path), jsonedit.parse(text or "", path)
         keys = (("runtimes", self.handler), docker.DEFAULT, docker.CDI)
         changed = {k for k in keys if jsonedit.lookup(before, k) != jsonedit.lookup(after, k)}
-        stays = {key for key in seen.ours if tuple(key.split(".", 1)) not in changed}
+        stays = {key for key in observed.ours if tuple(key.split(".", 1)) not in changed}
         gained = {".".join(k) for k in changed if jsonedit.lookup(after, k) is not None}
-        was = jsonedit.parse(seen.found.original or "", path)
+        was = jsonedit.parse(observed.found.original or "", path)
         given_back = {
             ".".join(k) for k in changed if jsonedit.lookup(after, k) == jsonedit.lookup(was, k)
         }
-        return tuple(sorted(stays | (gained - given_back if seen.ours else gained)))
+        return tuple(sorted(stays | (gained - given_back if observed.ours else gained)))
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not self.absent and (unknown := no_service(seen.found, self.unit, UNIT)) is not None:
+    def refuse(self, observed: Observed) -> str | None:
+        if not self.absent and (unknown := no_service(observed.found, self.unit, UNIT)) is not None:
             return unknown
-        if (mute := silent(seen.found, self.unit, self.restart)) is not None:
+        if (mute := silent(observed.found, self.unit, self.restart)) is not None:
             return mute
-        if seen.found.mute and seen.found.active == "active" and self.restart == "systemd":
+        if observed.found.mute and observed.found.active == "active" and self.restart == "systemd":
             return f"{self.unit} is active, and docker info gets no answer in 10 s: see journalctl -u {self.unit}, restart it"
-        if not seen.found.config_path.startswith("/"):
-            return f"{self.unit} names its file {seen.found.config_path!r}: write an absolute path there"
+        if not observed.found.config_path.startswith("/"):
+            return f"{self.unit} names its file {observed.found.config_path!r}: write an absolute path there"
         try:
-            self._edit(seen)
+            self._edit(observed)
         except (ProbeError, RefusedError) as error:
-            return and_kept(str(error), _originals(seen) if seen.ours else {})
+            return and_kept(str(error), _originals(observed) if observed.ours else {})
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         try:
-            edit = self._edit(seen)
+            edit = self._edit(observed)
         except (ProbeError, RefusedError):
             return Plan()
-        cost = self._cost(seen, edit) if edit.files or not seen.read else Disruption.NONE
+        cost = self._cost(observed, edit) if edit.files or not observed.read else Disruption.NONE
         changes = [
-            Change("text", _masked(seen.text), _masked(text), cost, edit.why, path=path)
+            Change("text", _masked(observed.text), _masked(text), cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
-        ours = self._ours(seen, self._after(seen, edit))
-        if ours != seen.ours:
-            changes.append(Change("ours", list(seen.ours), list(ours)))
-        if seen.kept:
+        ours = self._ours(observed, self._after(observed, edit))
+        if ours != observed.ours:
+            changes.append(Change("ours", list(observed.ours), list(ours)))
+        if observed.kept:
             changes.append(Change("kept", True, False))
-        if not seen.read:
-            changes.append(Change("read", False, True, cost, _unread(seen.found)))
-        if not seen.running:
+        if not observed.read:
+            changes.append(Change("read", False, True, cost, _unread(observed.found)))
+        if not observed.running:
             changes.append(Change("running", False, True, why=f"{self.unit} is to run"))
         notes = list(edit.notes)
-        if edit.files and not self._restarts(seen) and seen.found.program:
+        if edit.files and not self._restarts(observed) and observed.found.program:
             notes.append(f"{self.unit} is not restarted: it reads the file when it starts")
         if cost is Disruption.DRAIN:
             notes.append(
-                f"{seen.found.containers} containers end with docker: set live-restore to keep them"
+                f"{observed.found.containers} containers end with docker: set live-restore to keep them"
             )
         return Plan(tuple(changes), tuple(notes))
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "running" in plan.fields:
-            yield from start(self.unit, seen.found.active, changes="text" in plan.fields)
+            yield from start(self.unit, observed.found.active, changes="text" in plan.fields)
         if not plan.fields - {"running"}:
             return
-        edit = self._edit(seen) if "text" in plan.fields else Edit({})
-        after = self._after(seen, edit)
-        ours = self._ours(seen, after)
+        edit = self._edit(observed) if "text" in plan.fields else Edit({})
+        after = self._after(observed, edit)
+        ours = self._ours(observed, after)
         if not self.absent and edit.files:
             yield require(self.binary)
         if "ours" in plan.fields and not self.absent:
             # Before the file: a kill in between leaves a key named that is not there, which is harmless.
-            yield _note(tuple(sorted({*seen.ours, *ours})))
+            yield _note(tuple(sorted({*observed.ours, *ours})))
         if plan.fields & {"text", "read"}:
-            yield from self._read_anew(seen, edit, after)
+            yield from self._read_anew(observed, edit, after)
         if "ours" in plan.fields:
             yield _note(ours)
         if "kept" in plan.fields:
-            yield ops.ForgetOriginal(seen.found.config_path)
+            yield ops.ForgetOriginal(observed.found.config_path)
 
-    def _read_anew(self, seen: Observed, edit: Edit, after: str | None) -> Iterator[Step]:
-        path = seen.found.config_path
-        if not seen.found.program:
-            yield from _write(path, edit, seen)
+    def _read_anew(self, observed: Observed, edit: Edit, after: str | None) -> Iterator[Step]:
+        path = observed.found.config_path
+        if not observed.found.program:
+            yield from _write(path, edit, observed)
             return
-        daemon = self._daemon(seen)
-        verb = self._verb(seen, edit)
-        before = seen.text if seen.read else _with_runtime(seen.text, self.handler, path)
+        daemon = self._daemon(observed)
+        verb = self._verb(observed, edit)
+        before = (
+            observed.text if observed.read else _with_runtime(observed.text, self.handler, path)
+        )
         first = docker.interim(before, after, path) if verb == "reload" else None
-        running = self._restarts(seen)
-        yield daemon.remember(dict(edit.files), unread=not seen.read and not seen.found.owed)
+        running = self._restarts(observed)
+        yield daemon.remember(
+            dict(edit.files), unread=not observed.read and not observed.found.owed
+        )
         if first is not None and running:
             yield ops.PutText(path, first)
         else:
-            yield from _write(path, edit, seen)
+            yield from _write(path, edit, observed)
         yield daemon.prove((path,), present=not self.absent, compare=False)
         if not running:
             yield daemon.settle(present=not self.absent)
@@ -352,19 +356,19 @@ class DockerRuntime(State[Observed]):
         )
         if first is not None:
             edit = edit if edit.files else Edit({path: after})
-            yield from _write(path, edit, seen)
+            yield from _write(path, edit, observed)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        if not self.absent and self.restart == "systemd" and seen.found.program:
-            yield self._daemon(seen).first_start()
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        if not self.absent and self.restart == "systemd" and observed.found.program:
+            yield self._daemon(observed).first_start()
 
-    def verify(self, seen: Observed) -> Plan:
-        return or_refusal(self.plan(seen), self.refuse(seen))
+    def verify(self, observed: Observed) -> Plan:
+        return or_refusal(self.plan(observed), self.refuse(observed))
 
     # --- the daemon ------------------------------------------------------------------------
 
-    def _daemon(self, seen: Observed) -> Daemon:
-        found = seen.found
+    def _daemon(self, observed: Observed) -> Daemon:
+        found = observed.found
         words = [found.program, *found.arguments[1:]]
         if not any(word.partition("=")[0] == "--config-file" for word in words):
             words += ["--config-file", found.config_path]
@@ -393,14 +397,14 @@ def _unread(found: Found) -> str:
     return "it has yet to read its file"
 
 
-def _write(path: str, edit: Edit, seen: Observed) -> Iterator[Step]:
+def _write(path: str, edit: Edit, observed: Observed) -> Iterator[Step]:
     if path not in edit.files:
         return
-    yield from writes({path: edit.files[path]}, _originals(seen) if seen.ours else {})
+    yield from writes({path: edit.files[path]}, _originals(observed) if observed.ours else {})
 
 
-def _originals(seen: Observed) -> dict[str, str | None]:
-    return {seen.found.config_path: seen.found.original} if seen.found.kept else {}
+def _originals(observed: Observed) -> dict[str, str | None]:
+    return {observed.found.config_path: observed.found.original} if observed.found.kept else {}
 
 
 def _with_runtime(text: str | None, name: str, path: str) -> str:

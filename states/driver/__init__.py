@@ -29,12 +29,12 @@ from gpustate.formats import driverset
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
-from gpustate.probes.gpu_clients import AskHolders, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
 from gpustate.states.driver import building, files, refusals, repairs, scripts
 from gpustate.states.driver.choice import Wanted, choose
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import AskApt, AskAptAfter, Observed, plain_value
+from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 
@@ -104,8 +104,8 @@ class DriverInstalled(DriverParameters):
     # --- probe ---------------------------------------------------------------------------
 
     @property
-    def _ask(self) -> AskApt:
-        return AskApt(
+    def _ask(self) -> AptQuery:
+        return AptQuery(
             self.names_to_ask(),
             self.per_kernel(),
             self.precompiled is None,
@@ -114,27 +114,34 @@ class DriverInstalled(DriverParameters):
         )
 
     def probe(self, node: Node) -> Observed:
-        seen = observe(node, self._ask, tuple(self.parameters))
-        if self._reloads(seen):
-            seen = replace(seen, holders=node.ask(AskHolders()))
-        return seen
+        observed = observe(node, self._ask, tuple(self.parameters))
+        if self._reloads(observed):
+            observed = replace(observed, holders=node.query(GpuClientsQuery()))
+        return observed
 
     def forecast(self, node: Node, preview: str) -> tuple[str, ...]:
-        ask = self._ask
+        query = self._ask
         if preview:
-            ask = AskAptAfter(
-                *(ask.names, ask.per_kernel, ask.secure_boot, ask.rpm_names, ask.flavoured), preview
+            query = AptAfterQuery(
+                *(
+                    query.names,
+                    query.per_kernel,
+                    query.secure_boot,
+                    query.rpm_names,
+                    query.flavoured,
+                ),
+                preview,
             )
-        seen = observe(node, ask, tuple(self.parameters))
-        target, problem = self._choose(seen)
+        observed = observe(node, query, tuple(self.parameters))
+        target, problem = self._choose(observed)
         if target is None:
             return (f"will be refused: {problem}",)
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
-        there = driverset.complete_set(seen.os_id, seen.packages)
+        there = driverset.complete_set(observed.os_id, observed.packages)
         if there is not None and there[1] == target.version:
             return (f"stays {what}",)
-        why = self._refuse_present(seen)
+        why = self._refuse_present(observed)
         return (f"will install {what}", *([f"will be refused: {why}"] if why else ()))
 
     # --- desired, plan -------------------------------------------------------------------
@@ -147,25 +154,25 @@ class DriverInstalled(DriverParameters):
             "CUDA answers 802; add fabric-manager"
         )
 
-    def _prebuilt(self, seen: Observed) -> bool:
+    def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""
         if self.precompiled is not None:
             return self.precompiled
-        if is_rpm(seen.manager) and not building.builds_with_dkms(seen):
-            ready, here = (self._choose_with(seen, prebuilt=p)[0] for p in (True, False))
+        if is_rpm(observed.manager) and not building.builds_with_dkms(observed):
+            ready, here = (self._choose_with(observed, prebuilt=p)[0] for p in (True, False))
             return ready is not None and (here is None or here.version == ready.version)
-        if seen.os_id != "ubuntu":
+        if observed.os_id != "ubuntu":
             return False
-        boot, theirs = seen.secure_boot, any(map(files.is_signed, seen.packages))
-        if not boot.on or boot.enrolled or (seen.loaded is not None and not theirs):
+        boot, theirs = observed.secure_boot, any(map(files.is_signed, observed.packages))
+        if not boot.on or boot.enrolled or (observed.loaded is not None and not theirs):
             return False
-        return self._choose_with(seen, prebuilt=True)[0] is not None
+        return self._choose_with(observed, prebuilt=True)[0] is not None
 
-    def _choose(self, seen: Observed) -> tuple[driverset.Target, None] | tuple[None, str]:
-        return self._choose_with(seen, prebuilt=self._prebuilt(seen))
+    def _choose(self, observed: Observed) -> tuple[driverset.Target, None] | tuple[None, str]:
+        return self._choose_with(observed, prebuilt=self._prebuilt(observed))
 
     def _choose_with(
-        self, seen: Observed, *, prebuilt: bool
+        self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
         return choose(
             Wanted(
@@ -176,112 +183,114 @@ class DriverInstalled(DriverParameters):
                 prebuilt,
                 self.locked,
             ),
-            seen,
+            observed,
         )
 
-    def _loads(self, seen: Observed) -> bool:
+    def _loads(self, observed: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
-        return self.load and bool(seen.gpus) and not seen.image
+        return self.load and bool(observed.gpus) and not observed.image
 
-    def _can_build(self, seen: Observed, kernel: str) -> bool:
-        return building.can_build(seen, kernel, install=self.headers == "install")
+    def _can_build(self, observed: Observed, kernel: str) -> bool:
+        return building.can_build(observed, kernel, install=self.headers == "install")
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen,
+                observed,
                 packages={},
                 held=(),
                 broken=(),
-                built=dict.fromkeys(seen.built),
+                built=dict.fromkeys(observed.built),
                 loaded=None,
                 modules=(),
                 library=None,
                 pin_text=None,
                 options_text=None,
                 autoload_text=None,
-                parameters=dict.fromkeys(seen.parameters),
+                parameters=dict.fromkeys(observed.parameters),
                 stopped=(),
                 missing=(),
                 damaged=(),
                 device_nodes=(),
                 stream_kept=False,
             )
-        target, _ = self._choose(seen)
+        target, _ = self._choose(observed)
         if target is None:
-            return seen
+            return observed
         want = f"{target.version} {target.module_type}"
         prebuilt = not target.builds
-        buildable = [k for k in seen.built if prebuilt or self._can_build(seen, k)]
-        loads = self._loads(seen)
+        buildable = [k for k in observed.built if prebuilt or self._can_build(observed, k)]
+        loads = self._loads(observed)
         return replace(
-            seen,
+            observed,
             packages=target.packages,
-            held=tuple(sorted(target.packages)) if self.hold else seen.held,
+            held=tuple(sorted(target.packages)) if self.hold else observed.held,
             broken=(),
             headers={
-                k: have or (not prebuilt and self._can_build(seen, k))
-                for k, have in seen.headers.items()
+                k: have or (not prebuilt and self._can_build(observed, k))
+                for k, have in observed.headers.items()
             },
-            built={k: want if k in buildable else have for k, have in seen.built.items()},
-            loaded=want if loads else seen.loaded,
-            modules=MODULES if loads else seen.modules,
+            built={k: want if k in buildable else have for k, have in observed.built.items()},
+            loaded=want if loads else observed.loaded,
+            modules=MODULES if loads else observed.modules,
             library=target.version,
-            pin_text=None if is_rpm(seen.manager) else files.pin_text(target.version, seen.os_id),
-            stream=building.stream(seen, target),
+            pin_text=None
+            if is_rpm(observed.manager)
+            else files.pin_text(target.version, observed.os_id),
+            stream=building.stream(observed, target),
             options_text=files.options_text(self.parameters),
             autoload_text=files.AUTOLOAD_TEXT if self.load else None,
-            parameters=self._wanted_parameters(seen) if loads else seen.parameters,
+            parameters=self._wanted_parameters(observed) if loads else observed.parameters,
             stopped=(),
             missing=(),
             damaged=(),
-            device_nodes=() if loads else seen.device_nodes,
-            installer=seen.installer and self.leftovers == "refuse",
+            device_nodes=() if loads else observed.device_nodes,
+            installer=observed.installer and self.leftovers == "refuse",
         )
 
-    def _wanted_parameters(self, seen: Observed) -> dict[str, str | None]:
+    def _wanted_parameters(self, observed: Observed) -> dict[str, str | None]:
         # What the loaded driver does not list cannot be compared.
-        unlisted = refusals.unlisted(seen, tuple(self.parameters))
+        unlisted = refusals.unlisted(observed, tuple(self.parameters))
         return {n: None if n in unlisted else plain_value(v) for n, v in self.parameters.items()}
 
-    def _reloads(self, seen: Observed) -> bool:
+    def _reloads(self, observed: Observed) -> bool:
         """A loaded driver must be unloaded for what is wanted."""
-        if seen.loaded is None:
+        if observed.loaded is None:
             return False
-        wanted = self.desired(seen)
-        return wanted.loaded != seen.loaded or wanted.parameters != seen.parameters
+        wanted = self.desired(observed)
+        return wanted.loaded != observed.loaded or wanted.parameters != observed.parameters
 
-    def _strangers(self, seen: Observed) -> list[Holder]:
-        return [holder for holder in seen.holders if holder.unit not in scripts.SERVICES]
+    def _strangers(self, observed: Observed) -> list[Holder]:
+        return [holder for holder in observed.holders if holder.unit not in scripts.SERVICES]
 
-    def _load_cost(self, seen: Observed) -> tuple[Disruption, str]:
-        if seen.in_use:
-            return Disruption.REBOOT, seen.in_use
-        if not self._reloads(seen):
+    def _load_cost(self, observed: Observed) -> tuple[Disruption, str]:
+        if observed.in_use:
+            return Disruption.REBOOT, observed.in_use
+        if not self._reloads(observed):
             return Disruption.NONE, ""
-        strangers = self._strangers(seen)
+        strangers = self._strangers(observed)
         if strangers and self.in_use == "reboot":
             return Disruption.REBOOT, f"{strangers[0].who} holds a GPU"
         return Disruption.DRAIN, "the loaded modules are unloaded and loaded again"
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
-        cost, because = self._load_cost(seen)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
+        cost, because = self._load_cost(observed)
         moved = any(
-            wanted.packages.get(name, "") != version for name, version in seen.packages.items()
+            wanted.packages.get(name, "") != version for name, version in observed.packages.items()
         )
-        swap = Disruption.DRAIN if seen.loaded and moved else Disruption.NONE
+        swap = Disruption.DRAIN if observed.loaded and moved else Disruption.NONE
         plan = diff(
-            seen,
+            observed,
             wanted,
             costs={"loaded": cost, "parameters": cost, "packages": swap, "library": swap}
-            | {"installer": Disruption.DRAIN if seen.loaded else Disruption.NONE}
-            | ({"modules": cost} if seen.in_use else {}),
+            | {"installer": Disruption.DRAIN if observed.loaded else Disruption.NONE}
+            | ({"modules": cost} if observed.in_use else {}),
             why={
                 "loaded": because,
                 "parameters": because,
                 "packages": "libraries change below running programs" if swap else "",
-                "built": refusals.complaints(seen, wanted),
+                "built": refusals.complaints(observed, wanted),
                 "stopped": "a reload was interrupted",
                 "missing": "installed packages want them",
                 "installer": "the driver of NVIDIA's .run installer goes",
@@ -289,34 +298,34 @@ class DriverInstalled(DriverParameters):
             },
             paths=files.PATHS,
         )
-        warnings = refusals.warnings(seen) if wanted.autoload_text else ()
-        return Plan(plan.changes, tuple(self._notes(seen, wanted)), warnings=tuple(warnings))
+        warnings = refusals.warnings(observed) if wanted.autoload_text else ()
+        return Plan(plan.changes, tuple(self._notes(observed, wanted)), warnings=tuple(warnings))
 
-    def _notes(self, seen: Observed, wanted: Observed) -> Iterator[str]:
-        for holder in seen.holders:
+    def _notes(self, observed: Observed, wanted: Observed) -> Iterator[str]:
+        for holder in observed.holders:
             yield f"has a GPU open: {holder.who}"
         if not self.absent:
-            if self.load and not seen.gpus and not seen.image:
+            if self.load and not observed.gpus and not observed.image:
                 yield "no NVIDIA GPU on PCI: installed, not loaded"
-            if self.precompiled is None and self._prebuilt(seen):
-                yield refusals.WHY_OFFERED if is_rpm(seen.manager) else refusals.WHY_PREBUILT
-            yield from refusals.notes(seen, wanted, tuple(self.parameters))
+            if self.precompiled is None and self._prebuilt(observed):
+                yield refusals.WHY_OFFERED if is_rpm(observed.manager) else refusals.WHY_PREBUILT
+            yield from refusals.notes(observed, wanted, tuple(self.parameters))
 
     # --- refuse --------------------------------------------------------------------------
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not schemes_of(seen.os_id) or seen.manager not in MANAGERS:
+    def refuse(self, observed: Observed) -> str | None:
+        if not schemes_of(observed.os_id) or observed.manager not in MANAGERS:
             return (
-                f"how the driver's packages are called on {seen.os_id or 'this distribution'} is not known here; "
+                f"how the driver's packages are called on {observed.os_id or 'this distribution'} is not known here; "
                 "leave the state out for it with only="
             )
-        if seen.operator:
+        if observed.operator:
             return "the GPU Operator's driver container runs here (/run/nvidia/nvidia-driver.pid); set driver.enabled=false there first"
         if not self.absent:
-            why = self._refuse_present(seen)
+            why = self._refuse_present(observed)
             if why:
                 return why
-        strangers = self._strangers(seen)
+        strangers = self._strangers(observed)
         if strangers and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.who for holder in strangers)}, and the driver must be "
@@ -324,90 +333,94 @@ class DriverInstalled(DriverParameters):
             )
         return None
 
-    def _refuse_present(self, seen: Observed) -> str | None:
-        if seen.installer and self.leftovers == "refuse":
+    def _refuse_present(self, observed: Observed) -> str | None:
+        if observed.installer and self.leftovers == "refuse":
             return (
                 "a driver was put here by NVIDIA's .run installer; run nvidia-uninstall on the node first, or "
                 "set leftovers = 'uninstall'"
             )
-        if seen.barred and self.load:
-            return refusals.barred(seen)
-        if seen.beside and not seen.installer:
-            return refusals.beside(seen)
-        why = refusals.overruled(seen, self.parameters)
+        if observed.barred and self.load:
+            return refusals.barred(observed)
+        if observed.beside and not observed.installer:
+            return refusals.beside(observed)
+        why = refusals.overruled(observed, self.parameters)
         if why:
             return why
-        if seen.image:
-            why = refusals.image(seen, self.version or self.branch, self.module_type)
+        if observed.image:
+            why = refusals.image(observed, self.version or self.branch, self.module_type)
             if why:
                 return why
-        target, problem = self._choose(seen)
+        target, problem = self._choose(observed)
         if target is None:
             return problem
-        wanted = self.desired(seen)
+        wanted = self.desired(observed)
         if target.builds:
-            lacking = [kernel for kernel in seen.headers if not self._can_build(seen, kernel)]
-            why = refusals.headers(seen, wanted, lacking, require=self.headers == "require")
+            lacking = [
+                kernel for kernel in observed.headers if not self._can_build(observed, kernel)
+            ]
+            why = refusals.headers(observed, wanted, lacking, require=self.headers == "require")
             if why:
                 return why
-            if self.secure_boot == "check" and self._loads(seen):
-                why = refusals.unsigned(seen, wanted)
+            if self.secure_boot == "check" and self._loads(observed):
+                why = refusals.unsigned(observed, wanted)
                 if why:
                     return why
-        return refusals.parameters(seen, self.parameters, driverset.branch_of(target.version))
+        return refusals.parameters(observed, self.parameters, driverset.branch_of(target.version))
 
     # --- apply ---------------------------------------------------------------------------
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        lacking = [k for k in wanted.headers if wanted.headers[k] and not seen.headers[k]]
-        target, _ = self._choose(seen)
+        lacking = [k for k in wanted.headers if wanted.headers[k] and not observed.headers[k]]
+        target, _ = self._choose(observed)
         yield from Installation(
-            seen,
+            observed,
             wanted,
             frozenset(plan.fields),
-            building.header_packages(seen, lacking) if "headers" in plan.fields else (),
+            building.header_packages(observed, lacking) if "headers" in plan.fields else (),
             self.hold,
-            self._reloads(seen),
+            self._reloads(observed),
             target is None or target.builds,
         ).steps()
-        first = (seen.default_kernel, seen.running)
-        yield from self._build_steps(seen, plan, wanted, [k for k in wanted.built if k in first])
-        yield from self._load_steps(seen, plan, wanted)
+        first = (observed.default_kernel, observed.running)
+        yield from self._build_steps(
+            observed, plan, wanted, [k for k in wanted.built if k in first]
+        )
+        yield from self._load_steps(observed, plan, wanted)
         # A kernel that is left over from last year must not keep a working node from its driver.
         yield from self._build_steps(
-            seen, plan, wanted, [k for k in wanted.built if k not in first]
+            observed, plan, wanted, [k for k in wanted.built if k not in first]
         )
         if "device_nodes" in plan.fields:
             yield repairs.nodes()
-        if plan.fields & _LOADING and self._load_cost(seen)[0] is Disruption.REBOOT:
-            yield ops.Reboot(self._load_cost(seen)[1], self.reboot_timeout_s)
+        if plan.fields & _LOADING and self._load_cost(observed)[0] is Disruption.REBOOT:
+            yield ops.Reboot(self._load_cost(observed)[1], self.reboot_timeout_s)
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
-        target, _ = self._choose(seen)
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
+        target, _ = self._choose(observed)
         if self.load and not self.absent and target is not None:
             yield scripts.first_load(f"{target.version} {target.module_type}")
 
     def _build_steps(
-        self, seen: Observed, plan: Plan, wanted: Observed, kernels: list[str]
+        self, observed: Observed, plan: Plan, wanted: Observed, kernels: list[str]
     ) -> Iterator[Step]:
         # A package's own scripts remove the modules of all kernels and build for the running one.
         again = bool(plan.fields & {"packages", "library", "broken", "installer"})
-        target, _ = self._choose(seen)
+        target, _ = self._choose(observed)
         for kernel in kernels if target is None or target.builds else ():
             want = wanted.built[kernel]
-            if want is not None and (again or want != seen.built[kernel]):
+            if want is not None and (again or want != observed.built[kernel]):
                 yield scripts.build(kernel, want)
-                if seen.secure_boot.on:
+                if observed.secure_boot.on:
                     yield modsign.sign_built(kernel)
 
-    def _load_steps(self, seen: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
-        cost, _ = self._load_cost(seen)
+    def _load_steps(self, observed: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
+        cost, _ = self._load_cost(observed)
         if plan.fields & _LOADING and wanted.loaded is not None:
-            if seen.loaded is None or not self._reloads(seen):
+            if observed.loaded is None or not self._reloads(observed):
                 # Whoever holds the GPUs may be gone by now, and then no reboot is needed.
                 # The package of nvidia-persistenced starts it before there is a module.
                 yield ops.LoadModules(
@@ -420,16 +433,16 @@ class DriverInstalled(DriverParameters):
         if "stopped" in plan.fields:
             yield scripts.restart_stopped()
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        if plan.fields & {"loaded", "modules"} and not seen.in_use:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        if plan.fields & {"loaded", "modules"} and not observed.in_use:
             yield scripts.unload()
-        lost = sources_of(seen.damaged)
+        lost = sources_of(observed.damaged)
         if lost:
             yield repairs.sources(lost, must=False)
-        if seen.packages:
-            if seen.held:
-                yield ops.hold(seen.manager, seen.held, hold=False)
-            yield ops.remove(seen.manager, tuple(sorted(seen.packages)))
+        if observed.packages:
+            if observed.held:
+                yield ops.hold(observed.manager, observed.held, hold=False)
+            yield ops.remove(observed.manager, tuple(sorted(observed.packages)))
         for field, path in files.PATHS.items():
             if field in plan.fields:
                 yield ops.RemoveOwn(path)
@@ -438,13 +451,13 @@ class DriverInstalled(DriverParameters):
             yield ops.RestoreOriginal(files.PATHS["stream"])
         if "stopped" in plan.fields and not plan.fields & {"loaded", "modules"}:
             yield scripts.restart_stopped()
-        if plan.fields & {"loaded", "modules"} and seen.in_use:
-            yield ops.Reboot(seen.in_use, self.reboot_timeout_s)
+        if plan.fields & {"loaded", "modules"} and observed.in_use:
+            yield ops.Reboot(observed.in_use, self.reboot_timeout_s)
 
-    def reboot_blocker(self, seen: Observed) -> str | None:
-        if self.absent or seen.manager not in MANAGERS:
+    def reboot_blocker(self, observed: Observed) -> str | None:
+        if self.absent or observed.manager not in MANAGERS:
             return None
-        return refusals.blocker(seen, *self._choose(seen))
+        return refusals.blocker(observed, *self._choose(observed))
 
 
 __all__ = ["DriverInstalled", "Observed"]

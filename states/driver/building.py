@@ -10,51 +10,53 @@ from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver.observed import Observed
 
 
-def headers_of(seen: Observed, kernel: str) -> tuple[str, str] | None:
+def headers_of(observed: Observed, kernel: str) -> tuple[str, str] | None:
     """The package that brings the headers of a kernel, and its version; ``None`` where none is offered."""
-    if is_rpm(seen.manager):
-        return kernelnames.headers(seen.manager, kernel, seen.offers)
+    if is_rpm(observed.manager):
+        return kernelnames.headers(observed.manager, kernel, observed.offers)
     name = f"linux-headers-{kernel}"
-    return (name, "") if seen.offers.get(name) else None
+    return (name, "") if observed.offers.get(name) else None
 
 
-def headers_name(seen: Observed, kernel: str) -> str:
+def headers_name(observed: Observed, kernel: str) -> str:
     """What such a package is called, for messages."""
-    if not is_rpm(seen.manager):
+    if not is_rpm(observed.manager):
         return f"linux-headers-{kernel}"
-    name = kernelnames.header_names(seen.manager, kernel)[0]
-    return f"{name}-{kernelnames.parts(seen.manager, kernel)['e']}"
+    name = kernelnames.header_names(observed.manager, kernel)[0]
+    return f"{name}-{kernelnames.parts(observed.manager, kernel)['e']}"
 
 
-def can_build(seen: Observed, kernel: str, *, install: bool) -> bool:
+def can_build(observed: Observed, kernel: str, *, install: bool) -> bool:
     """Headers are there, or may be installed and are offered."""
-    return seen.headers[kernel] or (install and headers_of(seen, kernel) is not None)
+    return observed.headers[kernel] or (install and headers_of(observed, kernel) is not None)
 
 
-def header_packages(seen: Observed, kernels: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Packages with headers, and what keeps those of the kernel that boots next beside it."""
     found: dict[str, str] = {}
     for kernel in kernels:
-        package = headers_of(seen, kernel)
+        package = headers_of(observed, kernel)
         if package is None:
             continue
         found[package[0]] = package[1]
-        if kernel == seen.default_kernel and package[1] in seen.offers.get(kernelnames.MATCHED, ()):
+        if kernel == observed.default_kernel and package[1] in observed.offers.get(
+            kernelnames.MATCHED, ()
+        ):
             found[kernelnames.MATCHED] = package[1]
     return tuple(found.items())
 
 
-def builds_with_dkms(seen: Observed) -> bool:
+def builds_with_dkms(observed: Observed) -> bool:
     """The installed driver has its modules from DKMS: it stays so unless the policy says otherwise."""
-    names = [name for name, v in seen.packages.items() if driverset.is_member(name, v)]
-    whole = driverset.complete_set(seen.os_id, seen.packages) is not None
+    names = [name for name, v in observed.packages.items() if driverset.is_member(name, v)]
+    whole = driverset.complete_set(observed.os_id, observed.packages) is not None
     return whole and not any(map(BUILT_MODULES.match, names))
 
 
-def stream(seen: Observed, target: driverset.Target) -> str | None:
+def stream(observed: Observed, target: driverset.Target) -> str | None:
     """The module stream that has the target, where there are streams; else what it is."""
     branch = driverset.branch_of(target.version)
     fitting = streams(branch, target.module_type, prebuilt=not target.builds)
-    if not seen.streams or seen.stream in fitting:
-        return seen.stream
-    return next((one for one in fitting if one in seen.streams), seen.stream)
+    if not observed.streams or observed.stream in fitting:
+        return observed.stream
+    return next((one for one in fitting if one in observed.streams), observed.stream)

@@ -48,22 +48,25 @@ class Wanted:
         return self.branch in (None, driverset.branch_of(version))
 
 
-def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, str]:
+def choose(wanted: Wanted, observed: Observed) -> tuple[Target, None] | tuple[None, str]:
     """The set of packages for a node, or why there is none, with the next move."""
-    if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(seen.os_id)):
-        return None, f"nobody offers precompiled modules for {seen.os_id}; set precompiled = False"
-    available = {name: tuple(versions) for name, versions in seen.offers.items()}
-    for name, version in seen.packages.items():
+    if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
+        return (
+            None,
+            f"nobody offers precompiled modules for {observed.os_id}; set precompiled = False",
+        )
+    available = {name: tuple(versions) for name, versions in observed.offers.items()}
+    for name, version in observed.packages.items():
         available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
     choices = driverset.choices(
-        seen.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
+        observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
     )
-    installed = driverset.complete_set(seen.os_id, seen.packages)
+    installed = driverset.complete_set(observed.os_id, observed.packages)
     choices = [choice for choice in choices if wanted.admits(choice[1])]
-    if wanted.precompiled and driverschemes.is_rpm(seen.os_id) and choices:
-        choices = [one for one in choices if driverset.covers(*one, seen.built, available)]
+    if wanted.precompiled and driverschemes.is_rpm(observed.os_id) and choices:
+        choices = [one for one in choices if driverset.covers(*one, observed.built, available)]
         if not choices:
-            kernels = ", ".join(seen.built) or "(none)"
+            kernels = ", ".join(observed.built) or "(none)"
             return None, (
                 f"{wanted.text} is not offered with built modules for every kernel that can boot ({kernels}); "
                 "set precompiled = False, or remove the kernels that are not needed"
@@ -77,36 +80,36 @@ def choose(wanted: Wanted, seen: Observed) -> tuple[Target, None] | tuple[None, 
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
     problem = ""
     for scheme, version, kind in choices:
-        fitting, why = module_type(seen.gpus, driverset.branch_of(version), wanted.module_type)
+        fitting, why = module_type(observed.gpus, driverset.branch_of(version), wanted.module_type)
         if fitting == kind:
             target = driverset.target(
                 scheme,
                 version,
                 kind,
                 full=wanted.full,
-                installed=seen.packages,
+                installed=observed.packages,
                 available=available,
-                prebuilt=tuple(seen.built),
+                prebuilt=tuple(observed.built),
                 use_prebuilt=wanted.precompiled,
             )
-            return _as_locked(target, wanted.locked, seen, available)
+            return _as_locked(target, wanted.locked, observed, available)
         problem = (
             problem
             or why
             or f"driver {version} is offered with {kind} modules only, wanted {fitting}"
         )
-    return None, problem or _nothing(wanted, seen, available)
+    return None, problem or _nothing(wanted, observed, available)
 
 
 def _as_locked(
-    target: Target, locked: Mapping[str, str], seen: Observed, available: driverset.Versions
+    target: Target, locked: Mapping[str, str], observed: Observed, available: driverset.Versions
 ) -> tuple[Target, None] | tuple[None, str]:
     """The same set in exactly the builds that a lock file names."""
     gone = [n for n, v in locked.items() if v not in available.get(n, ())]
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         return None, (
-            f"{gone[0]} {locked[gone[0]]}{more} is locked, and {seen.manager} does not offer it; lock what it "
+            f"{gone[0]} {locked[gone[0]]}{more} is locked, and {observed.manager} does not offer it; lock what it "
             "offers with: gpustate solve --update"
         )
     packages = dict(sorted({**target.packages, **locked}.items()))
@@ -114,16 +117,18 @@ def _as_locked(
     return replace(target, packages=packages, remove=remove), None
 
 
-def _nothing(wanted: Wanted, seen: Observed, available: driverset.Versions) -> str:
+def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
     what = wanted.text
-    every = driverset.choices(seen.os_id, available, full=wanted.full, prebuilt=wanted.precompiled)
+    every = driverset.choices(
+        observed.os_id, available, full=wanted.full, prebuilt=wanted.precompiled
+    )
     offered = list(dict.fromkeys(choice[1] for choice in every))
-    for version in seen.pinned_away:
+    for version in observed.pinned_away:
         if wanted.text != "a driver" and wanted.admits(version):
             return (
                 f"apt offers driver {version}, and a pin forbids it; see apt-cache policy libcuda1 and "
                 "/etc/apt/preferences.d on the node"
             )
     if offered:
-        return f"{seen.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
-    return f"{seen.manager} does not offer {what} at all; add driver-repository to the policy, or repair its source"
+        return f"{observed.manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+    return f"{observed.manager} does not offer {what} at all; add driver-repository to the policy, or repair its source"

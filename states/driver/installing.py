@@ -17,7 +17,7 @@ class Installation:
     """What is installed, and what has to happen around it.
 
     Args:
-        seen, wanted: the observation, and what it should be.
+        observed, wanted: the observation, and what it should be.
         fields: fields that change.
         headers: packages with kernel headers that are missing, with their versions.
         hold: the set is held afterwards.
@@ -25,7 +25,7 @@ class Installation:
         dkms: modules are built on the node.
     """
 
-    seen: Observed
+    observed: Observed
     wanted: Observed
     fields: frozenset[str]
     headers: tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class Installation:
             or ("built" in self.fields and not self.dkms)
             or (
                 "library" in self.fields
-                and not repairs.explain(self.seen.library, self.seen.damaged)
+                and not repairs.explain(self.observed.library, self.observed.damaged)
             )
         )
 
@@ -53,13 +53,13 @@ class Installation:
     @property
     def _own(self) -> tuple[str, ...]:
         """Kernels whose module is of the version of the packages, and so theirs."""
-        versions = self.seen.packages.values()
-        pairs = ((k, have.partition(" ")[0]) for k, have in self.seen.built.items() if have)
+        versions = self.observed.packages.values()
+        pairs = ((k, have.partition(" ")[0]) for k, have in self.observed.built.items() if have)
         return tuple(kernel for kernel, have in pairs if any(have in one for one in versions))
 
     @property
     def remove(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.seen.packages) - set(self.wanted.packages)))
+        return tuple(sorted(set(self.observed.packages) - set(self.wanted.packages)))
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -68,18 +68,18 @@ class Installation:
     def steps(self) -> Iterator[Step]:
         """From the files that decide what is pulled in, to what is held."""
         early = files.EARLY & self.fields
-        damaged = self.seen.damaged if "damaged" in self.fields else ()
+        damaged = self.observed.damaged if "damaged" in self.fields else ()
         lost = sources_of(damaged)
         if lost:
             yield repairs.sources(lost, must=not self.installs)
         # Pin and stream decide what the packages pull in; other files wait until all is downloaded.
         yield from files.write(self.wanted, early)
         rest = self.fields & files.PATHS.keys() - early
-        seen, damaged = self.seen, tuple(row for row in damaged if row not in lost)
-        if is_rpm(seen.manager):
+        observed, damaged = self.observed, tuple(row for row in damaged if row not in lost)
+        if is_rpm(observed.manager):
             yield from self._rpm(rest)
-            there, wanted = seen.packages, self.wanted.packages
-            yield from ops.reinstall(seen.manager, damaged, there, wanted, hold=self.hold)
+            there, wanted = observed.packages, self.wanted.packages
+            yield from ops.reinstall(observed.manager, damaged, there, wanted, hold=self.hold)
         else:
             yield from self._apt(rest)
             if damaged:
@@ -98,7 +98,7 @@ class Installation:
                 self.wanted.packages,
                 self.remove,
                 again=self.again,
-                built=self.seen.built,
+                built=self.observed.built,
                 own=self._own,
                 roll_back=self.written,
             )
@@ -108,9 +108,9 @@ class Installation:
             yield scripts.hold_all()
 
     def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
-        manager, packages = self.seen.manager, dict(self.wanted.packages)
+        manager, packages = self.observed.manager, dict(self.wanted.packages)
         if "broken" in self.fields:
-            yield rpmscripts.settle(manager, self.seen.broken, packages)
+            yield rpmscripts.settle(manager, self.observed.broken, packages)
         if self.headers and self.installs and not self.again:
             packages |= dict(self.headers)
         elif self.headers:
@@ -127,13 +127,13 @@ class Installation:
         yield from files.write(self.wanted, rest)
         if self.installs:
             yield from self._before()
-            first = (self.seen.default_kernel, self.seen.running)
+            first = (self.observed.default_kernel, self.observed.running)
             yield rpmscripts.install(
                 manager,
                 packages,
                 self.remove,
                 again=self.again,
-                built=self.seen.built,
+                built=self.observed.built,
                 own=self._own,
                 wanted={k: want for k, want in self.wanted.built.items() if want and k in first},
                 dkms=self.dkms,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpustate import PciGpu
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY, KEPT
 from gpustate.errors import ProbeError
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, modprobe, rpm
@@ -96,7 +96,7 @@ class Apt:
 
 
 @dataclass(frozen=True, slots=True)
-class AskApt(Ask[Apt]):
+class AptQuery(Query[Apt]):
     """Installed packages of the driver, and offers for them, for other names and for kernel headers.
 
     Args:
@@ -155,12 +155,12 @@ class AskApt(Ask[Apt]):
             missing=tuple(f"{n} {v}" for n, v in pairs if v and driverset.is_member(n, v)),
         )
 
-    def stand_in(self) -> Apt:
+    def placeholder(self) -> Apt:
         return Apt({}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class AskAptAfter(AskApt):
+class AptAfterQuery(AptQuery):
     """The same with repositories that are not there yet: in folders of the package manager's that are removed again.
 
     Args:
@@ -171,14 +171,14 @@ class AskAptAfter(AskApt):
 
     def script(self) -> str:
         # What is kept from one run to the next hangs on the node's own lists.
-        asked = AskApt.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
+        asked = AptQuery.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
         return f"{_PREVIEW_BEGIN}{self.preview}\n{_PREVIEW_READ}{asked}"
 
     def parse(self, answer: Answer) -> Apt:
         failed = re.search(r"^=preview failed (.*)$", answer.text, re.MULTILINE)
         if failed is not None:
             raise ProbeError(failed[1])
-        return AskApt.parse(self, answer)
+        return AptQuery.parse(self, answer)
 
 
 _PREVIEW_BEGIN = (
@@ -289,7 +289,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class AskLive(Ask[Live]):
+class LiveMigQuery(Query[Live]):
     """Everything :class:`Live` holds, in one fragment."""
 
     def script(self) -> str:
@@ -323,7 +323,7 @@ class AskLive(Ask[Live]):
             ),
         )
 
-    def stand_in(self) -> Live:
+    def placeholder(self) -> Live:
         return Live()
 
 

@@ -7,9 +7,9 @@ from gpustate.formats import driverset, modprobe
 from gpustate.probes.kernels import Kernel, Kernels, default_kernel
 from gpustate.states.driver import files, repairs, scripts
 from gpustate.states.driver.observed import (
-    AskApt,
-    AskLive,
+    AptQuery,
     Live,
+    LiveMigQuery,
     Observed,
     parse_params,
     plain_value,
@@ -19,13 +19,13 @@ from gpustate.states.driver.observed import (
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 
 
-def observe(node: Node, ask: AskApt, parameters: tuple[str, ...]) -> Observed:
+def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observed:
     """Everything but the holders, which matter only when something is to be unloaded."""
     facts = node.facts()
-    kernels = node.ask(Kernels())
-    apt = node.ask(ask)
-    live = node.ask(AskLive())
-    damaged = node.ask(repairs.FILES)
+    kernels = node.query(Kernels())
+    apt = node.query(query)
+    live = node.query(LiveMigQuery())
+    damaged = node.query(repairs.FILES)
     params = parse_params(node.read_text("/proc/driver/nvidia/params"))
     modules = node.modules()
     pin, options = (node.own_text(files.PATHS[f]) for f in ("pin_text", "options_text"))

@@ -17,18 +17,18 @@ WHY_PREBUILT = (
 WHY_OFFERED = "the repository has built modules for every kernel that can boot: they are taken"
 
 
-def image(seen: Observed, version: str | int | None, module_type: str) -> str | None:
+def image(observed: Observed, version: str | int | None, module_type: str) -> str | None:
     """What only GPUs could decide has to be said for an image."""
-    if not seen.built:
+    if not observed.built:
         return "no kernel is installed in the image (looked in /boot and /lib/modules); install linux-image-amd64, or the cloud's kernel, first"
-    if seen.gpus:
+    if observed.gpus:
         return None
     if module_type == "auto":
         return (
             "an image has no GPUs by which to choose the kind of the kernel modules; set module_type to 'open' or "
             "'proprietary', or say for which GPUs the image is: --gpu 8xH100"
         )
-    if version is None and not seen.packages:
+    if version is None and not observed.packages:
         return (
             "an image has no GPUs by which to choose a driver; set branch or version, or say for which GPUs the "
             "image is: --gpu 8xH100"
@@ -36,19 +36,21 @@ def image(seen: Observed, version: str | int | None, module_type: str) -> str | 
     return None
 
 
-def headers(seen: Observed, wanted: Observed, lacking: list[str], *, require: bool) -> str | None:
+def headers(
+    observed: Observed, wanted: Observed, lacking: list[str], *, require: bool
+) -> str | None:
     """Kernels that no module can be built for, as far as they matter.
 
     Args:
         lacking: kernels without headers that no repository offers headers for either.
         require: headers must be there already.
     """
-    must = [k for k in lacking if require or k in (seen.running, seen.default_kernel)]
-    must = [k for k in must if (seen.built[k] or "").partition(" ")[0] != wanted.library]
+    must = [k for k in lacking if require or k in (observed.running, observed.default_kernel)]
+    must = [k for k in must if (observed.built[k] or "").partition(" ")[0] != wanted.library]
     if not must:
         return None
     kernels, first = ", ".join(must), must[0]
-    name = building.headers_name(seen, first)
+    name = building.headers_name(observed, first)
     if require:
         return f"no kernel headers for {kernels}; install {name} or set headers = 'install'"
     return (
@@ -57,10 +59,10 @@ def headers(seen: Observed, wanted: Observed, lacking: list[str], *, require: bo
     )
 
 
-def unsigned(seen: Observed, wanted: Observed) -> str | None:
+def unsigned(observed: Observed, wanted: Observed) -> str | None:
     """A module built here would not load: the firmware does not know the key it is signed with."""
-    boot = seen.secure_boot
-    if not boot.on or boot.enrolled or seen.loaded == wanted.loaded:
+    boot = observed.secure_boot
+    if not boot.on or boot.enrolled or observed.loaded == wanted.loaded:
         return None
     enrol = (
         f"mokutil --import {boot.key}"
@@ -73,25 +75,25 @@ def unsigned(seen: Observed, wanted: Observed) -> str | None:
         "which does that, or turn Secure Boot off"
         + (
             ", or choose a branch that Ubuntu has signed modules of"
-            if seen.os_id == "ubuntu"
+            if observed.os_id == "ubuntu"
             else ""
         )
     )
 
 
-def barred(seen: Observed) -> str:
+def barred(observed: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
-    return f"{seen.barred[0]} keeps the module from being loaded; remove that line"
+    return f"{observed.barred[0]} keeps the module from being loaded; remove that line"
 
 
-def beside(seen: Observed) -> str:
+def beside(observed: Observed) -> str:
     """A library of nobody's package wins over the driver's own, also over one that is installed again."""
-    return f"{seen.beside[0]}; {shadowing_libraries.REMEDY}"
+    return f"{observed.beside[0]}; {shadowing_libraries.REMEDY}"
 
 
-def overruled(seen: Observed, wanted: Mapping[str, int | str]) -> str | None:
+def overruled(observed: Observed, wanted: Mapping[str, int | str]) -> str | None:
     """Somebody's line in modprobe.d is read after gpustate's own and gives a parameter another value."""
-    for name, (place, value) in seen.overruled.items():
+    for name, (place, value) in observed.overruled.items():
         if name in wanted and plain_value(value) != plain_value(wanted[name]):
             return (
                 f"{place} is read after gpustate's own file, so that the module is loaded with it, and the policy has "
@@ -100,36 +102,36 @@ def overruled(seen: Observed, wanted: Mapping[str, int | str]) -> str | None:
     return None
 
 
-def unlisted(seen: Observed, names: tuple[str, ...]) -> tuple[str, ...]:
+def unlisted(observed: Observed, names: tuple[str, ...]) -> tuple[str, ...]:
     """Parameters of the nvidia module that the loaded driver does not show."""
-    if not seen.known_parameters:
+    if not observed.known_parameters:
         return ()
-    known = set(seen.known_parameters)
+    known = set(observed.known_parameters)
     return tuple(name for name in names if "." not in name and shown_as(name) not in known)
 
 
-def parameters(seen: Observed, wanted: Mapping[str, int | str], branch: int) -> str | None:
+def parameters(observed: Observed, wanted: Mapping[str, int | str], branch: int) -> str | None:
     """A parameter that the driver has not, or that has a value which keeps the module from loading.
 
     What the loaded driver lists decides as long as it is of the branch that is wanted.
     """
-    stays = seen.loaded is not None and seen.loaded.startswith(f"{branch}.")
-    strange = unlisted(seen, tuple(wanted))
+    stays = observed.loaded is not None and observed.loaded.startswith(f"{branch}.")
+    strange = unlisted(observed, tuple(wanted))
     for name, value in wanted.items():
-        listed = stays and bool(seen.known_parameters) and name not in strange
+        listed = stays and bool(observed.known_parameters) and name not in strange
         why = nvreg.problem(name, value, branch)
         if why and not (listed and "no parameter" in why):
             return why
         unheard = name in strange and name.removeprefix(nvreg.PREFIX) not in nvreg.PARAMETERS
-        near = nvreg.nearest(shown_as(name), seen.known_parameters) if unheard else None
+        near = nvreg.nearest(shown_as(name), observed.known_parameters) if unheard else None
         if near:
-            return f"driver {seen.loaded} has no parameter {name}; did you mean {near}"
+            return f"driver {observed.loaded} has no parameter {name}; did you mean {near}"
     return None
 
 
-def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[str]:
+def notes(observed: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[str]:
     """What a person should know though nothing is wrong."""
-    strange = unlisted(seen, names)
+    strange = unlisted(observed, names)
     for name in names:
         bare = name.removeprefix(nvreg.PREFIX)
         unheard = bare != name and bare not in nvreg.PARAMETERS
@@ -137,50 +139,50 @@ def notes(seen: Observed, wanted: Observed, names: tuple[str, ...]) -> Iterator[
         hint = f"; did you mean {near}" if near else ""
         if name in strange:
             yield f"the loaded driver does not show {name}: it is set, and cannot be compared{hint}"
-        elif unheard and not seen.known_parameters:
+        elif unheard and not observed.known_parameters:
             yield f"{name} is known of no driver: it is set, and left aside where the module has it not{hint}"
     for kernel, have in wanted.built.items():
         if have is None or have.partition(" ")[0] != wanted.library:
             yield (
-                f"kernel {kernel} can boot, and no repository offers {building.headers_name(seen, kernel)}: "
+                f"kernel {kernel} can boot, and no repository offers {building.headers_name(observed, kernel)}: "
                 "it will have no nvidia module; remove that kernel"
             )
 
 
-def warnings(seen: Observed) -> Iterator[str]:
+def warnings(observed: Observed) -> Iterator[str]:
     """What somebody else's lines do to the next boot of a node on which nothing is wrong now."""
-    for module, place in seen.left_out.items():
+    for module, place in observed.left_out.items():
         yield (
             f"{place} keeps boots from loading {module.replace('_', '-')}, for udev and modules-load.d heed it: what "
             "needs it before somebody loads it by name fails then; remove that line"
         )
 
 
-def complaints(seen: Observed, wanted: Observed) -> str:
+def complaints(observed: Observed, wanted: Observed) -> str:
     """What the compiler said of modules that are still to be built."""
     return "; ".join(
         f"{kernel}: {error}"
-        for kernel, error in seen.build_errors.items()
-        if kernel in seen.built and wanted.built[kernel] != seen.built[kernel]
+        for kernel, error in observed.build_errors.items()
+        if kernel in observed.built and wanted.built[kernel] != observed.built[kernel]
     )
 
 
-def reboot(seen: Observed, want: str) -> str | None:
+def reboot(observed: Observed, want: str) -> str | None:
     """The kernel that boots next has no module, or one that does not fit the libraries."""
-    kernel = seen.default_kernel or seen.running
-    have = seen.built.get(kernel)
+    kernel = observed.default_kernel or observed.running
+    have = observed.built.get(kernel)
     if have == want:
         return None
-    error = seen.build_errors.get(kernel)
+    error = observed.build_errors.get(kernel)
     return (
         f"kernel {kernel}, which boots next, has {'nvidia module ' + have if have else 'no nvidia module'}, "
         f"wanted {want}{f' ({error})' if error else ''}; build it first, or the node comes back without GPUs"
     )
 
 
-def blocker(seen: Observed, target: driverset.Target | None, problem: str | None) -> str | None:
+def blocker(observed: Observed, target: driverset.Target | None, problem: str | None) -> str | None:
     """Why the node must not be rebooted as it is."""
     if target is None:
-        kernel = seen.default_kernel or seen.running
-        return None if seen.built.get(kernel) else f"no driver can be chosen: {problem}"
-    return reboot(seen, f"{target.version} {target.module_type}")
+        kernel = observed.default_kernel or observed.running
+        return None if observed.built.get(kernel) else f"no driver can be chosen: {problem}"
+    return reboot(observed, f"{target.version} {target.module_type}")

@@ -125,7 +125,7 @@ class FabricManagerRunning(State[Observed]):
             *("libcuda1", "libnvidia-compute*"),
         )
         candidates = node.candidates(*_NAMES)
-        unit, damaged = node.units(UNIT).get(UNIT), node.ask(_FILES)
+        unit, damaged = node.units(UNIT).get(UNIT), node.query(_FILES)
         idle = systemd.runs_nothing(node.drop_ins(UNIT), UNIT)
         needed = fabric.FABRIC_MANAGER in sight.topology.packages
         if facts.image:
@@ -161,93 +161,95 @@ class FabricManagerRunning(State[Observed]):
             idle=idle,
         )
 
-    def _fitting(self, seen: Observed) -> tuple[str, str] | None:
+    def _fitting(self, observed: Observed) -> tuple[str, str] | None:
         """The package that has the loaded driver's version: the installed one, else an offered one."""
-        there = [(seen.package, seen.version)] if seen.package and seen.version else []
-        stem = fabric.FABRIC_MANAGER
-        return fabric.fitting(stem, seen.driver, there, seen.driver_packages) or fabric.fitting(
-            stem, seen.driver, seen.offered, seen.driver_packages
+        there = (
+            [(observed.package, observed.version)] if observed.package and observed.version else []
         )
+        stem = fabric.FABRIC_MANAGER
+        return fabric.fitting(
+            stem, observed.driver, there, observed.driver_packages
+        ) or fabric.fitting(stem, observed.driver, observed.offered, observed.driver_packages)
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(seen, package=None, version=None, held=False, damaged=())
+            gone = replace(observed, package=None, version=None, held=False, damaged=())
             return replace(gone, active=False, enabled=False, kept=False, subnet_manager=False)
-        if not seen.needed:
+        if not observed.needed:
             # One that runs all the same knows of switches that were not seen; on a rack it cannot.
-            stops = seen.topology in _NOTHING and not seen.image
-            stops = stops and not (seen.active and seen.topology == Topology.NONE.value)
-            return replace(seen, active=False, enabled=False) if stops else seen
-        found = self._fitting(seen)
+            stops = observed.topology in _NOTHING and not observed.image
+            stops = stops and not (observed.active and observed.topology == Topology.NONE.value)
+            return replace(observed, active=False, enabled=False) if stops else observed
+        found = self._fitting(observed)
         if found is None:
-            return seen
+            return observed
         name, version = found
         return replace(
-            seen,
+            observed,
             package=name,
             version=version,
             damaged=(),
-            held=self.hold or seen.held,
-            active=not seen.image or seen.active,
-            enabled=not seen.image or seen.enabled,
-            config={**seen.config, **self._asked},
-            fabric=COMPLETE if seen.fabric and self._judged(seen) else seen.fabric,
-            subnet_manager=seen.subnet_manager or self._with_subnet_manager(seen),
+            held=self.hold or observed.held,
+            active=not observed.image or observed.active,
+            enabled=not observed.image or observed.enabled,
+            config={**observed.config, **self._asked},
+            fabric=COMPLETE if observed.fabric and self._judged(observed) else observed.fabric,
+            subnet_manager=observed.subnet_manager or self._with_subnet_manager(observed),
         )
 
-    def _judged(self, seen: Observed) -> bool:
-        return str(self.config.get(_MODE, seen.mode)) == "0"
+    def _judged(self, observed: Observed) -> bool:
+        return str(self.config.get(_MODE, observed.mode)) == "0"
 
-    def _with_subnet_manager(self, seen: Observed) -> bool:
-        return seen.topology == Topology.NVLINK5.value and not seen.image
+    def _with_subnet_manager(self, observed: Observed) -> bool:
+        return observed.topology == Topology.NVLINK5.value and not observed.image
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not seen.needed:
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not observed.needed:
             return None
-        branch = fabric.branch(seen.driver)
-        if self._with_subnet_manager(seen) and 0 < branch < fabric.NVLINK5_BRANCH:
+        branch = fabric.branch(observed.driver)
+        if self._with_subnet_manager(observed) and 0 < branch < fabric.NVLINK5_BRANCH:
             return (
                 f"the NVSwitches of this board are known to Fabric Manager from branch {fabric.NVLINK5_BRANCH} on, "
-                f"and the driver is {seen.driver}; choose a newer driver"
+                f"and the driver is {observed.driver}; choose a newer driver"
             )
-        if self._with_subnet_manager(seen) and not seen.nvlsm:
+        if self._with_subnet_manager(observed) and not observed.nvlsm:
             return (
                 "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; "
                 "put the state nvlsm into the policy"
             )
-        if seen.idle:
-            return seen.idle
-        if self._fitting(seen) is not None:
+        if observed.idle:
+            return observed.idle
+        if self._fitting(observed) is not None:
             return None
-        if seen.image:
+        if observed.image:
             return (
-                f"no repository offers nvidia-fabricmanager {seen.driver or ''}, which machines with NVSwitches "
+                f"no repository offers nvidia-fabricmanager {observed.driver or ''}, which machines with NVSwitches "
                 "need: use a repository that has it, name the GPUs (--gpu) where they have none, or leave the "
                 "state out"
             )
-        if seen.driver is None:
+        if observed.driver is None:
             return (
                 "NVSwitches are there and no driver is loaded; put the state driver into the policy"
             )
         return (
-            f"NVSwitches are there, and no repository offers nvidia-fabricmanager {seen.driver}, the "
+            f"NVSwitches are there, and no repository offers nvidia-fabricmanager {observed.driver}, the "
             "driver's version; use a repository that has it (NVIDIA's own, or a mirror of it)"
         )
 
-    def plan(self, seen: Observed) -> Plan:
-        runs = seen.active and (self.absent or seen.needed)
+    def plan(self, observed: Observed) -> Plan:
+        runs = observed.active and (self.absent or observed.needed)
         cost = Disruption.DRAIN if runs else Disruption.NONE
         moves = ("package", "version", "damaged", "config", "fabric", "subnet_manager")
-        stops = "it has no NVSwitches to manage here" if not seen.needed else ""
+        stops = "it has no NVSwitches to manage here" if not observed.needed else ""
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={
                 **dict.fromkeys(moves, cost),
                 "active": cost if self.absent else Disruption.NONE,
             },
             why={
-                "version": f"the loaded driver is {seen.driver}",
+                "version": f"the loaded driver is {observed.driver}",
                 "active": stops or "CUDA answers 802 without it",
                 "enabled": stops,
                 "config": f"keys of {CONFIG_PATH}",
@@ -255,32 +257,41 @@ class FabricManagerRunning(State[Observed]):
                 "subnet_manager": "Fabric Manager's service starts it",
                 "kept": f"{CONFIG_PATH} is given back as it was before gpustate",
             },
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
-        if self.absent or seen.image or seen.needed:
+    def _notes(self, observed: Observed) -> Iterator[str]:
+        if self.absent or observed.image or observed.needed:
             return
-        if seen.topology == Topology.ELSEWHERE.value:
+        if observed.topology == Topology.ELSEWHERE.value:
             yield "the GPUs are in a fabric whose NVSwitches another machine manages: Fabric Manager runs there"
-        elif seen.active and seen.topology == Topology.NONE.value:
+        elif observed.active and observed.topology == Topology.NONE.value:
             yield f"{UNIT} runs although no NVSwitch is seen: it is left alone"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, moved = self.desired(seen), plan.fields
-        if self.absent or not seen.needed:
-            yield from self._stop(seen, moved)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, moved = self.desired(observed), plan.fields
+        if self.absent or not observed.needed:
+            yield from self._stop(observed, moved)
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
-            other = (seen.package,) if seen.package and seen.package != wanted.package else ()
+            other = (
+                (observed.package,)
+                if observed.package and observed.package != wanted.package
+                else ()
+            )
             yield ops.install(
-                seen.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
+                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, remove=other
             )
         elif "held" in moved and wanted.package:
-            yield ops.hold(seen.manager, (wanted.package,))
-        if seen.package and "damaged" in moved:
-            there, after = {seen.package: seen.version}, {wanted.package or "": wanted.version}
-            yield from ops.reinstall(seen.manager, seen.damaged, there, after, hold=self.hold)
+            yield ops.hold(observed.manager, (wanted.package,))
+        if observed.package and "damaged" in moved:
+            there, after = (
+                {observed.package: observed.version},
+                {wanted.package or "": wanted.version},
+            )
+            yield from ops.reinstall(
+                observed.manager, observed.damaged, there, after, hold=self.hold
+            )
         # A new package may bring the file anew.
         if self.config and moved & {"config", "package", "version"}:
             yield keys.set_keys(CONFIG_PATH, self._asked)
@@ -290,7 +301,7 @@ class FabricManagerRunning(State[Observed]):
         if moved & {"active", "package", "version", "config", "subnet_manager"}:
             # Its unit may take twelve minutes to start.
             yield ops.RestartUnit(UNIT, wait_s=300)
-            if self._judged(seen):
+            if self._judged(observed):
                 yield ops.Run(
                     scripts.wait(self.timeout_s), what, timeout=self.timeout_s + 90, running=True
                 )
@@ -300,15 +311,15 @@ class FabricManagerRunning(State[Observed]):
                 scripts.mend(self.timeout_s), label, timeout=self.timeout_s + 900, running=True
             )
 
-    def _stop(self, seen: Observed, moved: frozenset[str]) -> Iterator[Step]:
+    def _stop(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if moved & {"active", "enabled", "subnet_manager"}:
             yield ops.DisableUnit(UNIT)
         if "kept" in moved:
             yield ops.RestoreOriginal(CONFIG_PATH)
-        if moved & {"package", "held"} and seen.package:
-            yield ops.remove(seen.manager, (seen.package,))
+        if moved & {"package", "held"} and observed.package:
+            yield ops.remove(observed.manager, (observed.package,))
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             yield ops.Run(
                 scripts.first_boot(self.timeout_s),

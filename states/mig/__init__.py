@@ -37,7 +37,7 @@ from gpustate.mig import config as configs
 from gpustate.mig.config import Config, ConfigFile
 from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
-from gpustate.probes.gpu_clients import AskHolders
+from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.states.mig import planning, scripts
 from gpustate.states.mig.observed import (
@@ -167,29 +167,29 @@ class MigLayoutApplied(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        nvml = node.ask(GpuFacts())
-        seen = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
-        if planning.takes_something(self._planned(seen).plan):
-            seen = replace(seen, holders=node.ask(AskHolders()))
-        return seen
+        nvml = node.query(GpuFacts())
+        observed = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
+        if planning.takes_something(self._planned(observed).plan):
+            observed = replace(observed, holders=node.query(GpuClientsQuery()))
+        return observed
 
-    def _planned(self, seen: Observed) -> Planned:
-        if seen.image or seen.problem or not seen.gpus:
+    def _planned(self, observed: Observed) -> Planned:
+        if observed.image or observed.problem or not observed.gpus:
             return Planned()
         if not self.absent:
-            return _planner(*self._question()).of(seen)
-        if seen.before is None or not saved.is_whole(seen.before):
+            return _planner(*self._question()).of(observed)
+        if observed.before is None or not saved.is_whole(observed.before):
             return Planned()
-        wanted = _before(seen.before, tuple(planning.addresses(seen.gpus).items()))
-        return Planner(wanted, self._question()[3]).of(seen)
+        wanted = _before(observed.before, tuple(planning.addresses(observed.gpus).items()))
+        return Planner(wanted, self._question()[3]).of(observed)
 
-    def _reboots(self, seen: Observed, plan: NodePlan) -> str:
+    def _reboots(self, observed: Observed, plan: NodePlan) -> str:
         """Why only a reboot does it; empty when it is not needed."""
         for gpu in planning.resets(plan):
-            if why := (seen.no_reset or {}).get(str(gpu.gpu.index)):
+            if why := (observed.no_reset or {}).get(str(gpu.gpu.index)):
                 return f"{gpu.gpu.shown()} cannot be reset: {why}"
         if self.in_use == "reboot":
-            for holder, what in planning.in_the_way(seen, plan, self._stoppable(plan)):
+            for holder, what in planning.in_the_way(observed, plan, self._stoppable(plan)):
                 return f"{what} is in use by {holder.who}"
         return ""
 
@@ -198,69 +198,69 @@ class MigLayoutApplied(State[Observed]):
 
     # --- deciding ------------------------------------------------------------------------
 
-    def desired(self, seen: Observed) -> Observed:
-        seen = seen if self.absent else replace(seen, device_nodes=())
-        gone = replace(seen, saved=None, program=None, unit=None, enabled=False, stopped=())
-        found = self._planned(seen)
-        if seen.image or seen.problem or found.refusal is not None:
-            return gone if self.absent else replace(seen, stopped=())
+    def desired(self, observed: Observed) -> Observed:
+        observed = observed if self.absent else replace(observed, device_nodes=())
+        gone = replace(observed, saved=None, program=None, unit=None, enabled=False, stopped=())
+        found = self._planned(observed)
+        if observed.image or observed.problem or found.refusal is not None:
+            return gone if self.absent else replace(observed, stopped=())
         plan = found.plan
-        wanted = planning.after(seen, plan)
+        wanted = planning.after(observed, plan)
         if self.absent:
             return replace(gone, modes=wanted.modes, instances=wanted.instances, before=None)
         on = any(gpu.wanted is not None and gpu.wanted.enabled for gpu in plan.gpus)
         able = any(gpu.gpu.enabled is not None for gpu in plan.gpus)
-        before = seen.before
-        if before is None and seen.saved is None and (plan or (on and able)):
-            before = _now(seen, plan)
+        before = observed.before
+        if before is None and observed.saved is None and (plan or (on and able)):
+            before = _now(observed, plan)
         return replace(
             wanted,
             saved=found.text if on and able else None,
             before=before,
             program=_restore() if on and able else None,
-            unit=scripts.unit_text(seen.folder) if on and able else None,
+            unit=scripts.unit_text(observed.folder) if on and able else None,
             enabled=on and able,
             stopped=(),
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if seen.image:
+    def refuse(self, observed: Observed) -> str | None:
+        if observed.image:
             return None
-        if not seen.systemd:
+        if not observed.systemd:
             return "there is no systemd to divide the GPUs again at boot; leave the state out for this node with only="
-        if seen.manager and not self.absent:
+        if observed.manager and not self.absent:
             return (
                 "nvidia-mig-manager.service is enabled here and divides the GPUs its own way at every boot; "
                 "systemctl disable --now nvidia-mig-manager.service, or leave the state out"
             )
-        if seen.problem and (not self.absent or seen.before is not None):
+        if observed.problem and (not self.absent or observed.before is not None):
             if self.absent:
                 return (
-                    f"NVML does not answer ({seen.problem}), and without it the GPUs are not given back as they were: "
+                    f"NVML does not answer ({observed.problem}), and without it the GPUs are not given back as they were: "
                     "gpustate apply with the state driver, then remove mig ahead of it"
                 )
-            return f"NVML does not answer ({seen.problem}); put driver into the policy, or see nvidia-smi"
-        found = self._planned(seen)
+            return f"NVML does not answer ({observed.problem}); put driver into the policy, or see nvidia-smi"
+        found = self._planned(observed)
         if found.refusal is not None:
             return found.refusal
         if self.in_use == "refuse":
             held = [
                 f"{holder.who} has {what} open"
                 for holder, what in planning.in_the_way(
-                    seen, found.plan, self._stoppable(found.plan)
+                    observed, found.plan, self._stoppable(found.plan)
                 )
             ]
             if held:
                 return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use = 'reboot'"
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
-        plan = self._planned(seen).plan
-        reboots = self._reboots(seen, plan)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
+        plan = self._planned(observed).plan
+        reboots = self._reboots(observed, plan)
         mode = Disruption.REBOOT if reboots else Disruption.NONE
         parts = mode
-        stops = [unit for unit in self._stoppable(plan) if unit in seen.clients] if plan else []
+        stops = [unit for unit in self._stoppable(plan) if unit in observed.clients] if plan else []
         if not reboots:
             least = Disruption.RESTART if stops else Disruption.NONE
             changed = [gpu.disruption for gpu in plan.gpus if planning.changes_mode(gpu)]
@@ -268,10 +268,10 @@ class MigLayoutApplied(State[Observed]):
         notes = [*_whys(plan), *plan.notes]
         if plan and stops:
             notes.append(f"stopped for it and started again: {', '.join(stops)}")
-        if seen.image:
+        if observed.image:
             notes.append("GPUs are divided on the machine itself, not in an image: apply it there")
         found = diff(
-            seen,
+            observed,
             wanted,
             costs={"modes": mode, "instances": parts},
             why={
@@ -284,9 +284,9 @@ class MigLayoutApplied(State[Observed]):
             },
             paths={
                 "unit": UNIT_PATH,
-                "saved": f"{seen.folder}/layout",
-                "program": f"{seen.folder}/restore",
-                "before": f"{seen.folder}/before",
+                "saved": f"{observed.folder}/layout",
+                "program": f"{observed.folder}/restore",
+                "before": f"{observed.folder}/before",
             },
             notes=tuple(notes),
         )
@@ -295,23 +295,23 @@ class MigLayoutApplied(State[Observed]):
             replace(one, lines=change_lines(plan)) if one.field == told else one
             for one in found.changes
         )
-        return replace(found, changes=changes, warnings=tuple(self._warnings(seen)))
+        return replace(found, changes=changes, warnings=tuple(self._warnings(observed)))
 
-    def _warnings(self, seen: Observed) -> Iterator[str]:
-        known = seen.before is not None and saved.is_whole(seen.before)
-        if not known and (seen.saved is not None or seen.before is not None):
+    def _warnings(self, observed: Observed) -> Iterator[str]:
+        known = observed.before is not None and saved.is_whole(observed.before)
+        if not known and (observed.saved is not None or observed.before is not None):
             yield (
-                f"what the GPUs were before gpustate is not known any more ({seen.folder}/before is gone or damaged): "
+                f"what the GPUs were before gpustate is not known any more ({observed.folder}/before is gone or damaged): "
                 "removal leaves them as they are; nvidia-smi -mig 0 ends MIG mode"
             )
         if not self.absent:
-            for path in seen.drop_ins:
+            for path in observed.drop_ins:
                 yield f"{path} changes what {UNIT} does at boot: remove it, or the GPUs may not be divided then"
 
     # --- doing ---------------------------------------------------------------------------
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, found, folder = self.desired(seen), self._planned(seen), seen.folder
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, found, folder = self.desired(observed), self._planned(observed), observed.folder
         divides = bool(plan.fields & {"modes", "instances"})
         if "before" in plan.fields and wanted.before is not None:
             yield ops.PutText(f"{folder}/before", wanted.before, mode=0o644)
@@ -324,18 +324,18 @@ class MigLayoutApplied(State[Observed]):
         if "enabled" in plan.fields and wanted.enabled:
             yield ops.EnableUnit(UNIT, now=False)
         if divides:
-            yield from self._divide(seen, found.plan)
+            yield from self._divide(observed, found.plan)
         elif "stopped" in plan.fields:
             yield scripts.start_stopped(folder)
         if "device_nodes" in plan.fields and not divides:
             yield scripts.nodes()
-        yield from self._leave(seen, wanted, plan)
+        yield from self._leave(observed, wanted, plan)
 
-    def _divide(self, seen: Observed, plan: NodePlan) -> Iterator[Step]:
-        addresses = planning.addresses(seen.gpus)
-        reboots = self._reboots(seen, plan)
+    def _divide(self, observed: Observed, plan: NodePlan) -> Iterator[Step]:
+        addresses = planning.addresses(observed.gpus)
+        reboots = self._reboots(observed, plan)
         if not reboots:
-            yield scripts.divide(seen.folder, plan.gpus, addresses, self._stoppable(plan))
+            yield scripts.divide(observed.folder, plan.gpus, addresses, self._stoppable(plan))
             yield scripts.nodes()
             return
         step = scripts.wait_for_reboot(plan.gpus, addresses)
@@ -343,7 +343,7 @@ class MigLayoutApplied(State[Observed]):
             yield step
         yield ops.Reboot(reboots)
 
-    def _leave(self, seen: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+    def _leave(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
         """Take away what is not needed (any more)."""
         if "enabled" in plan.fields and not wanted.enabled:
             # Not stopped: it has long done what it does.
@@ -353,10 +353,10 @@ class MigLayoutApplied(State[Observed]):
             yield ops.RemoveOwn(UNIT_PATH)
         if self.absent:
             if plan.fields & {"saved", "before", "program", "modes", "instances", "stopped"}:
-                yield scripts.forget(seen.folder)
+                yield scripts.forget(observed.folder)
         elif wanted.saved is None and plan.fields & {"saved", "program", "modes", "instances"}:
             for name in ("layout", "restore"):
-                yield ops.RemoveOwn(f"{seen.folder}/{name}")
+                yield ops.RemoveOwn(f"{observed.folder}/{name}")
 
 
 def _placed(error: PolicyError) -> PolicyError:
@@ -375,9 +375,9 @@ def _before(text: str, addresses: tuple[tuple[int, str], ...]) -> Config:
     return saved.config(text, dict(addresses), "what was there before")
 
 
-def _now(seen: Observed, plan: NodePlan) -> str:
+def _now(observed: Observed, plan: NodePlan) -> str:
     """The layout as it is, of the GPUs that the plan speaks of."""
-    addresses = planning.addresses(seen.gpus)
+    addresses = planning.addresses(observed.gpus)
     lines = [
         saved.now(gpu.gpu, addresses[gpu.gpu.index])
         for gpu in plan.gpus

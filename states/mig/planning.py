@@ -40,11 +40,11 @@ class Planner:
     def __init__(self, config: Config, clients: tuple[str, ...]) -> None:
         self.config = config
         self.clients = frozenset(clients)
-        self.ask = lru_cache(maxsize=16)(self._ask)
+        self.query = lru_cache(maxsize=16)(self._ask)
 
-    def of(self, seen: Observed) -> Planned:
+    def of(self, observed: Observed) -> Planned:
         """The plan for a node."""
-        return self.ask(seen.gpus, seen.holders)
+        return self.query(observed.gpus, observed.holders)
 
     def _ask(self, gpus: tuple[Gpu, ...], holders: tuple[Holder, ...] | None) -> Planned:
         uses = None
@@ -109,13 +109,13 @@ def becomes(plan: GpuPlan) -> tuple[str, tuple[str, ...]]:
     return "on", tuple(pieces_text(name, start, slices) for start, name, slices in sorted(rows))
 
 
-def after(seen: Observed, plan: NodePlan) -> Observed:
+def after(observed: Observed, plan: NodePlan) -> Observed:
     """The observation with modes and instances as planned."""
-    modes, instances = dict(seen.modes), dict(seen.instances)
+    modes, instances = dict(observed.modes), dict(observed.instances)
     for gpu in plan.gpus:
         if gpu.steps:
             modes[str(gpu.gpu.index)], instances[str(gpu.gpu.index)] = becomes(gpu)
-    return replace(seen, modes=modes, instances=instances)
+    return replace(observed, modes=modes, instances=instances)
 
 
 def resets(plan: NodePlan) -> list[GpuPlan]:
@@ -137,17 +137,17 @@ def takes_something(plan: NodePlan) -> bool:
 
 
 def in_the_way(
-    seen: Observed, plan: NodePlan, clients: tuple[str, ...]
+    observed: Observed, plan: NodePlan, clients: tuple[str, ...]
 ) -> Iterator[tuple[Holder, str]]:
     """Processes that nobody stops and that hold what is to change, with what they hold."""
     stopped = {*clients, *NEVER_IN_THE_WAY}
     for gpu in plan.gpus:
         if not gpu.steps:
             continue
-        minor = seen.gpus[gpu.gpu.index].minor
+        minor = observed.gpus[gpu.gpu.index].minor
         reset = any(step.do == "reset" for step in gpu.steps)
         gone = set(_gone(gpu))
-        for holder in seen.holders or ():
+        for holder in observed.holders or ():
             if holder.unit in stopped or (not reset and holder.unit in RESET_CLIENTS):
                 continue
             if changes_mode(gpu) and minor in holder.gpus:

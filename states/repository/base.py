@@ -116,15 +116,15 @@ class RepositoryState(RepositoryParameters):
         if is_rpm(facts.package_manager):
             ours = repos[facts.package_manager]
             read = stamp if fresh else None
-            seen = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
+            observed = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
             return replace(
-                seen,
+                observed,
                 imported=imported,
                 key_access=rpm_key_access,
                 half_bundle=half,
                 logins=login,
-                lists_read=seen.lists_read
-                and dict(login) == self._logins(seen.where, seen.manager),
+                lists_read=observed.lists_read
+                and dict(login) == self._logins(observed.where, observed.manager),
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
@@ -272,13 +272,13 @@ class RepositoryState(RepositoryParameters):
         )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest() + "\n"
 
-    def desired(self, seen: Observed) -> Observed:
-        where = seen.where
+    def desired(self, observed: Observed) -> Observed:
+        where = observed.where
         if self.absent or not rpm.is_bundled(where.uri):
-            seen = replace(seen, half_bundle=False)
+            observed = replace(observed, half_bundle=False)
         if self.absent:
             return replace(
-                seen,
+                observed,
                 sources_text=None,
                 key_text=None,
                 fingerprints=(),
@@ -289,7 +289,7 @@ class RepositoryState(RepositoryParameters):
             )
         if where.uri is None:
             return replace(
-                seen,
+                observed,
                 sources_text=None,
                 key_text=None,
                 fingerprints=(),
@@ -298,79 +298,79 @@ class RepositoryState(RepositoryParameters):
                 lists_read=True,
             )
         return replace(
-            seen,
-            sources_text=self._text(where, seen.manager),
-            key_text=self.key if where.key_url is None and where.signed_by else _kept_key(seen),
-            fingerprints=self._wanted_fingerprints(seen),
+            observed,
+            sources_text=self._text(where, observed.manager),
+            key_text=self.key if where.key_url is None and where.signed_by else _kept_key(observed),
+            fingerprints=self._wanted_fingerprints(observed),
             key_access="",
-            folder_access=seen.folder_access if is_rpm(seen.manager) else "",
+            folder_access=observed.folder_access if is_rpm(observed.manager) else "",
             pin_text=None
-            if is_rpm(seen.manager)
+            if is_rpm(observed.manager)
             else pin_text(where, self.packages(where.os_id), self.pin_priority),
             lists_read=True,
-            logins=tuple(self._logins(where, seen.manager).items()),
+            logins=tuple(self._logins(where, observed.manager).items()),
         )
 
-    def _wanted_fingerprints(self, seen: Observed) -> tuple[str, ...]:
-        where = seen.where
+    def _wanted_fingerprints(self, observed: Observed) -> tuple[str, ...]:
+        where = observed.where
         if where.key_url is None:
             return fingerprints(self.key) if where.signed_by else ()
         wanted = where.fingerprint or ""
         # A key file may hold more keys; Signed-By names the one that counts.
-        return seen.fingerprints if wanted in seen.fingerprints else (wanted,)
+        return observed.fingerprints if wanted in observed.fingerprints else (wanted,)
 
-    def refuse(self, seen: Observed) -> str | None:
-        if not seen.apt and not is_rpm(seen.manager):
+    def refuse(self, observed: Observed) -> str | None:
+        if not observed.apt and not is_rpm(observed.manager):
             return "this node has no apt, dnf or zypper to manage packages with; leave the state out for it with only="
         if self.absent:
             return None
-        if seen.where.problem:
-            return seen.where.problem
-        if seen.conflicts:
+        if observed.where.problem:
+            return observed.where.problem
+        if observed.conflicts:
             return (
-                f"{seen.conflicts[0]} is the same repository with another Signed-By, and apt refuses to work "
+                f"{observed.conflicts[0]} is the same repository with another Signed-By, and apt refuses to work "
                 "with both; remove that entry, or the package that brings it (cuda-keyring)"
             )
-        if seen.foreign and not self.exclusive:
+        if observed.foreign and not self.exclusive:
             return (
-                f"NVIDIA packages also come from {', '.join(seen.foreign)}; remove the entry, or set "
+                f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, or set "
                 "exclusive = True to leave it there and pin it away"
             )
-        if seen.apt and set(hosts(seen.foreign)) & set(seen.where.hosts):
+        if observed.apt and set(hosts(observed.foreign)) & set(observed.where.hosts):
             return (
-                f"{seen.foreign[0]} is on the same host as the repository wanted, and pins cannot tell them "
+                f"{observed.foreign[0]} is on the same host as the repository wanted, and pins cannot tell them "
                 "apart; remove that entry"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
+    def plan(self, observed: Observed) -> Plan:
         plan = diff(
-            seen,
-            self.desired(seen),
-            paths=self._paths(seen),
+            observed,
+            self.desired(observed),
+            paths=self._paths(observed),
             secret=frozenset({"logins"}),
             why={
                 "logins": "user and password are in a file of root's alone",
                 "lists_read": "the package lists are read once with these files",
-                "fingerprints": f"the key comes from {seen.where.key_url or 'the policy'}",
+                "fingerprints": f"the key comes from {observed.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as a user of its own",
                 "folder_access": "apt reads the key as a user of its own",
                 "half_bundle": "a bundle whose transfer was not finished, and that nothing reads",
             },
         )
-        notes = [f"pinned away: {place}" for place in seen.foreign] if self.exclusive else []
-        notes += [f"{place}: apt may ask for a disc; remove the entry" for place in seen.cdroms]
+        notes = [f"pinned away: {place}" for place in observed.foreign] if self.exclusive else []
+        notes += [f"{place}: apt may ask for a disc; remove the entry" for place in observed.cdroms]
         return Plan(plan.changes, tuple(notes))
 
-    def preview(self, seen: Observed) -> str:
-        where = seen.where
+    def preview(self, observed: Observed) -> str:
+        where = observed.where
         if self.absent or where.problem:
             return ""
         if rpm.is_bundled(where.uri):
             return "preview_failed 'the bundle is not on the node yet'"
-        if is_rpm(seen.manager):
-            return self._preview_rpm(seen)
-        wanted, name = self.desired(seen), f"gpustate-{self.name}"
+        if is_rpm(observed.manager):
+            return self._preview_rpm(observed)
+        wanted, name = self.desired(observed), f"gpustate-{self.name}"
         lines = [_written(f"apt/preferences.d/{name}", wanted.pin_text or "")]
         if where.uri is not None and wanted.sources_text:
             if where.key_url is not None:
@@ -388,51 +388,53 @@ class RepositoryState(RepositoryParameters):
             ]
         return "\n".join(lines)
 
-    def _preview_rpm(self, seen: Observed) -> str:
-        if seen.where.private:
+    def _preview_rpm(self, observed: Observed) -> str:
+        if observed.where.private:
             return "preview_failed 'the repository wants a login that is not on the node yet'"
-        return _written(f"new/gpustate-{self.name}.repo", self.desired(seen).sources_text or "")
+        return _written(f"new/gpustate-{self.name}.repo", self.desired(observed).sources_text or "")
 
-    def _paths(self, seen: Observed) -> dict[str, str]:
+    def _paths(self, observed: Observed) -> dict[str, str]:
         """Files of the fields that are files."""
-        if is_rpm(seen.manager):
-            return rpm.paths(seen.manager, self.name)
+        if is_rpm(observed.manager):
+            return rpm.paths(observed.manager, self.name)
         mine = (self.sources_path, self.key_path, self.pin_path)
         return dict(zip(("sources_text", "key_text", "pin_text"), mine, strict=True))
 
-    def _apply_rpm(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, paths = self.desired(seen), self._paths(seen)
-        yield from self._login_steps(seen, wanted, plan)
+    def _apply_rpm(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted, paths = self.desired(observed), self._paths(observed)
+        yield from self._login_steps(observed, wanted, plan)
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
-            if seen.where.key_url is None:
+            if observed.where.key_url is None:
                 yield ops.PutText(paths["key_text"], self.key or "", mode=0o644)
             else:
                 login = self.login is not None
-                yield rpm.fetch_key(self.name, seen.where, seen.manager if login else "")
-        elif "key_access" in plan.fields and seen.key_text is not None:
+                yield rpm.fetch_key(self.name, observed.where, observed.manager if login else "")
+        elif "key_access" in plan.fields and observed.key_text is not None:
             yield _for_all(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
-        yield from _leave_bundle(seen, wanted.sources_text, plan)
+        yield from _leave_bundle(observed, wanted.sources_text, plan)
         if "lists_read" in plan.fields:
-            yield from rpm.key_steps(self.name, seen.where.uri, wanted.fingerprints)
+            yield from rpm.key_steps(self.name, observed.where.uri, wanted.fingerprints)
             moved = dict.fromkeys(
                 paths["key_text" if field == "fingerprints" else field]
                 for field in ("key_text", "fingerprints", "sources_text")
                 if field in plan.fields
             )
-            yield rpm.read_lists(seen.manager, self.name, tuple(moved))
-            yield ops.PutText(self.stamp_path, self._stamp(seen.where, seen.manager), mode=0o600)
+            yield rpm.read_lists(observed.manager, self.name, tuple(moved))
+            yield ops.PutText(
+                self.stamp_path, self._stamp(observed.where, observed.manager), mode=0o600
+            )
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
-        if is_rpm(seen.manager):
-            yield from self._apply_rpm(seen, plan)
+        if is_rpm(observed.manager):
+            yield from self._apply_rpm(observed, plan)
             return
-        yield from self._login_steps(seen, wanted, plan)
+        yield from self._login_steps(observed, wanted, plan)
         if "folder_access" in plan.fields:
             yield ops.Run(
                 f"for f in {' '.join(KEY_FOLDERS)}; do [ ! -d $f ] || chmod a+rx $f; done; effect made",
@@ -440,8 +442,8 @@ class RepositoryState(RepositoryParameters):
                 timeout=30,
             )
         if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
-            yield self._key_step(seen.where)
-        elif "key_access" in plan.fields and seen.key_text is not None:
+            yield self._key_step(observed.where)
+        elif "key_access" in plan.fields and observed.key_text is not None:
             yield _for_all(self.key_path)
         for field, path in (("sources_text", self.sources_path), ("pin_text", self.pin_path)):
             text = getattr(wanted, field)
@@ -449,10 +451,10 @@ class RepositoryState(RepositoryParameters):
                 yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
         if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
             yield ops.RemoveFile(self.key_path)
-        yield from _leave_bundle(seen, wanted.sources_text, plan)
+        yield from _leave_bundle(observed, wanted.sources_text, plan)
         if "lists_read" in plan.fields:
             # A node with a bundle has no way out: nobody else is asked.
-            for file in () if rpm.is_bundled(seen.where.uri) else seen.unread:
+            for file in () if rpm.is_bundled(observed.where.uri) else observed.unread:
                 yield read_if_possible(file)
             paths = {
                 "key_text": self.key_path,
@@ -462,11 +464,11 @@ class RepositoryState(RepositoryParameters):
             }
             written = dict.fromkeys(path for f, path in paths.items() if f in plan.fields)
             yield ops.AptUpdate(self.sources_path if wanted.sources_text else None, tuple(written))
-            yield ops.PutText(self.stamp_path, self._stamp(seen.where), mode=0o600)
+            yield ops.PutText(self.stamp_path, self._stamp(observed.where), mode=0o600)
 
-    def _login_steps(self, seen: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+    def _login_steps(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
         if "logins" in plan.fields:
-            yield from logins.steps(self.name, dict(seen.logins), dict(wanted.logins))
+            yield from logins.steps(self.name, dict(observed.logins), dict(wanted.logins))
 
     def _key_step(self, where: Repository) -> Step:
         if where.key_url is None:
@@ -479,16 +481,16 @@ class RepositoryState(RepositoryParameters):
             timeout=180,
         )
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        for field, path in self._paths(seen).items():
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        for field, path in self._paths(observed).items():
             if field in plan.fields:
                 yield ops.RemoveOwn(path)
-        yield from self._login_steps(seen, self.desired(seen), plan)
-        if is_rpm(seen.manager):
-            yield from rpm.forget(seen.manager, self.name, self.stamp_path)
-            yield from _leave_bundle(seen, None, plan)
+        yield from self._login_steps(observed, self.desired(observed), plan)
+        if is_rpm(observed.manager):
+            yield from rpm.forget(observed.manager, self.name, self.stamp_path)
+            yield from _leave_bundle(observed, None, plan)
             return
-        base = aptsources.list_name(seen.where.uri) if seen.where.uri else ""
+        base = aptsources.list_name(observed.where.uri) if observed.where.uri else ""
         lists = f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}_*" if base else ""
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
@@ -496,7 +498,7 @@ class RepositoryState(RepositoryParameters):
             f"forget the package lists of {self.name}",
             timeout=30,
         )
-        yield from _leave_bundle(seen, None, plan)
+        yield from _leave_bundle(observed, None, plan)
 
 
 def _written(path: str, text: str) -> str:
@@ -518,14 +520,14 @@ def _for_all(path: str) -> Step:
     return ops.Run(f"chown 0:0 {path}; chmod 0644 {path}", f"have {path} read by all", timeout=30)
 
 
-def _leave_bundle(seen: Observed, wanted: str | None, plan: Plan) -> Iterator[Step]:
+def _leave_bundle(observed: Observed, wanted: str | None, plan: Plan) -> Iterator[Step]:
     """The bundle goes with the last repository that was in it, and one that has not come whole at once."""
     if "half_bundle" in plan.fields:
         yield ops.Run(FORGET_UPLOAD, "remove what came of a bundle")
-    if rpm.is_bundled(seen.sources_text) and not rpm.is_bundled(wanted):
+    if rpm.is_bundled(observed.sources_text) and not rpm.is_bundled(wanted):
         yield ops.Run(LEAVE_BUNDLE, "leave the bundle")
 
 
-def _kept_key(seen: Observed) -> str | None:
+def _kept_key(observed: Observed) -> str | None:
     """A fetched key is judged by its fingerprint; its bytes are the repository's business."""
-    return seen.key_text if seen.where.signed_by else None
+    return observed.key_text if observed.where.signed_by else None

@@ -38,8 +38,8 @@ from gpustate.states.secure_boot.observed import (
     ENROLLED,
     NONE,
     QUEUED,
-    AskFirmware,
     Firmware,
+    FirmwareQuery,
     Observed,
 )
 
@@ -65,8 +65,8 @@ class SecureBootKey(State[Observed]):
     key: Literal["auto", "own"] = "auto"
 
     def probe(self, node: Node) -> Observed:
-        facts, kernels = node.facts(), node.ask(Kernels())
-        firmware, conf = node.ask(AskFirmware()), node.own_text(CONF_PATH)
+        facts, kernels = node.facts(), node.query(Kernels())
+        firmware, conf = node.query(FirmwareQuery()), node.own_text(CONF_PATH)
         certificate = firmware.ours or firmware.certificate
         serial = certificate.serial if certificate is not None else None
         built = [k for k in kernels if _by_dkms(k)]
@@ -92,47 +92,47 @@ class SecureBootKey(State[Observed]):
             image=facts.image,
         )
 
-    def _wanted(self, seen: Observed) -> bool:
-        if not seen.on or seen.image:
+    def _wanted(self, observed: Observed) -> bool:
+        if not observed.on or observed.image:
             return False
-        return not (self.key == "auto" and seen.prebuilt and not seen.own)
+        return not (self.key == "auto" and observed.prebuilt and not observed.own)
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            taken = seen.own and seen.enrolment == QUEUED and not seen.others_wait
+            taken = observed.own and observed.enrolment == QUEUED and not observed.others_wait
             return replace(
-                seen,
+                observed,
                 brought=False,
                 own=False,
                 conf_text=None,
-                enrolment=NONE if taken else seen.enrolment,
+                enrolment=NONE if taken else observed.enrolment,
             )
-        if not self._wanted(seen):
-            return seen
-        own = seen.own or seen.certificate is None
+        if not self._wanted(observed):
+            return observed
+        own = observed.own or observed.certificate is None
         return replace(
-            seen,
+            observed,
             tools=True,
             own=own,
             conf_text=scripts.CONF_TEXT if own else None,
-            signed=dict.fromkeys(seen.signed, True),
-            enrolment=ENROLLED if seen.enrolment == ENROLLED else QUEUED,
+            signed=dict.fromkeys(observed.signed, True),
+            enrolment=ENROLLED if observed.enrolment == ENROLLED else QUEUED,
         )
 
-    def refuse(self, seen: Observed) -> str | None:
-        if self.absent or not self._wanted(seen):
+    def refuse(self, observed: Observed) -> str | None:
+        if self.absent or not self._wanted(observed):
             return None
-        if seen.others_wait and seen.enrolment == NONE:
+        if observed.others_wait and observed.enrolment == NONE:
             return (
                 "another key waits to be enrolled, and would get this one's password; confirm it at the "
                 "console, or take it back with: mokutil --revoke-import"
             )
         return None
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
         plan = diff(
-            seen,
+            observed,
             wanted,
             why={
                 "own": "" if self.absent else "the firmware shall know who signs modules here",
@@ -140,42 +140,44 @@ class SecureBootKey(State[Observed]):
                     f"{k}: signed by {who}, whom the firmware does not know"
                     if who
                     else f"{k}: not signed"
-                    for k, who in seen.unsigned.items()
+                    for k, who in observed.unsigned.items()
                 ),
                 "enrolment": "" if self.absent else "a person confirms it at the console",
             },
             paths={"conf_text": CONF_PATH},
-            notes=tuple(self._notes(seen)),
+            notes=tuple(self._notes(observed)),
         )
-        waits = not self.absent and self._wanted(seen) and seen.enrolment != ENROLLED
-        return replace(plan, blocked=_blocked(seen) if waits else None)
+        waits = not self.absent and self._wanted(observed) and observed.enrolment != ENROLLED
+        return replace(plan, blocked=_blocked(observed) if waits else None)
 
-    def _notes(self, seen: Observed) -> Iterator[str]:
+    def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
-            if seen.own and seen.enrolment == ENROLLED and seen.certificate is not None:
+            if observed.own and observed.enrolment == ENROLLED and observed.certificate is not None:
                 yield (
-                    f"the firmware keeps the key with SHA1 {seen.certificate.fingerprint} until somebody "
+                    f"the firmware keeps the key with SHA1 {observed.certificate.fingerprint} until somebody "
                     "deletes it at the console (mokutil --export, mokutil --delete); nothing can be signed with it"
                 )
-        elif not seen.on:
+        elif not observed.on:
             yield "Secure Boot is off: nothing needs to be signed"
-        elif not self._wanted(seen) and not seen.image:
+        elif not self._wanted(observed) and not observed.image:
             yield (
                 "Ubuntu offers modules that it has signed for every kernel that can boot: they load "
                 "without a key of the node's own and without anybody at the console"
             )
-        elif seen.enrolment == NONE:
+        elif observed.enrolment == NONE:
             yield "blocked afterwards, until somebody was at the console with the one-time password"
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(seen)
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        wanted = self.desired(observed)
         if self.absent:
-            yield from self._take_away(seen, plan)
+            yield from self._take_away(observed, plan)
             return
         if "tools" in plan.fields:
-            named = tuple((name, "") for name in seen.lacks)
-            yield owned_packages.bring(self.name, named, manager=seen.manager)
-        certificate = seen.certificate.path if seen.certificate is not None else CERTIFICATE_PATH
+            named = tuple((name, "") for name in observed.lacks)
+            yield owned_packages.bring(self.name, named, manager=observed.manager)
+        certificate = (
+            observed.certificate.path if observed.certificate is not None else CERTIFICATE_PATH
+        )
         if wanted.own:
             certificate = CERTIFICATE_PATH
         if "own" in plan.fields:
@@ -183,14 +185,14 @@ class SecureBootKey(State[Observed]):
         if "conf_text" in plan.fields:
             yield from _conf(wanted.conf_text)
         if "signed" in plan.fields:
-            for kernel, done in seen.signed.items():
+            for kernel, done in observed.signed.items():
                 if not done:
-                    folder = seen.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
+                    folder = observed.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
                     yield modsign.sign(kernel, folder, certificate)
         if "enrolment" in plan.fields:
             yield scripts.queue(certificate)
 
-    def _take_away(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "enrolment" in plan.fields:
             yield scripts.revoke()
         if "conf_text" in plan.fields:
@@ -198,7 +200,7 @@ class SecureBootKey(State[Observed]):
         if "own" in plan.fields:
             yield scripts.destroy()
         if "brought" in plan.fields:
-            yield owned_packages.take_back(self.name, (), manager=seen.manager)
+            yield owned_packages.take_back(self.name, (), manager=observed.manager)
 
 
 def _conf(text: str | None) -> Iterator[Step]:
@@ -218,8 +220,8 @@ def _others_wait(firmware: Firmware) -> bool:
     return any(mine is None or one.fingerprint != mine.fingerprint for one in firmware.queued)
 
 
-def _blocked(seen: Observed) -> str:
-    key = f" (SHA1 {seen.certificate.fingerprint})" if seen.certificate is not None else ""
+def _blocked(observed: Observed) -> str:
+    key = f" (SHA1 {observed.certificate.fingerprint})" if observed.certificate is not None else ""
     return (
         f"the key that modules are signed with{key} waits to be enrolled; with somebody at the console, reboot, "
         "choose Enroll MOK, Continue, Yes in MOK manager, and give the one-time password that was shown; then "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats import certificates
 from gpustate.formats.certificates import Certificate, Listed
 from gpustate.ops.modsign import CERTIFICATE_PATH, DEFAULTS, FOLDER
@@ -124,7 +124,7 @@ echo =prebuilt
 
 
 @dataclass(frozen=True, slots=True)
-class AskFirmware(Ask[Firmware]):
+class FirmwareQuery(Query[Firmware]):
     """Everything :class:`Firmware` holds; next to nothing where Secure Boot is off."""
 
     def script(self) -> str:
@@ -167,5 +167,5 @@ class AskFirmware(Ask[Firmware]):
             brought="brought" in said,
         )
 
-    def stand_in(self) -> Firmware:
+    def placeholder(self) -> Firmware:
         return Firmware()

@@ -229,7 +229,7 @@ class Validated(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        nvml = node.ask(GpuFacts())
+        nvml = node.query(GpuFacts())
         script = _PROBE.replace("@LINK@", UNIT_LINK).replace("@STATUS@", STATUS_FOLDER)
         answer = node.shell(chain_probe.KEY_SCRIPT + script)
         unit = node.own_text(UNIT_PATH)
@@ -273,29 +273,35 @@ class Validated(State[Observed]):
             return "it proves the driver, which the policy takes away: take validator away too, or keep driver"
         return None
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(
-                seen, proof=NONE, program="", unit=None, enabled=False, status_missing=(), left=()
+                observed,
+                proof=NONE,
+                program="",
+                unit=None,
+                enabled=False,
+                status_missing=(),
+                left=(),
             )
-        files = self._files(seen)
+        files = self._files(observed)
         return replace(
-            seen,
-            proof=seen.proof if seen.image else HOLDS,
-            program=_program_digest(files, f"{seen.state_folder}/validator/"),
-            unit=self._unit(seen),
+            observed,
+            proof=observed.proof if observed.image else HOLDS,
+            program=_program_digest(files, f"{observed.state_folder}/validator/"),
+            unit=self._unit(observed),
             enabled=True,
-            status_missing=() if self.status_files else seen.status_missing,
+            status_missing=() if self.status_files else observed.status_missing,
         )
 
-    def plan(self, seen: Observed) -> Plan:
-        wanted = self.desired(seen)
-        if self.force and not self.absent and seen.proof == HOLDS:
-            seen = replace(seen, proof="asked for again")
-        out = (f"GPU in quarantine: {one.text}" for one in seen.quarantine.active)
-        over = (f"the quarantine has ended: {one.text}" for one in seen.quarantine.ended)
+    def plan(self, observed: Observed) -> Plan:
+        wanted = self.desired(observed)
+        if self.force and not self.absent and observed.proof == HOLDS:
+            observed = replace(observed, proof="asked for again")
+        out = (f"GPU in quarantine: {one.text}" for one in observed.quarantine.active)
+        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.ended)
         plan = diff(
-            seen,
+            observed,
             wanted,
             paths={"unit": UNIT_PATH},
             why={
@@ -307,19 +313,19 @@ class Validated(State[Observed]):
         )
         return replace(plan, warnings=(*out, *over))
 
-    def verify(self, seen: Observed) -> Plan:
-        return self.model_copy(update={"force": False}).plan(seen)
+    def verify(self, observed: Observed) -> Plan:
+        return self.model_copy(update={"force": False}).plan(observed)
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
-            yield from self._remove(seen, plan)
+            yield from self._remove(observed, plan)
             return
-        files = self._files(seen)
+        files = self._files(observed)
         if "program" in plan.fields:
             for path, text in files.items():
                 yield ops.PutText(path, text, mode=0o755 if path.endswith("/validate") else 0o644)
         if "unit" in plan.fields:
-            yield ops.PutText(UNIT_PATH, self._unit(seen), mode=0o644)
+            yield ops.PutText(UNIT_PATH, self._unit(observed), mode=0o644)
         if "enabled" in plan.fields:
             folder = UNIT_LINK.rpartition("/")[0]
             text = f"mkdir -p {folder}\nln -sfn {UNIT_PATH} {UNIT_LINK}\neffect enabled"
@@ -327,33 +333,33 @@ class Validated(State[Observed]):
         if plan.fields & {"proof", "status_missing"}:
             always = "" if self.force else " --if-needed"
             yield ops.Run(
-                f"sh {shlex.quote(seen.state_folder + '/validator/validate')}{always}\neffect proven",
+                f"sh {shlex.quote(observed.state_folder + '/validator/validate')}{always}\neffect proven",
                 "walk the chain of proofs",
                 timeout=6 * self.timeout_s + 120,
             )
 
-    def first_boot(self, seen: Observed) -> Iterator[Step]:
+    def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             yield ops.Run(
-                f"sh {shlex.quote(seen.state_folder + '/validator/validate')} --boot\neffect proven",
+                f"sh {shlex.quote(observed.state_folder + '/validator/validate')} --boot\neffect proven",
                 "walk the chain of proofs",
                 timeout=6 * self.timeout_s + 120,
                 running=True,
             )
 
-    def _remove(self, seen: Observed, plan: Plan) -> Iterator[Step]:
+    def _remove(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "enabled" in plan.fields:
             yield ops.Run(f"rm -f {UNIT_LINK}\neffect disabled", f"disable {UNIT}")
         if "unit" in plan.fields:
             yield ops.RemoveOwn(UNIT_PATH)
         if plan.fields & {"left", "program", "proof", "status_missing"}:
-            files = " ".join(map(shlex.quote, self._files(seen)))
+            files = " ".join(map(shlex.quote, self._files(observed)))
             text = _FORGET.replace("@STATUS@", STATUS_FOLDER).replace("@FILES@", files)
             yield ops.Run(text, "remove the proof and what made it")
 
-    def _files(self, seen: Observed) -> dict[str, str]:
+    def _files(self, observed: Observed) -> dict[str, str]:
         """Path and text of everything that proves, wrapper and settings included."""
-        folder = f"{seen.state_folder}/validator"
+        folder = f"{observed.state_folder}/validator"
         config = {
             "wanted": {
                 "cuda": self.cuda,
@@ -364,10 +370,10 @@ class Validated(State[Observed]):
             },
             "status_files": self.status_files,
             "timeout_s": self.timeout_s,
-            "proc": seen.proc,
-            "sys": seen.sys,
-            "state": seen.state_folder,
-            "pynvml": PYNVML.path.replace("$SHIPPED", f"{seen.state_folder}/lib"),
+            "proc": observed.proc,
+            "sys": observed.sys,
+            "state": observed.state_folder,
+            "pynvml": PYNVML.path.replace("$SHIPPED", f"{observed.state_folder}/lib"),
             "libraries": LIBRARY_FOLDERS,
         }
         files = {
@@ -378,9 +384,11 @@ class Validated(State[Observed]):
             files[f"{folder}/{package.replace('.', '/')}/{file}"] = _program_text(package, file)
         return files
 
-    def _unit(self, seen: Observed) -> str:
+    def _unit(self, observed: Observed) -> str:
         limit = str(6 * self.timeout_s + 120)
-        return _UNIT.replace("@FOLDER@", f"{seen.state_folder}/validator").replace("@LIMIT@", limit)
+        return _UNIT.replace("@FOLDER@", f"{observed.state_folder}/validator").replace(
+            "@LIMIT@", limit
+        )
 
 
 def _folder(path: str) -> str:

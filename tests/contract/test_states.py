@@ -108,13 +108,13 @@ def test_every_name_a_state_waits_for_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_state_observes_is_plain_and_hashable_data(name: str) -> None:
-    seen: Any = registry.get(name).observation_type()
-    assert is_dataclass(seen), f"{name} does not say what it observes: State[Observed]"
-    assert getattr(seen, "__dataclass_params__").frozen  # noqa: B009
-    assert "__slots__" in vars(seen), f"{name} wants slots=True"
+    observed: Any = registry.get(name).observation_type()
+    assert is_dataclass(observed), f"{name} does not say what it observes: State[Observed]"
+    assert getattr(observed, "__dataclass_params__").frozen  # noqa: B009
+    assert "__slots__" in vars(observed), f"{name} wants slots=True"
     stable = registry.get(name).stable
     if stable is not None:
-        assert set(stable) <= {field.name for field in fields(seen)}
+        assert set(stable) <= {field.name for field in fields(observed)}
 
 
 @pytest.mark.parametrize("name", NAMES)

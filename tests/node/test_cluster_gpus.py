@@ -64,8 +64,8 @@ def interpreters(cluster: Lab) -> dict[str, str]:
 
 def resources(lab: Lab, node: Node) -> dict[str, int]:
     """What the Node offers of NVIDIA's resources, without those of which there are none."""
-    seen = get(lab, "node", node.name)["status"].get("allocatable", {})
-    found = {name: int(count) for name, count in seen.items() if name.startswith("nvidia.com/")}
+    observed = get(lab, "node", node.name)["status"].get("allocatable", {})
+    found = {name: int(count) for name, count in observed.items() if name.startswith("nvidia.com/")}
     return {name: count for name, count in found.items() if count}
 
 
@@ -122,24 +122,24 @@ def test_pods_get_exactly_the_gpus_that_the_plugin_allocated(
             wanted = {"nvidia.com/gpu": count}
             create(cluster, gpu_pod(name, node, interpreters[node.name], wanted, **way))
         for name, node in names.items():
-            seen = report(cluster, name)
+            observed = report(cluster, name)
             uid = get(cluster, "pod", name)["metadata"]["uid"]
             given = allocated(node, uid)
             assert len(given) == count, (name, given)
-            assert set(seen["nvml"]["uuids"]) == given, seen
-            paths = {path for path in seen["devices"] if re.fullmatch(r"/dev/nvidia\d+", path)}
+            assert set(observed["nvml"]["uuids"]) == given, observed
+            paths = {path for path in observed["devices"] if re.fullmatch(r"/dev/nvidia\d+", path)}
             assert paths == {devices(node)[one] for one in given}
-            assert set(seen["devices"]) - paths >= COMMON
-            assert {one["uuid"] for one in seen["cuda"] if one["ok"]} == given
+            assert set(observed["devices"]) - paths >= COMMON
+            assert {one["uuid"] for one in observed["cuda"] if one["ok"]} == given
         delete(cluster, *names)
 
 
 def test_a_pod_that_asks_for_no_gpu_gets_none(cluster: Lab, interpreters: dict[str, str]) -> None:
     node = cluster.nodes[0]
     create(cluster, gpu_pod("without", node, interpreters[node.name], {"cpu": 1}))
-    seen = report(cluster, "without")
-    assert seen["devices"] == {}
-    assert seen["nvml"]["uuids"] == []
+    observed = report(cluster, "without")
+    assert observed["devices"] == {}
+    assert observed["nvml"]["uuids"] == []
     delete(cluster, "without")
 
 
@@ -187,8 +187,8 @@ def test_time_slices_are_resources_of_the_plugin(
     gpustate("apply", policy, *verb, code=0)
     wait_resources(cluster, node, {"nvidia.com/gpu": 32})
     create(cluster, gpu_pod("slice", node, interpreters["gpu1"], {"nvidia.com/gpu": 1}))
-    seen = report(cluster, "slice")
-    assert len(seen["nvml"]["uuids"]) == 1
+    observed = report(cluster, "slice")
+    assert len(observed["nvml"]["uuids"]) == 1
     delete(cluster, "slice")
     gpustate("remove", policy, *verb, code=0)
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
@@ -354,10 +354,10 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri", "MIG_STRATEGY=mixed")
     wait_resources(cluster, node, {"nvidia.com/mig-3g.40gb": 16})
     create(cluster, gpu_pod("instance", node, interpreter, {"nvidia.com/mig-3g.40gb": 1}))
-    seen = report(cluster, "instance")
+    observed = report(cluster, "instance")
     uid = get(cluster, "pod", "instance")["metadata"]["uid"]
     (given,) = allocated(node, uid)
-    assert [one["uuid"] for one in seen["cuda"] if one["ok"]] == [given]
+    assert [one["uuid"] for one in observed["cuda"] if one["ok"]] == [given]
     kubectl(cluster, "delete", "pod", "instance", "--now")
     proven = gpustate("validate", "validator", "-i", cluster.inventory, "-l", "gpu2", "-o", "json")
     (check,) = [one for one in proven.node("gpu2")["checks"] if one["name"] == "pod"]

@@ -29,9 +29,9 @@ def test_a_library_of_another_version_is_named_and_repaired(lab: Lab, node12: No
     assert node12.faults == ()
     gpustate("apply", POLICY, *inventory, "-l", "gpu1", "--yes", code=0)
     node12.fault(fault, on=True)
-    seen = node12.run("nvidia-smi", check=False)
-    assert seen.returncode == 18
-    assert "Driver/library version mismatch\nNVML library version: 580.178" in seen.stdout
+    observed = node12.run("nvidia-smi", check=False)
+    assert observed.returncode == 18
+    assert "Driver/library version mismatch\nNVML library version: 580.178" in observed.stdout
     assert node12.run(CU_INIT).stdout == "803\n"
     broken = gpustate("explain", "gpu1", *inventory, "-o", "json", code=3).node("gpu1")
     assert broken["broken"] == "driver"

@@ -68,12 +68,12 @@ def test_pods_with_addresses_of_their_own_reach_one_another_and_the_api(cluster:
     create(cluster, pod("server", serve, node="gpu1"))
     address = wait_phase(cluster, "server", "Running")["status"]["podIP"]
     # Across nodes, and to the API by the address that every pod is given.
-    ask = (
+    query = (
         f"until wget -q -O - http://{address}:8000/; do sleep 1; done;"
         "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT < /dev/null && echo api;"
         "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace"
     )
-    create(cluster, pod("client", ask, node="gpu2"))
+    create(cluster, pod("client", query, node="gpu2"))
     wait_phase(cluster, "client", "Succeeded")
     assert logs(cluster, "client").split() == ["answer", "api", "default"]
     said = kubectl(cluster, "exec", "server", "--", "cat", "/tmp/index.html").stdout
@@ -116,9 +116,9 @@ def test_a_node_comes_back_as_the_same_node(cluster: Lab, way: str) -> None:
     else:
         node.reset()
     back = time.monotonic()
-    seen = wait_ready(cluster, node.name, node.boot_id())
+    observed = wait_ready(cluster, node.name, node.boot_id())
     ready = time.monotonic()
-    assert seen["metadata"]["uid"] == before
+    assert observed["metadata"]["uid"] == before
 
     def runs() -> bool:
         status = get(cluster, "pod", "survivor")["status"]["containerStatuses"][0]

@@ -110,8 +110,8 @@ def test_an_upgrade_leaves_another_library_than_module_until_the_reload(
     install(lab, node12)
     node12.run("modprobe nvidia-uvm")
     apt(node12, *(f"{name}={NEWER}-1" for name in SET))
-    seen = node12.run("nvidia-smi", check=False)
-    assert (seen.returncode, "Driver/library version mismatch" in seen.stdout) == (18, True)
+    observed = node12.run("nvidia-smi", check=False)
+    assert (observed.returncode, "Driver/library version mismatch" in observed.stdout) == (18, True)
     node12.run("systemctl stop nvidia-persistenced; modprobe -r nvidia-uvm; modprobe nvidia-uvm")
     query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
     assert set(lines(node12, query)) == {NEWER}

@@ -89,8 +89,8 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
     slurm = gpustate("labels", *inventory, "-o", "slurm", code=0).out
     assert "NodeName=gpu1 Name=gpu Type=l40s File=/dev/nvidia0" in slurm
 
-    ask = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
-    assert node.run(ask).stdout == "25.0\n"
+    query = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
+    assert node.run(query).stdout == "25.0\n"
     modes = "nvidia-smi --query-gpu=compute_mode --format=csv,noheader"
     assert node.run(modes).stdout == "Exclusive_Process\n" * 2
     assert "proven in" in node.run("cat /var/lib/gpustate/runs/*/out.*").stdout

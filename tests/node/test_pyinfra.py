@@ -28,9 +28,9 @@ def test_pyinfra_asks_its_facts_over_the_connection_at_hand(node12: Node, tmp_pa
     try:
         host = session.pyinfra()
         assert host.get_fact(Which, command="dpkg") == "/usr/bin/dpkg"
-        seen = host.get_fact(File, path="/etc/passwd")
-        assert isinstance(seen, dict)
-        assert seen["mode"] == 644
+        observed = host.get_fact(File, path="/etc/passwd")
+        assert isinstance(observed, dict)
+        assert observed["mode"] == 644
     finally:
         session.close()
     assert session.connections == 1

@@ -341,8 +341,8 @@ def test_services_of_the_drivers_own_packages_run_and_bring_none(trial: Trial) -
     assert set(trial.run("apply", **states).values()) == CHANGED
     units = "systemctl is-active gpustate-mps nvidia-persistenced"
     assert trial.said(units).split() == ["active", "active"]
-    ask = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
-    assert trial.said(ask) == "25.0"
+    query = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
+    assert trial.said(query) == "25.0"
     modes = "nvidia-smi --query-gpu=compute_mode,persistence_mode --format=csv,noheader"
     assert set(trial.said(modes).splitlines()) == {"Exclusive_Process, Enabled"}
     assert set(trial.run("apply", **states).values()) == SAME

@@ -17,8 +17,8 @@ import pytest
 from commands import gpustate
 from solveworld import H100, V100, problem, unresolved_names
 
-from gpustate.core.queries import Answer, Ask
-from gpustate.resolver.deb_indexes import AskDriver, AskOthers, with_pins
+from gpustate.core.queries import Answer, Query
+from gpustate.resolver.deb_indexes import DebDriverQuery, OtherPackagesQuery, with_pins
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import DriverRequest
 from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
@@ -68,19 +68,19 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return str(request.param), conf
 
 
-def asked(ask: Ask[Any], conf: Path) -> Any:
+def asked(query: Query[Any], conf: Path) -> Any:
     """What an ask finds where apt is configured so."""
     env = {**os.environ, "APT_CONFIG": str(conf), "LC_ALL": "C"}
-    done = subprocess.run(["sh", "-c", ask.script()], env=env, capture_output=True, check=False)
-    return ask.parse(Answer(done.returncode, done.stdout))
+    done = subprocess.run(["sh", "-c", query.script()], env=env, capture_output=True, check=False)
+    return query.parse(Answer(done.returncode, done.stdout))
 
 
 def test_debians_own_drivers_are_solved_from_its_real_indexes(release: tuple[str, Path]) -> None:
     name, conf = release
-    mine: tuple[Package, ...] = asked(AskDriver(), conf)
+    mine: tuple[Package, ...] = asked(DebDriverQuery(), conf)
     assert {p.repository.origin for p in mine} == {"Debian"}
     names = tuple(sorted({one.name for one in mine}))
-    offered = with_pins(mine, asked(AskOthers(unresolved_names(mine), names), conf))
+    offered = with_pins(mine, asked(OtherPackagesQuery(unresolved_names(mine), names), conf))
     # Its main component, which has the compilers, is left out here; what is not found is taken for offered.
     there = {provided for p in offered for provided in (p.name, *(n for n, _ in p.provides))}
     main = Repository("Debian", name, "main")

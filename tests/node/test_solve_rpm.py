@@ -17,10 +17,10 @@ import pytest
 from commands import GPUSTATE
 from rpmworld import Rpm, build, documents, index, needs
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import RefusedError
-from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
-from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
+from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
+from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve.packages import Package, Universe, unresolved_names
 from gpustate.solve.problem import DriverRequest, Problem
 from gpustate.solve.repodata import nevra
@@ -129,15 +129,15 @@ def inside(repositories: Path, tmp_path: Path) -> Inside:
     return run
 
 
-def asked(inside: Inside, ask: Ask[Any]) -> Any:
-    done = inside(ask.script())
-    return ask.parse(Answer(done.returncode, done.stdout))
+def asked(inside: Inside, query: Query[Any]) -> Any:
+    done = inside(query.script())
+    return query.parse(Answer(done.returncode, done.stdout))
 
 
 def offered(inside: Inside) -> tuple[Repositories, tuple[Package, ...]]:
-    repositories = asked(inside, AskRepositories()).checked()
-    mine = asked(inside, AskRpmDriver(repositories))
-    others = asked(inside, AskRpmOthers(repositories, unresolved_names(mine)))
+    repositories = asked(inside, RepositoriesQuery()).checked()
+    mine = asked(inside, RpmDriverQuery(repositories))
+    others = asked(inside, OtherRpmsQuery(repositories, unresolved_names(mine)))
     return repositories, with_others(mine, others)
 
 
@@ -185,7 +185,7 @@ def enable(inside: Inside, stream: str) -> None:
 
 
 def test_the_set_is_what_dnf_would_install(inside: Inside, tmp_path: Path) -> None:
-    nothing = asked(inside, AskRepositories())
+    nothing = asked(inside, RepositoriesQuery())
     with pytest.raises(RefusedError, match="no cached repodata of base, cuda"):
         nothing.checked()
     assert inside("dnf -q makecache").returncode == 0
@@ -242,9 +242,9 @@ def test_a_conflict_is_told_where_dnf_finds_one(inside: Inside, tmp_path: Path) 
 
 def test_repodata_that_is_not_what_repomd_says_is_refused(inside: Inside) -> None:
     inside("dnf -q makecache; for f in /var/cache/dnf/cuda-*/repodata/*primary*; do : >$f; done")
-    repositories = asked(inside, AskRepositories()).checked()
+    repositories = asked(inside, RepositoriesQuery()).checked()
     with pytest.raises(RefusedError, match="repodata of cuda does not match its repomd"):
-        asked(inside, AskRpmDriver(repositories))
+        asked(inside, RpmDriverQuery(repositories))
 
 
 POLICY = """

@@ -60,14 +60,14 @@ def more_node_s(costs: Costs, name: str, few: int, many: int) -> float:
 
 def assert_counts_and_memory(costs: Costs) -> None:
     """One connection; one channel where nothing is to do, three where one stage is; little memory."""
-    seen = 0
+    observed = 0
     for (name, nodes, _, drifted), cost in costs.items():
         if name == "gpustate":
-            seen += 1
+            observed += 1
             assert cost["connections"] == 1
             assert cost["channels"] == (3 if drifted else 1)
             assert cost["memory_mib"] <= 55 + 0.1 * nodes
-    assert seen
+    assert observed
 
 
 def test_a_node_costs_one_connection_and_one_channel_or_three_when_it_drifted() -> None:

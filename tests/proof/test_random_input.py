@@ -48,12 +48,12 @@ from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, resolve
 from gpustate.core.queries import Answer
 from gpustate.engine import fleet, journal
-from gpustate.engine.probing import ask_node, look_at
+from gpustate.engine.probing import probe_states, query_node
 from gpustate.errors import ConnectionFailed
 from gpustate.explain import walk as explaining
 from gpustate.inventory import load, select
 from gpustate.plan import document, make, render
-from gpustate.probes.excluded_gpus import AskQuarantine
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.batch import AnswerReader, make_batch
 from gpustate.remote.session import read_entry
@@ -164,7 +164,7 @@ def test_what_a_node_answers_is_planned_or_told_in_one_line_and_never_run(
 @some(400)
 @given(whims=ri.whims)
 def test_what_a_node_answers_is_explained_in_text_and_nothing_else(whims: ri.Whims) -> None:
-    view = attempt("node answers", lambda: ask_node(NODE, explaining.ask, ri.BentNode(whims)))
+    view = attempt("node answers", lambda: query_node(NODE, explaining.query, ri.BentNode(whims)))
     if view is not None:
         page = render.Page()
         checks_page(page, plain(explaining.diagnose(view).checks))
@@ -172,9 +172,9 @@ def test_what_a_node_answers_is_explained_in_text_and_nothing_else(whims: ri.Whi
         json.loads(as_json(plain(view)))
     facts = attempt(
         "node answers",
-        lambda: ask_node(
+        lambda: query_node(
             NODE,
-            lambda node: (node.facts(), node.ask(GpuFacts()), node.ask(AskQuarantine())),
+            lambda node: (node.facts(), node.query(GpuFacts()), node.query(ExcludedGpusQuery())),
             ri.BentNode(whims),
         ),
     )
@@ -243,17 +243,17 @@ def wire(nonce: str, count: int, changes: list[ri.Bend]) -> bytes:
 
 @some(800)
 @given(
-    asks=st.integers(1, 5),
+    queries=st.integers(1, 5),
     inner=st.lists(ri.bends, max_size=3),
     outer=st.lists(ri.bends, max_size=3),
     noise=st.none() | st.binary(max_size=200),
     chunk=st.sampled_from([1, 7, 4096]),
 )
 def test_bytes_of_a_node_are_an_answer_or_an_error(
-    asks: int, inner: list[ri.Bend], outer: list[ri.Bend], noise: bytes | None, chunk: int
+    queries: int, inner: list[ri.Bend], outer: list[ri.Bend], noise: bytes | None, chunk: int
 ) -> None:
-    batch = make_batch(NODE, [GpuFacts(timeout_s=n + 1) for n in range(asks)], "gpustate-1")
-    data = ri.bent(wire("gpustate-1", asks, inner), outer)
+    batch = make_batch(NODE, [GpuFacts(timeout_s=n + 1) for n in range(queries)], "gpustate-1")
+    data = ri.bent(wire("gpustate-1", queries, inner), outer)
     data = data if noise is None else data + noise
 
     def read() -> tuple[Answer, ...]:
@@ -267,9 +267,9 @@ def test_bytes_of_a_node_are_an_answer_or_an_error(
 
     found = attempt("frames", read)
     if found is not None:
-        assert len(found) == asks
+        assert len(found) == queries
         if not inner and not outer:
-            assert [a.out for a in found] == [b"key=value %d\n" % i for i in range(asks)]
+            assert [a.out for a in found] == [b"key=value %d\n" % i for i in range(queries)]
 
 
 STEPS = ops.compile_program((ops.Block("a", (), (ops.Run("x", "do x"), ops.Run("y", "do y"))),))
@@ -320,9 +320,9 @@ def saved_plan() -> bytes:
     """A plan of one lab node, as ``plan --out`` writes it."""
     policy = presets.kubernetes_node()
     ordered = fleet.ordered(policy.states, known())
-    look, _, _ = look_at(NODE, ordered, ri.BentNode(ri.RIGHT))
-    row = NodeResult("gpu1", states=list(make.make(ordered, look).values()))
-    row.observed = make.observed_data(ordered, look)
+    observations, _, _ = probe_states(NODE, ordered, ri.BentNode(ri.RIGHT))
+    row = NodeResult("gpu1", states=list(make.make(ordered, observations).values()))
+    row.observed = make.observed_data(ordered, observations)
     made = document.plan_document(policy, "policy.py", [row], run="r", created="now")
     return as_json(made).encode()
 

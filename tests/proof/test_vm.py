@@ -117,7 +117,7 @@ class Machine:
                 waiting.kill()
                 waiting.wait()
 
-    def seen(self) -> dict[str, list[str]]:
+    def observed(self) -> dict[str, list[str]]:
         """What the machine's own tools say."""
         found: dict[str, list[str]] = {}
         for line in self.vm.run(LOOK).splitlines():
@@ -127,19 +127,19 @@ class Machine:
 
     def converged(self) -> None:
         """The machine's own tools see the driver and no nouveau, and a further apply does nothing."""
-        seen = self.seen()
-        assert seen["modules"] == ["nvidia nvidia_modeset nvidia_uvm"], seen
-        assert seen["bound"] == ["nvidia"], seen
-        assert seen["loaded"] == [VERSION], seen
-        assert seen["proc"] == [f"x86_64  {VERSION}"], seen
-        assert seen["installed"] == [f"{VERSION}-1"], seen
-        kernels = [built.split()[0] for built in seen["built"]]
-        assert seen["built"] == [f"{kernel} {VERSION} {kernel}" for kernel in kernels], seen
-        assert seen["kernel"] == kernels[-1:], seen
-        assert set(seen["initramfs"]) == {"0"}, seen
-        assert "torn" not in seen, seen
-        assert seen["audit"] == [""], seen
-        assert int(seen["held"][0]) > 5, seen
+        observed = self.observed()
+        assert observed["modules"] == ["nvidia nvidia_modeset nvidia_uvm"], observed
+        assert observed["bound"] == ["nvidia"], observed
+        assert observed["loaded"] == [VERSION], observed
+        assert observed["proc"] == [f"x86_64  {VERSION}"], observed
+        assert observed["installed"] == [f"{VERSION}-1"], observed
+        kernels = [built.split()[0] for built in observed["built"]]
+        assert observed["built"] == [f"{kernel} {VERSION} {kernel}" for kernel in kernels], observed
+        assert observed["kernel"] == kernels[-1:], observed
+        assert set(observed["initramfs"]) == {"0"}, observed
+        assert "torn" not in observed, observed
+        assert observed["audit"] == [""], observed
+        assert int(observed["held"][0]) > 5, observed
         again = self.apply().node("vm1")
         outcomes = {state["state"]: state["outcome"] for state in again["states"]}
         assert set(outcomes.values()) == {"unchanged"}, outcomes
@@ -196,7 +196,7 @@ def journey(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Iterator[
     """The machine as it stood after its first boot, applied to."""
     for vm in _running(tmp_path_factory.mktemp("vm"), 1):
         machine = Machine(vm, 1, policy)
-        before, boot = machine.seen(), vm.boot_id
+        before, boot = machine.observed(), vm.boot_id
         in_use = vm.run("! rmmod nouveau 2>&1")
         assert in_use.endswith("Module nouveau is in use"), in_use
         ran = machine.apply_through(TAKEN)

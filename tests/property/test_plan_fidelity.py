@@ -93,14 +93,14 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("PciGpu", "device_id"): st.sampled_from(_DEVICE_IDS),
     ("PciGpu", "class_id"): st.sampled_from(_CLASS_IDS),
     ("PciGpu", "address"): st.from_regex(r"0000:[0-9a-f]{2}:00\.0", fullmatch=True),
-    ("gpustate.states.cdi.observed", "leftovers"): st.lists(
+    ("gpustate.states.cdi.reading", "leftovers"): st.lists(
         st.sampled_from(("/etc/cdi/a.yaml", "/etc/cdi/b.json")), unique=True
     ).map(tuple),
-    ("gpustate.states.cdi.observed", "dropins"): st.dictionaries(
+    ("gpustate.states.cdi.reading", "dropins"): st.dictionaries(
         st.sampled_from(("/etc/systemd/system/a.service.d/gpustate-quarantine.conf", "/etc/b.d/c")),
         st.sampled_from(("[Service]\n", "")),
     ),
-    ("gpustate.states.cdi.observed", "proc"): st.just("/proc"),
+    ("gpustate.states.cdi.reading", "proc"): st.just("/proc"),
     # Layouts have a property test of their own, over the simulator: test_mig_simulator.py.
     ("gpustate.states.mig.observed", "gpus"): st.just(()),
     ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),

@@ -36,15 +36,15 @@ class _File(State[Seen]):
     def probe(self, node: Node) -> Seen:
         return Seen(node.read_text(f"{self.folder}/{self.file}"))
 
-    def desired(self, seen: Seen) -> Seen:
+    def desired(self, observed: Seen) -> Seen:
         return Seen(self.text)
 
-    def plan(self, seen: Seen) -> Plan:
+    def plan(self, observed: Seen) -> Plan:
         return diff(
-            seen, self.desired(seen), costs={}, paths={"text": f"{self.folder}/{self.file}"}
+            observed, self.desired(observed), costs={}, paths={"text": f"{self.folder}/{self.file}"}
         )
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         yield ops.PutText(f"{self.folder}/{self.file}", self.text)
 
 
@@ -63,7 +63,7 @@ class Counted(_File):
     file: ClassVar[str] = "counted"
     text: ClassVar[str] = "done\n"
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         yield ops.Run(_once(f"{self.folder}/{self.file}", SLOW_S), "count")
 
 
@@ -76,7 +76,7 @@ class Last(_File):
     needs: ClassVar[tuple[str, ...]] = ("fault-counted",)
     known_after: ClassVar[tuple[str, ...]] = ("fault-counted",)
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         yield ops.Run(_once(f"{self.folder}/{self.file}", 0), "count again")
 
 

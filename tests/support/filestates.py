@@ -30,18 +30,18 @@ class FileState(State[Seen]):
     def probe(self, node: Node) -> Seen:
         return Seen(node.read_text(self.path))
 
-    def desired(self, seen: Seen) -> Seen:
+    def desired(self, observed: Seen) -> Seen:
         return Seen(None if self.absent else self.text)
 
-    def plan(self, seen: Seen) -> Plan:
+    def plan(self, observed: Seen) -> Plan:
         return diff(
-            seen,
-            self.desired(seen),
+            observed,
+            self.desired(observed),
             costs={"text": Disruption.parse(self.cost)},
             paths={"text": self.path},
         )
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         if self.script:
             yield ops.Run(self.script, "the script")
         elif self.absent:

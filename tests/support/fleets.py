@@ -19,14 +19,14 @@ from unittest.mock import patch
 import yaml
 
 from gpustate import presets
-from gpustate.core.facts import AskFacts, NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import FactsQuery, NodeFacts, NodeView, PciGpu
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.policy import Policy
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.engine import fleet, walk
-from gpustate.plan.make import Look, applicable
+from gpustate.plan.make import Observations, applicable
 
 T = TypeVar("T")
 
@@ -48,10 +48,10 @@ class StandIn(Node):
     def __init__(self, name: str, facts: NodeFacts) -> None:
         self.name, self.vars, self.known = name, {}, facts
 
-    def ask(self, ask: Ask[T]) -> T:
-        if isinstance(ask, AskFacts):
+    def query(self, query: Query[T]) -> T:
+        if isinstance(query, FactsQuery):
             return self.known  # type: ignore[return-value]
-        return ask.stand_in()
+        return query.placeholder()
 
 
 def _priority(kind: int) -> dict[str, Any]:
@@ -89,34 +89,36 @@ class Fleet:
     journals: int = 2
     policy: Policy = field(default_factory=presets.kubernetes_node)
     probe_s: float = 0.0
-    looks: dict[str, Look] = field(default_factory=dict[str, Look])
+    observations_by_node: dict[str, Observations] = field(default_factory=dict[str, Observations])
 
     def __post_init__(self) -> None:
         kinds = [self._look(kind) for kind in range(self.plans)]
         for number in range(self.nodes):
             # Every node's answers are objects of its own, as they are when they came from afar.
-            look = copy.deepcopy(kinds[number * self.plans // self.nodes])
+            observations = copy.deepcopy(kinds[number * self.plans // self.nodes])
             name = f"gpu{number + 1:04}"
-            look.view = replace(look.view, name=name, facts=replace(look.view.facts, boot_id=name))
-            self.looks[name] = look
+            observations.view = replace(
+                observations.view, name=name, facts=replace(observations.view.facts, boot_id=name)
+            )
+            self.observations_by_node[name] = observations
 
-    def _look(self, kind: int) -> Look:
+    def _look(self, kind: int) -> Observations:
         gpu = MODELS[kind % len(MODELS)]
         pci = tuple(PciGpu(f"0000:{bus:02x}:00.0", gpu, "030200", None) for bus in range(8))
         kernel = KERNELS[kind % len(KERNELS)]
-        facts = replace(AskFacts().stand_in(), kernel=kernel, pci=pci)
-        look = Look(NodeView("node", (), {}, facts))
+        facts = replace(FactsQuery().placeholder(), kernel=kernel, pci=pci)
+        observations = Observations(NodeView("node", (), {}, facts))
         node = StandIn("node", facts)
         for number, state in enumerate(fleet.ordered(self.policy.states)):
-            seen = state.probe(node)
+            observed = state.probe(node)
             done = number < SETTLED[kind // len(MODELS) % len(SETTLED)]
-            look.seen[state.name] = state.desired(seen) if done else seen
-        return look
+            observations.observed[state.name] = state.desired(observed) if done else observed
+        return observations
 
     def write_inventory(self, folder: Path) -> Path:
         """The nodes as an inventory: racks of nodes with the same plan, each with a parameter of its own."""
         racks: dict[str, Any] = {}
-        for number, name in enumerate(self.looks):
+        for number, name in enumerate(self.observations_by_node):
             kind = number * self.plans // self.nodes
             rack = racks.setdefault(f"rack{kind + 1}", {"hosts": {}, "vars": _priority(kind)})
             rack["hosts"][name] = {}
@@ -131,7 +133,10 @@ class Fleet:
     @contextmanager
     def connected(self) -> Iterator[None]:
         """Within, the engine walks these nodes."""
-        with patch.object(fleet, "Session", Session), patch.object(walk, "look_at", self._look_at):
+        with (
+            patch.object(fleet, "Session", Session),
+            patch.object(walk, "probe_states", self._look_at),
+        ):
             yield
 
     def _look_at(
@@ -139,20 +144,21 @@ class Fleet:
         node: InventoryNode,
         states: Sequence[AnyState],
         answerer: Any,
-        extra: Sequence[Ask[Any]],
-    ) -> tuple[Look, NodeFacts, dict[Ask[Any], Answer]]:
+        extra: Sequence[Query[Any]],
+    ) -> tuple[Observations, NodeFacts, dict[Query[Any], Answer]]:
         began = time.thread_time()
-        look = self.looks[node.name]
+        observations = self.observations_by_node[node.name]
         for state in states:
-            if applicable(state, look.view) is not None:
-                look.seen.pop(state.name, None)
+            if applicable(state, observations.view) is not None:
+                observations.observed.pop(state.name, None)
         number = int(node.name.removeprefix("gpu"))
         told = journal(number) if self.journals and number % self.journals == 0 else b""
-        known: dict[Ask[Any], Answer] = {
-            ask: Answer(0, told if type(ask).__name__ == "AskTimings" else b"") for ask in extra
+        known: dict[Query[Any], Answer] = {
+            query: Answer(0, told if type(query).__name__ == "TimingsQuery" else b"")
+            for query in extra
         }
         self.probe_s += time.thread_time() - began
-        return look, look.view.facts, known
+        return observations, observations.view.facts, known
 
 
 class Session:
@@ -168,7 +174,7 @@ class Session:
     def close(self) -> None:
         """Never."""
 
-    def answer(self, asks: Sequence[Ask[Any]], before: str = "") -> list[Answer]:
+    def answer(self, queries: Sequence[Query[Any]], before: str = "") -> list[Answer]:
         raise AssertionError("the looks are given")
 
     def holds(self) -> bool:

@@ -24,19 +24,19 @@ atheris: Any = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["gpustate"]):
     from gpustate.core import file_queries, queries
-    from gpustate.core.facts import AskFacts
+    from gpustate.core.facts import FactsQuery
     from gpustate.core.inventory import InventoryNode
-    from gpustate.engine.ledger import AskLedger
+    from gpustate.engine.ledger import LedgerQuery
     from gpustate.errors import GpustateError
     from gpustate.inventory import load, select
     from gpustate.probes.gpu_facts import GpuFacts
     from gpustate.remote.batch import AnswerReader, make_batch, split_answers
 
 NONCE = "gpustate-1"
-ASKS: list[queries.Ask[Any]] = [
-    AskFacts(),
+ASKS: list[queries.Query[Any]] = [
+    FactsQuery(),
     GpuFacts(),
-    AskLedger(),
+    LedgerQuery(),
     file_queries.FileText("/etc/x"),
     file_queries.FileTexts("/etc/x/*"),
     file_queries.FileStats(("/etc/x/*",)),
@@ -78,8 +78,8 @@ def answer(data: bytes) -> None:
     elif kind == b"u":
         guarded(lambda: split_answers(rest, NONCE, 2))
     elif kind:
-        ask = ASKS[kind[0] % len(ASKS)]
-        guarded(lambda: ask.parse(queries.Answer(0, rest)))
+        query = ASKS[kind[0] % len(ASKS)]
+        guarded(lambda: query.parse(queries.Answer(0, rest)))
 
 
 _NAMES = {b"i": "h.ini", b"y": "h.yml", b"j": "h.json", b"n": "h"}

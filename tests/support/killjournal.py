@@ -13,7 +13,7 @@ import ledger
 
 from gpustate.core.queries import Answer
 from gpustate.engine import gate
-from gpustate.engine.ledger import AskLedger
+from gpustate.engine.ledger import LedgerQuery
 
 #: Steps that look, or that fetch or write down what is: harmless when done again. Nothing on the node
 #: is another afterwards, and what was fetched is not fetched twice (apt's own cache).
@@ -73,18 +73,18 @@ def verdict(copy: Path, when: str) -> str:
     try:
         for path, text in journals.items():
             _write_anew(path, killpoints.cut(text, when))
-        script = f"G={shlex.quote(str(own))}; PROC=/proc; SYS=/sys\n{AskLedger().script()}"
+        script = f"G={shlex.quote(str(own))}; PROC=/proc; SYS=/sys\n{LedgerQuery().script()}"
         said = subprocess.run(
             ["sh", "-c", script], capture_output=True, env=_OWN_ENVIRONMENT, check=False
         )
     finally:
         for path, text in journals.items():
             _write_anew(path, text)
-    seen = AskLedger().parse(Answer(said.returncode, said.stdout))
-    holder = gate.Holder(seen.lock.holder if seen.lock else "", 1, lambda name, pid: False)
+    observed = LedgerQuery().parse(Answer(said.returncode, said.stdout))
+    holder = gate.Holder(observed.lock.holder if observed.lock else "", 1, lambda name, pid: False)
     return (
-        f"program {seen.program is not None}, alive {bool(seen.program and seen.program.alive)}, "
-        f"lock {seen.lock is not None}, dead {gate.dead(seen, holder)}"
+        f"program {observed.program is not None}, alive {bool(observed.program and observed.program.alive)}, "
+        f"lock {observed.lock is not None}, dead {gate.dead(observed, holder)}"
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from gpustate.core.node import Node
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.explain import causes, walk
 from gpustate.formats import nvml_report
@@ -336,12 +336,12 @@ class Tree(Node):
         if world.proven is not None or world.wanted is not None:
             self._proof(world.proven or ())
 
-    def ask(self, ask: Ask[T]) -> T:
+    def query(self, query: Query[T]) -> T:
         """Run an ask's fragment in the tree; NVML's answer is the recorded one."""
-        script = ask.script()
+        script = query.script()
         if script == GpuFacts(walk.NVML_S).script():
-            return ask.parse(Answer(0, self._nvml().encode()))
-        return ask.parse(self.run(script))
+            return query.parse(Answer(0, self._nvml().encode()))
+        return query.parse(self.run(script))
 
     def run(self, script: str) -> Answer:
         """Run sh with its absolute paths led into the tree, and lead the answer back."""
@@ -366,7 +366,7 @@ class Tree(Node):
     def view(self) -> causes.View:
         """What ``explain`` sees of it."""
         with patch.multiple(walk, CHAIN_S=300, CLUES_S=300):
-            return walk.ask(self)
+            return walk.query(self)
 
     # --- the parts of the tree ---------------------------------------------------------------------
 

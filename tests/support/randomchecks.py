@@ -27,8 +27,8 @@ from gpustate.core.policy import Policy, resolve
 from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.engine import fleet, verdicts
-from gpustate.engine.ledger import AskLedger
-from gpustate.engine.probing import look_at
+from gpustate.engine.ledger import LedgerQuery
+from gpustate.engine.probing import probe_states
 from gpustate.errors import GpustateError
 from gpustate.plan import document, make, render
 from gpustate.remote.batch import make_batch
@@ -145,37 +145,37 @@ def walk(states: Any, node: InventoryNode, answerer: ri.BentNode) -> dict[str, s
     ordered = fleet.ordered(states, known())
     before = time.process_time()
     try:
-        look, _, answers = look_at(node, ordered, answerer, (AskLedger(),))
-        ledger = AskLedger().parse(answers[AskLedger()])
+        observations, _, answers = probe_states(node, ordered, answerer, (LedgerQuery(),))
+        ledger = LedgerQuery().parse(answers[LedgerQuery()])
     except GpustateError as error:
         check_line(str(error))
         return {"probe": make_batch(node, tuple(answerer.asked), "n").script}
     if ledger.lock is not None:
         render_error(ledger.lock.told())
-    results = make.make(ordered, look)
+    results = make.make(ordered, observations)
     for name, result in results.items():
         assert "this is a mistake in the state" not in result.reason, (name, result.reason)
         if result.reason:
             check_line(result.reason)
-    verdicts.reboot_blocker(ordered, look)
-    show(Policy(*ordered), look, results)
+    verdicts.reboot_blocker(ordered, observations)
+    show(Policy(*ordered), observations, results)
     scripts = {"probe": make_batch(node, tuple(answers), "n").script}
     for state in ordered:
         if results[state.name].outcome is Outcome.PENDING:
-            scripts |= steps_of(state, look.seen[state.name], results[state.name].plan)
-        elif state.name in look.seen:
+            scripts |= steps_of(state, observations.observed[state.name], results[state.name].plan)
+        elif state.name in observations.observed:
             # A run would not go there; but what would be made of it is not to run anything either.
             with contextlib.suppress(Exception):
-                seen = look.seen[state.name]
-                scripts |= steps_of(state, seen, state.plan(seen))
+                observed = observations.observed[state.name]
+                scripts |= steps_of(state, observed, state.plan(observed))
     assert time.process_time() - before < LIMIT_S, "this takes too long"
     return scripts
 
 
-def show(policy: Policy, look: make.Look, results: Any) -> None:
+def show(policy: Policy, observations: make.Observations, results: Any) -> None:
     """Make a document and a page of it, as ``plan --diff --all`` does."""
     row = NodeResult("gpu1", states=list(results.values()))
-    row.observed = make.observed_data(policy.states, look)
+    row.observed = make.observed_data(policy.states, observations)
     made = document.plan_document(policy, "policy.py", [row], run="r", created="now")
     assert json.loads(as_json(made)) == json.loads(json.dumps(made))
     check_shown(as_json(made))
@@ -183,10 +183,10 @@ def show(policy: Policy, look: make.Look, results: Any) -> None:
     check_shown(render.troubles_page(made, diff=True, whole=True).plain())
 
 
-def steps_of(state: AnyState, seen: Any, plan: Any) -> dict[str, str]:
+def steps_of(state: AnyState, observed: Any, plan: Any) -> dict[str, str]:
     """The scripts of a state's steps, and the scripts among the files they write."""
     try:
-        steps: tuple[Step, ...] = tuple(state.apply(seen, plan))
+        steps: tuple[Step, ...] = tuple(state.apply(observed, plan))
         program = ops.compile_program((ops.Block(state.name, (), steps),))
     except GpustateError as error:
         check_line(str(error))

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 
 ROOT = Path(__file__).parents[2]
 SEEDS = ROOT / "tests/data/fuzz/answers.json"
@@ -188,10 +188,10 @@ def _seeds() -> dict[str, list[tuple[str, list[tuple[int, bytes]]]]]:
 
 
 @cache
-def seeds_of(ask: Ask[Any]) -> list[tuple[int, bytes]]:
+def seeds_of(query: Query[Any]) -> list[tuple[int, bytes]]:
     """Real answers to an ask; to asks of its kind, where it was not asked then."""
-    rows = _seeds().get(type(ask).__name__, [])
-    begins = " ".join(ask.script().split())[:50]
+    rows = _seeds().get(type(query).__name__, [])
+    begins = " ".join(query.script().split())[:50]
     same = [answers for start, answers in rows if start == begins]
     chosen = same[0] if same else [a for _, answers in rows for a in answers]
     return chosen or [(0, b"")]
@@ -226,14 +226,14 @@ class BentNode:
 
     def __init__(self, whims: Whims) -> None:
         self.pick, self.changes, self.everywhere = whims
-        self.asked: dict[Ask[Any], Answer] = {}
+        self.asked: dict[Query[Any], Answer] = {}
 
-    def __call__(self, asks: Sequence[Ask[Any]]) -> list[Answer]:
-        return [self._answer(ask) for ask in asks]
+    def __call__(self, queries: Sequence[Query[Any]]) -> list[Answer]:
+        return [self._answer(query) for query in queries]
 
-    def _answer(self, ask: Ask[Any]) -> Answer:
+    def _answer(self, query: Query[Any]) -> Answer:
         number = len(self.asked)
-        seeds = seeds_of(ask)
+        seeds = seeds_of(query)
         status, out = seeds[-1 - self.pick % len(seeds)]
         for token, word, instead in self.everywhere:
             other = word if instead else token + word
@@ -241,8 +241,8 @@ class BentNode:
         if number in self.changes:
             status_, changes = self.changes[number]
             status, out = status_ or status, bent(out, changes)
-        self.asked[ask] = Answer(status, out)
-        return self.asked[ask]
+        self.asked[query] = Answer(status, out)
+        return self.asked[query]
 
 
 # --- inventories -----------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class Vm:
     def qmp(self, command: str, **arguments: Any) -> Any:
         """Ask qemu's monitor."""
         assert self._qmp is not None, "the machine is off"
-        return self._qmp.ask(command, **arguments)
+        return self._qmp.query(command, **arguments)
 
     def save(self, snapshot: str) -> None:
         """Keep disk and memory under a name, inside the disk's file."""
@@ -227,7 +227,7 @@ class Qmp:
         self._file = self._socket.makefile("rb")
         self._socket.settimeout(300)
         self._read()
-        self.ask("qmp_capabilities")
+        self.query("qmp_capabilities")
 
     def _read(self) -> dict[str, Any]:
         line = self._file.readline()
@@ -235,7 +235,7 @@ class Qmp:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def ask(self, command: str, **arguments: Any) -> Any:
+    def query(self, command: str, **arguments: Any) -> Any:
         self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
         while True:
             answer = self._read()

@@ -40,10 +40,10 @@ class Service(State[Seen]):
     def probe(self, node: Node) -> Seen:
         return Seen(node.read_text("/etc/acme"), node.units("acme.service")["acme.service"].active)
 
-    def desired(self, seen: Seen) -> Seen:
+    def desired(self, observed: Seen) -> Seen:
         return Seen("x\n", True)
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         if "text" in plan.fields:
             yield ops.PutText("/etc/acme", "x\n")
             yield ops.DaemonReload()
@@ -56,14 +56,14 @@ class Service(State[Seen]):
 
 def test_a_state_that_never_thought_of_images_is_baked_as_far_as_it_goes() -> None:
     state = Service()
-    seen = Seen(None, False)
-    steps = list(state.apply(seen, diff(seen, state.desired(seen))))
+    observed = Seen(None, False)
+    steps = list(state.apply(observed, diff(observed, state.desired(observed))))
     baked = [step.in_image.label for step in steps if step.in_image is not None]
     assert baked == ["write /etc/acme", "enable acme.service"]
-    left = [step.label for step in state.first_boot(seen)]
+    left = [step.label for step in state.first_boot(observed)]
     assert left == ["start acme.service", "load acme"]
     # What is left does not hang on what the image still lacks.
-    assert [step.label for step in state.first_boot(state.desired(seen))] == left
+    assert [step.label for step in state.first_boot(state.desired(observed))] == left
 
 
 def image(**more: Any) -> FakeNode:
@@ -77,8 +77,8 @@ def test_it_is_put_into_the_image_once() -> None:
     node = image(
         runs={"enable gpustate": lambda _: links.add(first_boot.UNIT_LINK)},
     )
-    seen = state.probe(node)
-    for step in state.apply(seen, state.plan(seen)):
+    observed = state.probe(node)
+    for step in state.apply(observed, state.plan(observed)):
         node.carry_out(step)
     assert node.files[UNIT_PATH].startswith("# Written by gpustate bake")
     node.files |= dict.fromkeys(links, "")

@@ -158,15 +158,15 @@ def test_a_node_without_a_driver_is_an_error() -> None:
 
 @pytest.mark.parametrize("without_curl", [False, True])
 def test_the_fragment_that_asks_an_exporter_works(exporter: str, without_curl: bool) -> None:
-    def ask(url: str) -> subprocess.CompletedProcess[str]:
+    def query(url: str) -> subprocess.CompletedProcess[str]:
         text = dcgm._scrape(url)
         if without_curl:
             text = text.replace("command -v curl", "command -v no-such-program")
         return subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
 
-    assert ask(f"{exporter}/metrics").stdout == ANSWER
-    assert ask(f"{exporter}/other").returncode != 0
-    assert ask(f"{exporter}/metrics'; echo x; '").returncode != 0
+    assert query(f"{exporter}/metrics").stdout == ANSWER
+    assert query(f"{exporter}/other").returncode != 0
+    assert query(f"{exporter}/metrics'; echo x; '").returncode != 0
 
 
 def test_a_node_that_cannot_be_asked_ends_in_an_error(gpustate: Cli, project: Path) -> None:

@@ -36,7 +36,7 @@ def tray(
         name,
         facts=NodeFacts(pci=(PciGpu("0000:10:00.0", "2941", "030200", None),)),
         units={} if imex is None else {"nvidia-imex.service": imex},
-        answers={"AskBridges": 0, "GpuFacts": NvmlFacts(driver_loaded=True, gpus=(gpu,))},
+        answers={"BridgesQuery": 0, "GpuFacts": NvmlFacts(driver_loaded=True, gpus=(gpu,))},
         shell={"nvidia-imex-ctl": (0, "\n".join(f"address={one}" for one in (*addresses, name)))},
     )
 
@@ -52,12 +52,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             for number, one in enumerate(nodes)
         ]
 
-        def question(_nodes: Any, _forks: int, ask: Any) -> Iterator[Any]:
+        def question(_nodes: Any, _forks: int, query: Any) -> Iterator[Any]:
             for row, one in zip(rows, nodes, strict=True):
                 if isinstance(one, str):
                     yield row, None, ConnectionFailed("does not answer", place=one)
                 else:
-                    yield row, ask(one), None
+                    yield row, query(one), None
 
         monkeypatch.setattr(fleet, "question", question)
         monkeypatch.setattr(common, "load_inventory", lambda _: SimpleNamespace(nodes=rows))

@@ -10,7 +10,7 @@ import pytest
 from commandline import Cli
 
 from gpustate.cli import health
-from gpustate.diagnosis.chain_data import ModuleGpu, Seen
+from gpustate.diagnosis.chain_data import ChainObservation, ModuleGpu
 from gpustate.errors import UsageError
 from gpustate.formats import quarantine
 from gpustate.formats.nvml_report import GpuHealth
@@ -65,30 +65,32 @@ def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
     assert "cannot be read" in str(look(NVML, "quarantine=x", "now=1")["error"])
 
 
-def changed(seen: Seen, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:
-    return health._changed(seen, 100, gpu, "why", 60, end, "me")
+def changed(observed: ChainObservation, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:
+    return health._changed(observed, 100, gpu, "why", 60, end, "me")
 
 
 @pytest.mark.parametrize("gpu", ["2", "GPU-2", "0000:02:00.0"])
 def test_a_gpu_is_taken_out_of_use_and_back_and_others_stay(gpu: str) -> None:
-    seen = Seen(nvml=NVML, quarantine=Quarantine((ENTRY,), 100))
-    made = changed(seen, gpu)
+    observed = ChainObservation(nvml=NVML, quarantine=Quarantine((ENTRY,), 100))
+    made = changed(observed, gpu)
     assert made == (ENTRY, Entry("GPU-2", "0000:02:00.0", "why", 160, 100, "me"))
-    assert changed(replace(seen, quarantine=Quarantine(made, 100)), gpu, end=True) == (ENTRY,)
-    assert changed(seen, None, end=True) == ()
+    assert changed(replace(observed, quarantine=Quarantine(made, 100)), gpu, end=True) == (ENTRY,)
+    assert changed(observed, None, end=True) == ()
 
 
 def test_a_gpu_in_quarantine_gets_another_end_and_what_is_over_goes() -> None:
-    seen = Seen(
+    observed = ChainObservation(
         nvml=NVML,
         quarantine=Quarantine((ENTRY, replace(ENTRY, uuid="GPU-0", pci="", until=99)), 100),
     )
-    assert changed(seen, "1") == (Entry("GPU-1", "0000:01:00.0", "why", 160, 100, "me"),)
+    assert changed(observed, "1") == (Entry("GPU-1", "0000:01:00.0", "why", 160, 100, "me"),)
 
 
 def test_a_lost_gpu_is_named_by_its_place() -> None:
     listed = tuple(ModuleGpu(gpu.pci, -1, "?") for gpu in GPUS)
-    lost = Seen(nvml=replace(NVML, gpus=(*GPUS[:2], Gpu(2, error=15))), module_gpus=listed)
+    lost = ChainObservation(
+        nvml=replace(NVML, gpus=(*GPUS[:2], Gpu(2, error=15))), module_gpus=listed
+    )
     for name in ("2", "0000:02:00.0"):
         (entry,) = changed(lost, name)
         assert (entry.uuid, entry.pci) == ("", "0000:02:00.0")

@@ -199,9 +199,9 @@ def test_a_pod_that_cannot_run_fails_with_its_own_reason(name: str) -> None:
 
 def test_a_pod_that_waits_says_for_what() -> None:
     waiting = container_state(waiting={"reason": "ErrImageNeverPull", "message": "not present"})
-    seen = pods.progress({"status": {"phase": "Pending", **waiting}})
-    assert seen.failure is None
-    assert seen.last == "ErrImageNeverPull: not present"
+    observed = pods.progress({"status": {"phase": "Pending", **waiting}})
+    assert observed.failure is None
+    assert observed.last == "ErrImageNeverPull: not present"
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     pending = {"phase": "Pending", "conditions": [{**condition, "message": "0/1 nodes"}]}
     assert pods.progress({"status": pending}).unschedulable == "0/1 nodes"

@@ -77,10 +77,10 @@ def test_a_driver_counts_as_it_will_be() -> None:
 def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_does_not_run() -> (
     None
 ):
-    seen = {"fabric-manager": SimpleNamespace(topology="nvlink5", version=None, enabled=False)}
+    observed = {"fabric-manager": SimpleNamespace(topology="nvlink5", version=None, enabled=False)}
 
     def found(result: StateResult) -> dict[str, Value]:
-        return collect(node(B200), (FabricManagerRunning(),), seen, {"fabric-manager": result})
+        return collect(node(B200), (FabricManagerRunning(),), observed, {"fabric-manager": result})
 
     later = StateResult("fabric-manager", Outcome.KNOWN_AFTER, known_after=("driver",))
     assert told(found(later)["fabric"]) == "nvlink5"
@@ -95,7 +95,7 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
 
 
 def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_known() -> None:
-    seen = {
+    observed = {
         "driver": SimpleNamespace(library="550.54.14", built={"6.1.0": "550.54.14 proprietary"}),
         "container-toolkit": SimpleNamespace(versions={"nvidia-container-toolkit": "1.16.0-1"}),
         "containerd": SimpleNamespace(version="1.7.27"),
@@ -108,9 +108,10 @@ def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_kn
         SubnetManagerInstalled(),
     )
     later = {
-        name: StateResult(name, Outcome.KNOWN_AFTER, known_after=("preflight",)) for name in seen
+        name: StateResult(name, Outcome.KNOWN_AFTER, known_after=("preflight",))
+        for name in observed
     }
-    found = {k: told(v) for k, v in collect(node(B200), states, seen, later).items()}
+    found = {k: told(v) for k, v in collect(node(B200), states, observed, later).items()}
     assert (found["driver"], found["toolkit"], found["containerd"]) == ("580.*", "1.18.2", "1.7.27")
     assert found["fabric"] == "nvlink5"
     assert not {"module_type", "libnvidia_container", "nvlsm", "ib_umad"} & set(found)

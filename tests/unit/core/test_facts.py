@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.core.facts import AskFacts, NodeFacts, PciGpu
+from gpustate.core.facts import FactsQuery, NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 
@@ -29,7 +29,7 @@ pci=0000:1b:00.0 0x2330 0x030200 nvidia
 
 
 def parse(text: bytes) -> NodeFacts:
-    return AskFacts().parse(Answer(0, text))
+    return FactsQuery().parse(Answer(0, text))
 
 
 def gpu(device: str, class_id: str = "030200") -> PciGpu:
@@ -148,13 +148,13 @@ def test_the_fragment_finds_nvidia_devices_in_sysfs(tmp_path: Path) -> None:
     device("0000:00:02.0", "i915", vendor="0x8086", device="0x0001", **{"class": "0x030000"})
     device("0000:00:03.0")
     done = subprocess.run(
-        ["sh", "-c", AskFacts().script()],
+        ["sh", "-c", FactsQuery().script()],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "SYS": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    facts = AskFacts().parse(Answer(done.returncode, done.stdout))
+    facts = FactsQuery().parse(Answer(done.returncode, done.stdout))
     assert facts.pci == (
         PciGpu("0000:1b:00.0", "2330", "030200", "nvidia"),
         PciGpu("0000:85:00.0", "22a3", "068000", None),
@@ -165,8 +165,8 @@ def test_the_fragment_finds_nvidia_devices_in_sysfs(tmp_path: Path) -> None:
 
 def test_a_node_without_pci_has_no_gpus(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["sh", "-c", AskFacts().script()],
+        ["sh", "-c", FactsQuery().script()],
         env={"PATH": "/usr/bin:/bin", "SYS": str(tmp_path)},
         capture_output=True,
     )
-    assert AskFacts().parse(Answer(0, done.stdout)).pci == ()
+    assert FactsQuery().parse(Answer(0, done.stdout)).pci == ()

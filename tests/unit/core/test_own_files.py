@@ -13,8 +13,8 @@ import pytest
 from gpustate.core.file_queries import apart
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
-from gpustate.core.path_conflicts import AskMasked
-from gpustate.core.queries import Ask
+from gpustate.core.path_conflicts import MaskedUnitsQuery
+from gpustate.core.queries import Query
 from gpustate.errors import RefusedError
 from gpustate.remote import batch
 
@@ -27,14 +27,14 @@ class Here(Node):
 
     name, vars = "here", {}
 
-    def ask(self, ask: Ask[T]) -> T:
-        made = batch.make_batch(InventoryNode("here"), (ask,), "n-1")
+    def query(self, query: Query[T]) -> T:
+        made = batch.make_batch(InventoryNode("here"), (query,), "n-1")
         done = subprocess.run(
             ["sh", "-c", made.script], capture_output=True, check=True, timeout=20
         )
         reader = batch.AnswerReader(made)
         reader.feed(done.stdout)
-        return ask.parse(reader.answers()[0])
+        return query.parse(reader.answers()[0])
 
 
 def own(path: Path) -> Any:
@@ -121,7 +121,7 @@ def test_masked_are_links_to_nothing_and_empty_files_and_nothing_else(tmp_path: 
     (tmp_path / "c.service").write_text("[Service]\n")
     (tmp_path / "d.service").symlink_to("nowhere")
     (tmp_path / "e.service.d").mkdir()
-    script = AskMasked().script().replace("/etc/systemd/system", str(tmp_path))
+    script = MaskedUnitsQuery().script().replace("/etc/systemd/system", str(tmp_path))
     assert str(tmp_path) in script
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert {"a.service", "b.timer"} <= set(said.stdout.split())

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from gpustate.core.facts import AskFacts
+from gpustate.core.facts import FactsQuery
 from gpustate.core.file_queries import FileStat, FileStats, FileText, FileTexts
 from gpustate.core.queries import Answer, Units
-from gpustate.engine.ledger import AskLedger, Lock, read_lock
+from gpustate.engine.ledger import LedgerQuery, Lock, read_lock
 from gpustate.errors import ProbeError, RefusedError
 
 
@@ -22,15 +22,15 @@ def test_a_file_with_another_size_than_was_said_is_torn(size: str) -> None:
 
 @pytest.mark.parametrize("head", ["", "files=", "files=-1", "files=x", "3"])
 def test_a_list_of_files_without_their_number_is_torn(head: str) -> None:
-    for ask in (FileText("/x/a"), FileTexts("/x/*")):
+    for query in (FileText("/x/a"), FileTexts("/x/*")):
         with pytest.raises(ProbeError, match="torn"):
-            ask.parse(Answer(0, f"{head}\n/x/a\n0 /x/a\n".encode()))
+            query.parse(Answer(0, f"{head}\n/x/a\n0 /x/a\n".encode()))
 
 
 def stat_of_x(line: str) -> dict[str, FileStat]:
-    ask = FileStats(("/x",))
-    mark = re.findall(r"'([0-9a-f]{8})\|", ask.script())[0]
-    return ask.parse(Answer(0, f"{mark}|/x|\n{line}\n".encode()))
+    query = FileStats(("/x",))
+    mark = re.findall(r"'([0-9a-f]{8})\|", query.script())[0]
+    return query.parse(Answer(0, f"{mark}|/x|\n{line}\n".encode()))
 
 
 def test_a_file_whose_mode_is_none_is_an_error() -> None:
@@ -48,7 +48,7 @@ def test_numbers_of_a_file_that_are_none_are_zero() -> None:
 )
 def test_a_pci_device_without_ids_is_an_error(row: str) -> None:
     with pytest.raises(ProbeError, match="for a PCI device"):
-        AskFacts().parse(Answer(0, f"kernel=6.1\npci={row}\n".encode()))
+        FactsQuery().parse(Answer(0, f"kernel=6.1\npci={row}\n".encode()))
 
 
 def test_a_time_of_a_unit_that_is_none_is_zero() -> None:
@@ -93,8 +93,8 @@ def test_a_lock_that_is_none_holds_nobody(text: str) -> None:
 def test_the_name_of_a_run_that_is_none_is_put_into_no_script() -> None:
     """It was a folder's name on the node, and would have been a word of a script."""
     for run in ("$(touch /x)", "a;b", "-a", "a" * 200):
-        assert AskLedger().parse(Answer(0, f"program {run} 1 x\n".encode())).program is None
-    found = AskLedger().parse(Answer(0, b"now 7\nprogram 20260101-000000-abcdef-1 1 {\n"))
+        assert LedgerQuery().parse(Answer(0, f"program {run} 1 x\n".encode())).program is None
+    found = LedgerQuery().parse(Answer(0, b"now 7\nprogram 20260101-000000-abcdef-1 1 {\n"))
     assert found.now == 7
     assert found.program is not None
 
@@ -102,7 +102,7 @@ def test_the_name_of_a_run_that_is_none_is_put_into_no_script() -> None:
 def test_a_state_folder_that_is_none_is_refused_with_the_way_out() -> None:
     row = b"odd=/var/lib/gpustate/lock/info|/var/lib/gpustate|folder|a file\n"
     with pytest.raises(RefusedError) as refused:
-        AskLedger().parse(Answer(0, row))
+        LedgerQuery().parse(Answer(0, row))
     assert str(refused.value) == (
         "/var/lib/gpustate is a file, and a folder belongs there; "
         "move it away: mv /var/lib/gpustate /var/lib/gpustate.moved"

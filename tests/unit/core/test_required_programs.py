@@ -6,16 +6,21 @@ import subprocess
 from pathlib import Path
 
 from gpustate.core.queries import Answer
-from gpustate.core.required_programs import AskMissing, AskReferring, lacking, relied_on
+from gpustate.core.required_programs import (
+    MissingProgramsQuery,
+    ReferringFilesQuery,
+    lacking,
+    relied_on,
+)
 
 
 def test_what_is_not_there_or_nobody_may_execute_is_missing(tmp_path: Path) -> None:
     paths = tuple(str(tmp_path / name) for name in ("a b", "c", "d"))
     for path, mode in ((paths[0], 0o755), (paths[1], 0o644)):
         Path(path).touch(mode)
-    ask = AskMissing(paths)
-    done = subprocess.run(["sh", "-c", ask.script()], capture_output=True, check=True)
-    assert ask.parse(Answer(0, done.stdout)) == {paths[1], paths[2]}
+    query = MissingProgramsQuery(paths)
+    done = subprocess.run(["sh", "-c", query.script()], capture_output=True, check=True)
+    assert query.parse(Answer(0, done.stdout)) == {paths[1], paths[2]}
 
 
 def test_the_next_move_is_the_state_that_brings_it_or_the_right_name() -> None:
@@ -43,11 +48,11 @@ def test_only_files_that_gpustate_changed_are_looked_into(tmp_path: Path) -> Non
         if name != "d":
             (kept / f"{name[0]}.path").write_text(str(tmp_path / name))
     (tmp_path / "gone").unlink()
-    ask = AskReferring(("/ctk", "it's"))
+    query = ReferringFilesQuery(("/ctk", "it's"))
     done = subprocess.run(
-        ["sh", "-c", ask.script()], capture_output=True, check=True, env={"G": str(tmp_path)}
+        ["sh", "-c", query.script()], capture_output=True, check=True, env={"G": str(tmp_path)}
     )
-    assert (ask.parse(Answer(0, done.stdout)), done.stderr) == ((str(tmp_path / "a b"),), b"")
+    assert (query.parse(Answer(0, done.stdout)), done.stderr) == ((str(tmp_path / "a b"),), b"")
 
 
 def test_what_a_file_names_stays_until_its_state_goes() -> None:

@@ -50,11 +50,11 @@ class Host:
             ["sh"], input=script.encode(), capture_output=True, env=environment, check=False
         ).stdout
 
-    def units(self, *asks: Units) -> list[dict[str, tuple[str, str]]]:
-        batch = make_batch(InventoryNode("gpu1"), asks, "nonce")
+    def units(self, *queries: Units) -> list[dict[str, tuple[str, str]]]:
+        batch = make_batch(InventoryNode("gpu1"), queries, "nonce")
         reader = AnswerReader(batch)
         reader.feed(self.run(batch.script))
-        found = [ask.parse(one) for ask, one in zip(asks, reader.answers(), strict=True)]
+        found = [query.parse(one) for query, one in zip(queries, reader.answers(), strict=True)]
         return [{k: (u.load_state, u.unit_file_state) for k, u in one.items()} for one in found]
 
 
@@ -93,8 +93,8 @@ def test_a_fragment_alone_asks_for_its_unit_itself(host: Host) -> None:
 
 
 def test_what_waits_goes_before_what_is_found_out_for_all(host: Host) -> None:
-    asks = (Units(("a.service", "b.service")), Shell("echo waited", waits=True))
-    script = make_batch(InventoryNode("gpu1"), asks, "nonce").script
+    queries = (Units(("a.service", "b.service")), Shell("echo waited", waits=True))
+    script = make_batch(InventoryNode("gpu1"), queries, "nonce").script
     assert script.index("echo waited") < script.index("list-unit-files")
 
 

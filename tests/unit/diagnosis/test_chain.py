@@ -25,7 +25,7 @@ NVML = NvmlFacts(
     cuda_version="13.0",
     gpus=tuple(Gpu(index=i, uuid=UUIDS[i], pci=ADDRESSES[i], minor=i) for i in (0, 1)),
 )
-GOOD = chain.Seen(
+GOOD = chain.ChainObservation(
     boot_id="b",
     kernel="6.1.0-28-amd64",
     pci=tuple(chain_data.PciSeen(one, "2330", "030200", "nvidia") for one in ADDRESSES),
@@ -79,8 +79,8 @@ MIG = replace(
 )
 
 
-def broken(seen: chain.Seen, wanted: chain.Wanted | None = None) -> chain.Check:
-    found = chain.first_broken(chain.evaluate(seen, wanted))
+def broken(observed: chain.ChainObservation, wanted: chain.Wanted | None = None) -> chain.Check:
+    found = chain.first_broken(chain.evaluate(observed, wanted))
     assert found is not None
     return found
 
@@ -282,11 +282,13 @@ CASES = [
 ]
 
 
-def out_of_use(seen: chain.Seen, index: int, *, until: int = 200) -> chain.Seen:
+def out_of_use(
+    observed: chain.ChainObservation, index: int, *, until: int = 200
+) -> chain.ChainObservation:
     """The same, with one GPU in quarantine at the node's time 100."""
     gpu = GOOD.nvml.gpus[index]
     entry = Entry(gpu.uuid, gpu.pci, "RMA 4711", until, 50, "somebody")
-    return replace(seen, quarantine=Quarantine((entry,), 100))
+    return replace(observed, quarantine=Quarantine((entry,), 100))
 
 
 @pytest.mark.parametrize(
@@ -314,8 +316,8 @@ def test_a_gpu_in_quarantine_breaks_nothing_until_its_end(change: dict[str, obje
 
 
 def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:
-    def key(seen: chain.Seen) -> chain.Key:
-        return chain.key("boot", "580", seen.nvml, "", seen.wanted, seen.quarantine)
+    def key(observed: chain.ChainObservation) -> chain.Key:
+        return chain.key("boot", "580", observed.nvml, "", observed.wanted, observed.quarantine)
 
     plain, held = key(GOOD), key(out_of_use(GOOD, 1))
     assert plain.moved(held) == "GPU-b is in quarantine"
@@ -510,16 +512,16 @@ def test_the_fragments_read_a_node(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    seen = chain_probe.parse(done.stdout, NVML)
-    assert seen.pci == (chain_data.PciSeen("0000:1b:00.0", "2330", "030200", "nvidia"),)
-    assert (seen.loaded, seen.open_module) == ("580.95.05", True)
-    assert seen.module_gpus == (chain_data.ModuleGpu("0000:1b:00.0", 3, "GPU-a"),)
-    assert seen.majors == (("nvidia", 195), ("nvidia-uvm", 510))
-    assert seen.cuda_library is not None
-    assert seen.cuda_library.version == "580.95.05"
-    assert seen.nvml_library is None
-    assert seen.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert len(seen.kernel) > 3
+    observed = chain_probe.parse(done.stdout, NVML)
+    assert observed.pci == (chain_data.PciSeen("0000:1b:00.0", "2330", "030200", "nvidia"),)
+    assert (observed.loaded, observed.open_module) == ("580.95.05", True)
+    assert observed.module_gpus == (chain_data.ModuleGpu("0000:1b:00.0", 3, "GPU-a"),)
+    assert observed.majors == (("nvidia", 195), ("nvidia-uvm", 510))
+    assert observed.cuda_library is not None
+    assert observed.cuda_library.version == "580.95.05"
+    assert observed.nvml_library is None
+    assert observed.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert len(observed.kernel) > 3
 
 
 @pytest.mark.parametrize(

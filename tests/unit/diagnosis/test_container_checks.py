@@ -45,8 +45,10 @@ def test_what_was_injected_is_named_when_something_is_missing() -> None:
 
 
 def test_the_first_container_that_failed_is_the_cause() -> None:
-    seen = chain.Seen(containers=(ran(), RESULTS["hook-failed"], RESULTS["disk-full"]))
-    found = container_checks.first_failure(seen)
+    observed = chain.ChainObservation(
+        containers=(ran(), RESULTS["hook-failed"], RESULTS["disk-full"])
+    )
+    found = container_checks.first_failure(observed)
     assert found is not None
     assert found.kind.name == "hook-failed"
 

@@ -11,7 +11,7 @@ from filestates import First, here, request
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeStatus
 from gpustate.engine import fleet
-from gpustate.engine.ledger import AskLedger
+from gpustate.engine.ledger import LedgerQuery
 from gpustate.engine.machines import Machines
 
 MACHINE = Path("/etc/machine-id")
@@ -57,4 +57,4 @@ def test_a_machine_that_cannot_be_told_is_nobodys_other_name() -> None:
 
 
 def test_an_image_is_no_machine() -> None:
-    assert "GPUSTATE_IMAGE" in AskLedger().script()
+    assert "GPUSTATE_IMAGE" in LedgerQuery().script()

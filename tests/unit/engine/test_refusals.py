@@ -18,13 +18,13 @@ from gpustate.core.outcome import NodeStatus, Outcome, StateResult
 from gpustate.engine import fleet, verdicts
 from gpustate.errors import RefusedError
 from gpustate.plan import document, render
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 
 
 class Masked(First):
     """A file whose state is refused although it is known what differs."""
 
-    def refuse(self, seen: Seen) -> str | None:
+    def refuse(self, observed: Seen) -> str | None:
         return "x.service is masked; systemctl unmask x.service, or leave the state out"
 
 
@@ -38,10 +38,10 @@ class Unreadable(First):
 class Unable(First):
     """A state that refuses the node as such."""
 
-    def refuse(self, seen: Seen) -> str | None:
+    def refuse(self, observed: Seen) -> str | None:
         return "unsupported distribution"
 
-    def plan(self, seen: Seen) -> Plan:
+    def plan(self, observed: Seen) -> Plan:
         return Plan()
 
 
@@ -148,15 +148,15 @@ def test_a_driver_that_is_refused_is_judged_as_it_is_and_not_as_it_was_to_become
 class Guard(First):
     """A file without which the node must not reboot."""
 
-    def reboot_blocker(self, seen: Seen) -> str | None:
+    def reboot_blocker(self, observed: Seen) -> str | None:
         return None
 
 
 def test_no_reboot_where_the_state_that_guards_it_could_not_be_looked_at() -> None:
-    look = Look(NodeView("n", (), {}, NodeFacts()))
-    look.errors = {"first": "a pipe is where a file belongs"}
-    assert verdicts.reboot_blocker([First()], look) is None
-    assert verdicts.reboot_blocker([Guard()], look) == (
+    observations = Observations(NodeView("n", (), {}, NodeFacts()))
+    observations.errors = {"first": "a pipe is where a file belongs"}
+    assert verdicts.reboot_blocker([First()], observations) is None
+    assert verdicts.reboot_blocker([Guard()], observations) == (
         "first cannot tell whether the node may reboot: a pipe is where a file belongs"
     )
-    assert verdicts.reboot_blocker([Guard(ensure="absent")], look) is None
+    assert verdicts.reboot_blocker([Guard(ensure="absent")], observations) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpustate.core.queries import Answer
 from gpustate.core.timing import Timing
-from gpustate.engine.timings import AskTimings
+from gpustate.engine.timings import TimingsQuery
 
 STEPS = json.dumps([{"state": "driver", "label": "install"}, {"state": "cdi", "label": "write"}])
 BOOT = 1_000
@@ -28,7 +28,7 @@ def run(name: str, start: int, *results: tuple[int, int, int], end: int | None =
 
 
 def parse(text: str) -> tuple[Timing, ...]:
-    return AskTimings().parse(Answer(0, text.encode()))
+    return TimingsQuery().parse(Answer(0, text.encode()))
 
 
 def test_each_step_took_from_its_intent_to_its_result() -> None:
@@ -74,9 +74,9 @@ def test_the_ask_reads_real_folders(tmp_path: Path) -> None:
     ]
     (folder / "journal").write_text("\n".join(entries) + "\n")
     (tmp_path / "runs" / "x.new").mkdir()
-    script = f"G={tmp_path}\n{AskTimings().script()}"
+    script = f"G={tmp_path}\n{TimingsQuery().script()}"
     done = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
-    assert AskTimings().parse(Answer(0, done.stdout)) == (
+    assert TimingsQuery().parse(Answer(0, done.stdout)) == (
         Timing("driver", "install", 7, "20261121-000000-abcdef-1"),
     )
     assert b"c2VjcmV0" not in done.stdout
@@ -85,6 +85,6 @@ def test_the_ask_reads_real_folders(tmp_path: Path) -> None:
 
 
 def test_a_node_without_runs_has_none(tmp_path: Path) -> None:
-    script = f"G={tmp_path}/none\n{AskTimings().script()}"
+    script = f"G={tmp_path}/none\n{TimingsQuery().script()}"
     done = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
-    assert AskTimings().parse(Answer(0, done.stdout)) == ()
+    assert TimingsQuery().parse(Answer(0, done.stdout)) == ()

@@ -183,7 +183,7 @@ def held(folder: Path, run: str = "other") -> None:
 class Choosy(First):
     """Refuses a node on which somebody is at work, whatever it looks like."""
 
-    def refuse(self, seen: Seen) -> str | None:
+    def refuse(self, observed: Seen) -> str | None:
         return "something else listens on port 5555"
 
 
@@ -310,14 +310,14 @@ fleet.run(request(here(Path({str(tmp_path / "state")!r})), state))
 def test_an_interruption_finishes_the_running_step_and_begins_no_other(
     node: InventoryNode, tmp_path: Path
 ) -> None:
-    seen: list[Event] = []
+    observed: list[Event] = []
 
     states = (
         First(path=str(tmp_path / "a"), script=f"sleep 1; printf x >{tmp_path}/a"),
         Third(path=str(tmp_path / "c")),
     )
     result = fleet.run(
-        request(node, *states), seen.append, lambda: any(e.kind == "step" for e in seen)
+        request(node, *states), observed.append, lambda: any(e.kind == "step" for e in observed)
     )
     assert outcomes(result) == {"first": Outcome.CHANGED, "third": Outcome.INTERRUPTED}
     assert result.exit_code == 130
@@ -359,9 +359,9 @@ class Console(First):
 
     name: ClassVar[str] = "console"
 
-    def plan(self, seen: Seen) -> Plan:
+    def plan(self, observed: Seen) -> Plan:
         person = not Path(self.path + ".person").exists()
-        return replace(super().plan(seen), blocked="be there" if person else None)
+        return replace(super().plan(observed), blocked="be there" if person else None)
 
 
 class Waits(Third):

@@ -73,6 +73,6 @@ def test_a_proof_does_not_outlive_the_fabric_manager_it_was_made_with(tmp_path: 
     world.a100()
     world.files |= {PID: "70\n", "proc/70/comm": "nv-fabricmanager\n"}
     tree = Tree(world, tmp_path / "node")
-    assert tree.view().seen.cuda
+    assert tree.view().observed.cuda
     (tree.top / PID).unlink()
-    assert tree.view().seen.cuda is None
+    assert tree.view().observed.cuda is None

@@ -39,7 +39,7 @@ def test_a_node_that_never_comes_to_its_end_is_told_and_not_accused(
     (tree.bin / "sleep").symlink_to("/bin/sleep")
     monkeypatch.setattr(walk, "CHAIN_S", 1)
     with pytest.raises(ProbeError, match="something hangs: the node did not tell all within 1 s"):
-        walk.ask(tree)
+        walk.query(tree)
 
 
 def test_traces_that_were_cut_short_accuse_nobody(

@@ -79,10 +79,10 @@ def test_a_cluster_makes_any_gpu_a_part_of_a_rack() -> None:
 
 
 def test_a_gpu_that_does_not_answer_says_nothing_of_the_fabric() -> None:
-    seen = NvmlFacts(
+    observed = NvmlFacts(
         gpus=(Gpu(0, error=15), Gpu(1, fabric_state="completed", fabric_status="success"))
     )
-    assert fabric.fabrics(seen) == (DONE,)
+    assert fabric.fabrics(observed) == (DONE,)
 
 
 @pytest.mark.parametrize(

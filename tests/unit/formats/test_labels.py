@@ -182,8 +182,8 @@ def test_a_renamed_resource_keeps_its_product_without_the_suffix() -> None:
 
 
 def test_versions_stand_under_their_new_and_their_old_names() -> None:
-    seen = Seen(nvml(full(), driver_version="580.65.06", cuda_version="13.0"))
-    found = compute(seen, Options()).values
+    observed = Seen(nvml(full(), driver_version="580.65.06", cuda_version="13.0"))
+    found = compute(observed, Options()).values
     assert found["nvidia.com/cuda.driver-version.full"] == "580.65.06"
     assert found["nvidia.com/cuda.driver-version.revision"] == "06"
     assert found["nvidia.com/cuda.driver.rev"] == "06"

@@ -140,17 +140,17 @@ def test_the_distribution_decides_what_manages_its_packages(release: str, manage
     [("nvlsm-0:2-1.*\n", "dnf"), (LOCK.format("nvlsm"), "zypper")],
 )
 def test_one_ask_serves_every_family(locks: str, manager: str) -> None:
-    ask = Packages(("nvlsm",))
+    query = Packages(("nvlsm",))
     answer = f"=rpm {manager}\nnvlsm|x86_64|2-1\n=locks\n{locks}"
-    assert ask.parse(Answer(0, answer.encode()))["nvlsm"].held
-    assert ask.parse(Answer(0, b"nvlsm|amd64|2-1|hi \n"))["nvlsm"].held
+    assert query.parse(Answer(0, answer.encode()))["nvlsm"].held
+    assert query.parse(Answer(0, b"nvlsm|amd64|2-1|hi \n"))["nvlsm"].held
 
 
 def test_offers_are_read_from_every_family() -> None:
-    ask = Candidates(("nvlsm",))
+    query = Candidates(("nvlsm",))
     wanted = {"nvlsm": (Candidate("2-1", "cuda"),)}
     solvable = '<solvable name="nvlsm" kind="package" edition="2-1" repository="cuda"/>'
-    assert ask.parse(Answer(0, b"=rpm dnf\nnvlsm|0:2-1|cuda\n")) == wanted
-    assert ask.parse(Answer(0, f"=rpm zypper\n{solvable}\n".encode())) == wanted
-    assert ask.parse(Answer(0, b" nvlsm | 2-1 | cuda\n")) == wanted
-    assert ask.parse(Answer(0, b"=rpm dnf\n")) == {}
+    assert query.parse(Answer(0, b"=rpm dnf\nnvlsm|0:2-1|cuda\n")) == wanted
+    assert query.parse(Answer(0, f"=rpm zypper\n{solvable}\n".encode())) == wanted
+    assert query.parse(Answer(0, b" nvlsm | 2-1 | cuda\n")) == wanted
+    assert query.parse(Answer(0, b"=rpm dnf\n")) == {}

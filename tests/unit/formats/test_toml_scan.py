@@ -28,8 +28,8 @@ n = 'a#b'
 
 def test_statements_have_their_path_section_and_comment() -> None:
     found = scan(TEXT)
-    seen = [(s.kind, s.section, s.path, s.comment) for s in found.statements]
-    assert seen == [
+    observed = [(s.kind, s.section, s.path, s.comment) for s in found.statements]
+    assert observed == [
         ("key", (), ("a", "b.c"), "# tail"),
         ("table", ("t", "u"), ("t", "u"), "# why"),
         ("key", ("t", "u"), ("t", "u", "list"), ""),

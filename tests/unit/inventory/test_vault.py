@@ -70,11 +70,11 @@ def test_passwords_come_from_files_programs_and_people_in_ansible_s_order(
     write("tool", f"#!/bin/sh\necho {PROD}\n", executable=True)
     write("keys-client.sh", '#!/bin/sh\necho "$1 $2"\n', executable=True)
     found = sources(
-        ["prod@tool", "asked@prompt"], ["pw"], ask=True, environment={"ANSIBLE_VAULT_IDENTITY_LIST": "x@y"}
+        ["prod@tool", "asked@prompt"], ["pw"], query=True, environment={"ANSIBLE_VAULT_IDENTITY_LIST": "x@y"}
     )  # fmt: skip
     assert found == (Source("x", "y"), Source("prod", "tool"), Source("asked"), Source("default", "pw"), Source("default"))  # fmt: skip
     env = {"ANSIBLE_VAULT_PASSWORD_FILE": "pw"}
-    assert sources([], [], ask=False, environment=env) == (Source("default", "pw"),)
+    assert sources([], [], query=False, environment=env) == (Source("default", "pw"),)
     assert Vault([Source("d", "pw")]).decrypt(text("value-1.1.txt"), "x") == "S3cr3t-vault-value"
     assert Vault([Source("d", "tool")])._password(Source("d", "tool")) == PROD.encode()
     assert Vault()._password(Source("eu", "keys-client.sh")) == b"--vault-id eu"

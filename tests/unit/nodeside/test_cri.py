@@ -55,8 +55,8 @@ def served(path: Path, answer: Callable[[str], bytes]) -> Iterator[str]:
             except OSError:
                 return
             with connection:
-                seen = connection.recv(65536)
-                method = seen.partition(b"RuntimeService/")[2].split(b"\0")[0].decode()
+                observed = connection.recv(65536)
+                method = observed.partition(b"RuntimeService/")[2].split(b"\0")[0].decode()
                 connection.sendall(answer(method))
                 connection.recv(1024)
 

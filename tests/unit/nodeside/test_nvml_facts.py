@@ -19,7 +19,9 @@ from gpustate.probes.gpu_facts import NVML_FACTS, PYNVML, GpuFacts
 from .conftest import VERSION, StubNode
 
 
-def ask(node: StubNode, tmp_path: Path, pynvml: bytes | None = None, timeout_s: float = 10) -> Any:
+def query(
+    node: StubNode, tmp_path: Path, pynvml: bytes | None = None, timeout_s: float = 10
+) -> Any:
     folder = tmp_path / "shipped"
     folder.mkdir()
     (folder / "nvml_facts.py").write_bytes(NVML_FACTS.load())
@@ -45,7 +47,7 @@ def ask(node: StubNode, tmp_path: Path, pynvml: bytes | None = None, timeout_s: 
 
 def test_every_gpu_is_described(stub_node: Callable[..., StubNode], tmp_path: Path) -> None:
     node = stub_node("8xH100")
-    facts = ask(node, tmp_path)
+    facts = query(node, tmp_path)
     assert facts.works
     assert (facts.driver_version, facts.cuda_version) == (VERSION, "13.0")
     assert [gpu.uuid for gpu in facts.gpus] == node.uuids
@@ -86,7 +88,7 @@ def test_the_fragment_that_is_sent_asks_nvml_and_compiles_nothing_twice(
 def test_a_gpu_off_the_bus_costs_only_itself(
     stub_node: Callable[..., StubNode], tmp_path: Path
 ) -> None:
-    facts = ask(stub_node("4xH100", "gpu-off-bus:2"), tmp_path)
+    facts = query(stub_node("4xH100", "gpu-off-bus:2"), tmp_path)
     assert facts.error is None
     assert not facts.works
     assert [gpu.error for gpu in facts.gpus] == [None, None, nvml_report.GPU_IS_LOST, None]
@@ -95,7 +97,7 @@ def test_a_gpu_off_the_bus_costs_only_itself(
 def test_a_library_of_another_version_is_error_18(
     stub_node: Callable[..., StubNode], tmp_path: Path
 ) -> None:
-    facts = ask(stub_node(loaded="570.86.15"), tmp_path)
+    facts = query(stub_node(loaded="570.86.15"), tmp_path)
     assert facts.error == nvml_report.VERSION_MISMATCH
     assert facts.gpus == ()
 
@@ -103,7 +105,7 @@ def test_a_library_of_another_version_is_error_18(
 def test_a_missing_library_is_error_12(stub_node: Callable[..., StubNode], tmp_path: Path) -> None:
     node = stub_node()
     (tmp_path / "lib/libnvidia-ml.so.1").unlink()
-    assert ask(node, tmp_path).error == nvml_report.LIBRARY_NOT_FOUND
+    assert query(node, tmp_path).error == nvml_report.LIBRARY_NOT_FOUND
 
 
 HANGING = b"""
@@ -123,7 +125,7 @@ def test_a_gpu_that_hangs_is_named_and_what_answered_before_is_kept(
     stub_node: Callable[..., StubNode], tmp_path: Path
 ) -> None:
     began = time.monotonic()
-    facts = ask(stub_node(), tmp_path, HANGING, timeout_s=0.5)
+    facts = query(stub_node(), tmp_path, HANGING, timeout_s=0.5)
     assert time.monotonic() - began < 10
     assert facts.error == nvml_report.TIMEOUT
     assert facts.error_text == "NVML did not answer within 0.5 s when asked about GPU 1"
@@ -137,7 +139,7 @@ def test_a_library_that_crashes_is_an_error_and_no_traceback(
     stub_node: Callable[..., StubNode], tmp_path: Path
 ) -> None:
     crash = b"import os\nclass NVMLError(Exception): value = 1\ndef nvmlInit(): os.abort()\n"
-    facts = ask(stub_node(), tmp_path, crash)
+    facts = query(stub_node(), tmp_path, crash)
     assert (facts.error, facts.error_text) == (999, "NVML crashed")
 
 

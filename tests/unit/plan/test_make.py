@@ -14,15 +14,17 @@ from gpustate.core.facts import NodeFacts, NodeView, PciGpu
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.state import AnyState
 from gpustate.plan import make
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 
 VIEW = NodeView("gpu1", ("gpu",), {}, NodeFacts(kernel="6.1"))
 
 
-def look(view: NodeView = VIEW, errors: dict[str, str] | None = None, **texts: str | None) -> Look:
+def observations(
+    view: NodeView = VIEW, errors: dict[str, str] | None = None, **texts: str | None
+) -> Observations:
     """A look at a node: the text of each state's file."""
-    seen: dict[str, object] = {name: Seen(text) for name, text in texts.items()}
-    return Look(view, seen, errors or {})
+    observed: dict[str, object] = {name: Seen(text) for name, text in texts.items()}
+    return Observations(view, observed, errors or {})
 
 
 def outcomes(results: dict[str, StateResult]) -> dict[str, str]:
@@ -34,19 +36,19 @@ def one(name: str, **edges: Any) -> AnyState:
 
 
 def test_a_state_is_unchanged_or_would_change() -> None:
-    results = make.make([one("a"), one("b")], look(a="x", b="y"))
+    results = make.make([one("a"), one("b")], observations(a="x", b="y"))
     assert outcomes(results) == {"a": "unchanged", "b": "would change"}
     assert results["b"].plan.fields == {"text"}
 
 
 def test_where_it_does_not_apply_it_says_for_whom_it_is() -> None:
     state = file_state("a")(only=where.group("inference") & where.gpu)
-    results = make.make([state], look())
+    results = make.make([state], observations())
     assert outcomes(results) == {"a": "not applicable"}
     assert results["a"].reason == "only where (group('inference') & gpu)"
     gpu = PciGpu("0000:01:00.0", "2330", "030200", None)
     there = NodeView("n", ("inference",), {}, NodeFacts(pci=(gpu,)))
-    assert outcomes(make.make([state], look(there, a="x"))) == {"a": "unchanged"}
+    assert outcomes(make.make([state], observations(there, a="x"))) == {"a": "unchanged"}
 
 
 def test_what_looks_behind_a_pending_state_is_known_after_it_with_its_worst_cost() -> None:
@@ -55,16 +57,16 @@ def test_what_looks_behind_a_pending_state_is_known_after_it_with_its_worst_cost
         one("b", known_after=("a",), worst=Disruption.DRAIN),
         one("c", known_after=("b",)),
     ]
-    results = make.make(states, look(a=None, b=None, c="x"))
+    results = make.make(states, observations(a=None, b=None, c="x"))
     assert outcomes(results) == {"a": "would change", "b": "known after", "c": "known after"}
     assert (results["b"].known_after, results["b"].worst) == (("a",), Disruption.DRAIN)
 
 
 def test_what_comes_after_a_state_that_is_taken_away_looks_behind_it() -> None:
     gone = one("a").model_copy(update={"ensure": "absent"})
-    results = make.make([gone, one("b", after=("a",))], look(a="x", b="x"))
+    results = make.make([gone, one("b", after=("a",))], observations(a="x", b="x"))
     assert outcomes(results) == {"a": "would change", "b": "known after"}
-    results = make.make([one("a"), one("b", after=("a",))], look(a=None, b="x"))
+    results = make.make([one("a"), one("b", after=("a",))], observations(a=None, b="x"))
     assert outcomes(results)["b"] != "known after"
 
 
@@ -72,12 +74,12 @@ def test_what_is_taken_away_looks_behind_nothing() -> None:
     states = [
         s.model_copy(update={"ensure": "absent"}) for s in (one("a"), one("b", known_after=("a",)))
     ]
-    assert set(outcomes(make.make(states, look(a="x", b="x"))).values()) == {"would change"}
+    assert set(outcomes(make.make(states, observations(a="x", b="x"))).values()) == {"would change"}
 
 
 def test_a_probe_that_failed_fails_its_state_and_keeps_what_needs_it_from_running() -> None:
     states = [one("a"), one("b", needs=("a",)), one("c", needs=("b",)), one("d", after=("a",))]
-    results = make.make(states, look(errors={"a": "no answer"}, b=None, c=None, d=None))
+    results = make.make(states, observations(errors={"a": "no answer"}, b=None, c=None, d=None))
     assert outcomes(results) == {
         "a": "failed",
         "b": "not run",
@@ -95,20 +97,20 @@ def test_a_refusal_is_told_with_its_reason(by: str) -> None:
 
         name = "a"
 
-        def refuse(self, seen: Seen) -> str | None:
+        def refuse(self, observed: Seen) -> str | None:
             return "no" if by == "refuse" else None
 
-        def plan(self, seen: Seen) -> Plan:
+        def plan(self, observed: Seen) -> Plan:
             return Plan(refusal="no" if by == "plan" else None)
 
-    results = make.make([Refusing(), one("b", needs=("a",))], look(a=None, b=None))
+    results = make.make([Refusing(), one("b", needs=("a",))], observations(a=None, b=None))
     assert outcomes(results) == {"a": "refused", "b": "not run"}
     assert (results["a"].reason, results["b"].reason) == ("no", "because a refused")
 
 
 def test_what_stands_already_is_not_planned_again() -> None:
     stands = {"a": StateResult("a", Outcome.FAILED, reason="its steps")}
-    results = make.make([one("a"), one("b", needs=("a",))], look(a="x", b="x"), stands)
+    results = make.make([one("a"), one("b", needs=("a",))], observations(a="x", b="x"), stands)
     assert outcomes(results) == {"a": "failed", "b": "not run"}
 
 
@@ -139,13 +141,13 @@ def test_nothing_is_ready_before_what_comes_first_is_planned() -> None:
         one("right"),
     ]
     names = ("a", "b", "needs-b", "after-b", "behind-that", "free")
-    results = make.make(states, look(right="x", **dict.fromkeys(names)))
+    results = make.make(states, observations(right="x", **dict.fromkeys(names)))
     assert [state.name for state in make.ready(states, results)] == ["a", "free"]
 
 
 def test_before_keeps_from_being_ready_as_after_does() -> None:
     states = [one("a"), one("b", known_after=("a",), before=("c",)), one("c")]
-    results = make.make(states, look(a=None, b=None, c=None))
+    results = make.make(states, observations(a=None, b=None, c=None))
     assert [state.name for state in make.ready(states, results)] == ["a"]
 
 
@@ -156,7 +158,7 @@ def test_only_stable_fields_are_kept_for_a_saved_plan() -> None:
         name = "a"
         stable = ()
 
-    data = make.observed_data([Loose(), one("b"), one("unseen")], look(a="x", b="x"))
+    data = make.observed_data([Loose(), one("b"), one("unseen")], observations(a="x", b="x"))
     assert data == {"a": {}, "b": {"text": "x"}}
 
 
@@ -200,7 +202,7 @@ def test_planning_asks_the_node_nothing() -> None:
         def probe(self, node: Node) -> Seen:
             raise AssertionError("probed")
 
-    assert outcomes(make.make([Deaf()], look(a="x"))) == {"a": "unchanged"}
+    assert outcomes(make.make([Deaf()], observations(a="x"))) == {"a": "unchanged"}
 
 
 class Starts(FileState):
@@ -210,7 +212,7 @@ class Starts(FileState):
     step: ops.Run | ops.RestartUnit | ops.DisableUnit = ops.RestartUnit("a.service")
     first: ops.Run | None = None
 
-    def apply(self, seen: Seen, plan: Plan) -> Iterator[Step]:
+    def apply(self, observed: Seen, plan: Plan) -> Iterator[Step]:
         if self.first is not None:
             yield self.first
         yield self.step
@@ -227,7 +229,7 @@ class Starts(FileState):
 def test_a_state_that_would_start_a_masked_unit_is_refused_with_the_way_out(
     step: ops.Run | ops.RestartUnit,
 ) -> None:
-    there = look(starts="y")
+    there = observations(starts="y")
     there.masked = frozenset(("a.service", "b.service"))
     result = make.make([Starts(step=step)], there)["starts"]
     assert result.outcome is Outcome.REFUSED
@@ -243,7 +245,7 @@ def test_a_masked_unit_is_told_although_the_rest_is_known_after_another_state() 
         name: ClassVar[str] = "behind"
         known_after: ClassVar[tuple[str, ...]] = ("a",)
 
-    there = look(a=None, behind="y")
+    there = observations(a=None, behind="y")
     there.masked = frozenset(("b.service",))
     states = [one("a"), Behind(step=ops.RestartUnit("a.service"))]
     assert outcomes(make.make(states, there))["behind"] == "known after"
@@ -252,12 +254,12 @@ def test_a_masked_unit_is_told_although_the_rest_is_known_after_another_state() 
     assert told.outcome is Outcome.REFUSED
     assert told.reason.startswith("a.service is masked; systemctl unmask a.service")
     there.errors["behind"] = "not yet"
-    del there.seen["behind"]
+    del there.observed["behind"]
     assert outcomes(make.make(states, there))["behind"] == "known after"
 
 
 def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
-    there = look(starts="y", a="x")
+    there = observations(starts="y", a="x")
     there.masked = frozenset(("a.service",))
     free = (
         Starts(step=ops.DisableUnit("a.service")),
@@ -281,7 +283,7 @@ class Uses(FileState):
 
 
 def test_what_refers_to_a_program_that_nobody_brings_is_refused_in_the_plan() -> None:
-    there = look(uses="y", brings="y")
+    there = observations(uses="y", brings="y")
     brings = file_state("brings")
     state = Uses()
     assert outcomes(make.make([state], there)) == {"uses": "would change"}
@@ -300,14 +302,14 @@ def test_what_refers_to_a_program_that_nobody_brings_is_refused_in_the_plan() ->
 
 
 def test_a_missing_program_is_nothing_to_who_has_nothing_to_do_or_takes_away() -> None:
-    there = look(uses="y")
+    there = observations(uses="y")
     there.missing = frozenset(("/usr/bin/program",))
     assert outcomes(make.make([Uses(text="y")], there)) == {"uses": "unchanged"}
     assert outcomes(make.make([Uses(ensure="absent")], there)) == {"uses": "would change"}
 
 
 def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> None:
-    there = look(errors={"a": "/x is a folder", "b": "torn"})
+    there = observations(errors={"a": "/x is a folder", "b": "torn"})
     there.refused = {"a"}
     results = make.make([one("a"), one("b")], there)
     assert outcomes(results) == {"a": "refused", "b": "failed"}
@@ -315,7 +317,7 @@ def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> Non
 
 def test_what_a_person_has_to_put_right_is_refused_before_what_it_looks_behind_has_run() -> None:
     states = [one("a"), one("b", known_after=("a",)), one("c", known_after=("a",))]
-    there = look(a=None, errors={"b": "move it", "c": "torn"})
+    there = observations(a=None, errors={"b": "move it", "c": "torn"})
     there.refused = {"b"}
     results = make.make(states, there)
     assert outcomes(results) == {"a": "would change", "b": "refused", "c": "known after"}
@@ -327,18 +329,18 @@ class Refers(Uses):
 
     name: ClassVar[str] = "refers"
 
-    def refers(self, seen: Seen) -> bool:
-        return seen.text is not None
+    def refers(self, observed: Seen) -> bool:
+        return observed.text is not None
 
 
 def test_what_refers_to_a_program_that_is_gone_is_refused_although_nothing_would_change() -> None:
-    there = look(refers="x", brings="y")
+    there = observations(refers="x", brings="y")
     assert outcomes(make.make([Refers()], there)) == {"refers": "unchanged"}
     there.missing = frozenset(("/usr/bin/program",))
     assert outcomes(make.make([Refers()], there)) == {"refers": "refused"}
     brings = file_state("brings")()
     assert outcomes(make.make([brings, Refers()], there))["refers"] == "unchanged"
-    there = look(refers=None)
+    there = observations(refers=None)
     there.missing = frozenset(("/usr/bin/program",))
     assert outcomes(make.make([Refers(ensure="absent")], there)) == {"refers": "unchanged"}
 
@@ -364,7 +366,7 @@ def test_a_policy_that_takes_away_what_carries_another_is_refused_before_it_star
     base: AnyState, top: dict[str, Any], outcome: str
 ) -> None:
     state = file_state("top", needs=("base",))(text="y", **top)
-    result = make.make([base, state], look(base="x", top="z"))["top"]
+    result = make.make([base, state], observations(base="x", top="z"))["top"]
     assert result.outcome.value == outcome
     told = "it needs base, which the policy takes away: take top away too, or keep base"
     assert result.reason == (told if outcome == "refused" else "")
@@ -381,7 +383,7 @@ def test_what_the_policy_lacks_is_a_warning_where_something_changes() -> None:
 
     told = {
         (text, ensure, beside): make.make(
-            [Lonely(text="y", ensure=ensure), *beside], look(lonely=text, company="x")
+            [Lonely(text="y", ensure=ensure), *beside], observations(lonely=text, company="x")
         )["lonely"].plan.warnings
         for text in ("x", "y")
         for ensure in ("present", "absent")
@@ -397,7 +399,7 @@ def test_a_contradiction_is_told_also_of_what_is_not_known_yet() -> None:
         one("first"),
         file_state("top", needs=("base",), known_after=("first",))(),
     ]
-    results = make.make(states, look(base="x", first="y", top="z"))
+    results = make.make(states, observations(base="x", first="y", top="z"))
     assert outcomes(results)["top"] == "refused"
 
 
@@ -405,10 +407,10 @@ def test_what_others_name_is_taken_away_with_them_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = (one(name).model_copy(update={"ensure": "absent"}) for name in "ab")
-    monkeypatch.setattr(type(a), "relied_on", lambda self, seen: {"/etc/b": "b"})
-    results = make.make([a], look(a="x"))
+    monkeypatch.setattr(type(a), "relied_on", lambda self, observed: {"/etc/b": "b"})
+    results = make.make([a], observations(a="x"))
     assert outcomes(results) == {"a": "refused"}
     assert results["a"].reason.startswith("/etc/b still names programs of a: take b away with it")
-    assert outcomes(make.make([a, one("b")], look(a="x", b="x")))["a"] == "refused"
-    assert outcomes(make.make([a, b], look(a="x", b="x")))["a"] == "would change"
-    assert outcomes(make.make([a], look(a=None))) == {"a": "unchanged"}
+    assert outcomes(make.make([a, one("b")], observations(a="x", b="x")))["a"] == "refused"
+    assert outcomes(make.make([a, b], observations(a="x", b="x")))["a"] == "would change"
+    assert outcomes(make.make([a], observations(a=None))) == {"a": "unchanged"}

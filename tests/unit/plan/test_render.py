@@ -126,15 +126,15 @@ def test_the_question_repeats_nodes_cost_and_batches() -> None:
     nodes[0] = NodeResult("gpu0", states=[pending("driver", reboot)])
     nodes.append(NodeResult("gpu7", NodeStatus.UNREACHABLE, "far"))
     made = result(*nodes)
-    ask = render.question
-    assert ask(made, "apply", forks=2, batches=3, sizes=("1", "50%")) == (
+    query = render.question
+    assert query(made, "apply", forks=2, batches=3, sizes=("1", "50%")) == (
         "Apply to gpu[0-2] (3 nodes): at worst reboot on 1, in 3 batches (1,50%)?"
     )
-    assert ask(made, "remove", forks=2, batches=0, sizes=()) == (
+    assert query(made, "remove", forks=2, batches=0, sizes=()) == (
         "Remove from gpu[0-2] (3 nodes): at worst reboot on 1, 2 at a time?"
     )
     alone = result(NodeResult("gpu1", states=[pending("driver", Change("n", 1, 2))]))
-    assert ask(alone, "apply", forks=1, batches=0, sizes=()) == "Apply to gpu1: no disruption?"
+    assert query(alone, "apply", forks=1, batches=0, sizes=()) == "Apply to gpu1: no disruption?"
 
 
 @pytest.mark.parametrize(

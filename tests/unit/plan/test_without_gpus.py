@@ -7,7 +7,7 @@ from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.outcome import Outcome
 from gpustate.core.policy import build
 from gpustate.core.state import AnyState
-from gpustate.plan.make import Look, make
+from gpustate.plan.make import Observations, make
 
 GPU = ("cdi", "dcgm", "dcgm-exporter", "mig", "mps", "peermem", "validator")
 
@@ -15,9 +15,9 @@ GPU = ("cdi", "dcgm", "dcgm-exporter", "mig", "mps", "peermem", "validator")
 def outcomes(gpus: int | str | None, *names: str) -> dict[str, Outcome]:
     states: list[AnyState] = [build(registry.get("preflight"), {"gpus": gpus})]
     states += [build(registry.get(name), {}) for name in names]
-    look = Look(NodeView("n", (), {}, NodeFacts()))
-    look.errors = {state.name: "nobody looked" for state in states}
-    return {name: result.outcome for name, result in make(states, look).items()}
+    observations = Observations(NodeView("n", (), {}, NodeFacts()))
+    observations.errors = {state.name: "nobody looked" for state in states}
+    return {name: result.outcome for name, result in make(states, observations).items()}
 
 
 def test_what_needs_a_gpu_does_not_apply_where_none_is_expected() -> None:
@@ -37,5 +37,7 @@ def test_what_needs_a_gpu_can_be_removed_where_none_is_expected() -> None:
         build(registry.get("preflight"), {"gpus": 0}),
         build(registry.get("cdi"), {"ensure": "absent"}),
     ]
-    look = Look(NodeView("n", (), {}, NodeFacts()), errors={"cdi": "x", "preflight": "x"})
-    assert make(states, look)["cdi"].outcome is Outcome.FAILED
+    observations = Observations(
+        NodeView("n", (), {}, NodeFacts()), errors={"cdi": "x", "preflight": "x"}
+    )
+    assert make(states, observations)["cdi"].outcome is Outcome.FAILED

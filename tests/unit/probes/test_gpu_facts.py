@@ -59,8 +59,8 @@ class World:
             f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  x\n"
         )
 
-    def ask(self) -> NvmlFacts:
-        ask = GpuFacts()
+    def query(self) -> NvmlFacts:
+        query = GpuFacts()
         environment = {
             "PATH": str(self.bin),
             "PROC": str(self.folder / "proc"),
@@ -70,13 +70,13 @@ class World:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         done = subprocess.run(
-            ["/bin/sh", "-c", ask.script()],
+            ["/bin/sh", "-c", query.script()],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=False,
         )
-        return ask.parse(Answer(done.returncode, done.stdout))
+        return query.parse(Answer(done.returncode, done.stdout))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def world(tmp_path: Path, libraries: native.Libraries) -> World:
 
 def test_nvml_is_asked_by_the_nodes_own_python(world: World) -> None:
     world.load()
-    facts = world.ask()
+    facts = world.query()
     assert facts.works
     assert (facts.source, facts.driver_loaded, facts.driver_version) == ("nvml", True, VERSION)
     assert [gpu.architecture for gpu in facts.gpus] == ["ampere", "ampere"]
@@ -95,17 +95,17 @@ def test_nvml_is_asked_by_the_nodes_own_python(world: World) -> None:
 def test_without_a_loaded_driver_no_program_is_started(world: World) -> None:
     for program in world.bin.iterdir():
         program.unlink()
-    facts = world.ask()
+    facts = world.query()
     assert facts.driver_loaded is False
     assert facts.error in (9, 12)  # 9 where this machine has libnvidia-ml itself
 
 
 def test_where_python_is_missing_nvidia_smi_is_asked(world: World) -> None:
     world.load()
-    by_nvml = world.ask()
+    by_nvml = world.query()
     (world.bin / "python3").unlink()
     (world.bin / "nvidia-smi").symlink_to(world.smi)
-    by_smi = world.ask()
+    by_smi = world.query()
     assert by_smi.source == "nvidia-smi"
     for ours, theirs in zip(by_nvml.gpus, by_smi.gpus, strict=True):
         for field in (
@@ -127,20 +127,20 @@ def test_where_pythons_library_is_incomplete_nvidia_smi_is_asked(world: World) -
     (world.bin / "python3").write_text("#!/bin/sh\nexit 69\n")
     (world.bin / "python3").chmod(0o755)
     (world.bin / "nvidia-smi").symlink_to(world.smi)
-    assert world.ask().source == "nvidia-smi"
+    assert world.query().source == "nvidia-smi"
 
 
 def test_where_the_files_could_not_be_shipped_nvidia_smi_is_asked(world: World) -> None:
     world.load()
     shutil.rmtree(world.folder / "lib" / PYNVML.digest)
     (world.bin / "nvidia-smi").symlink_to(world.smi)
-    assert world.ask().source == "nvidia-smi"
+    assert world.query().source == "nvidia-smi"
 
 
 def test_nothing_to_ask_with_is_a_fact_of_its_own(world: World) -> None:
     world.load()
     (world.bin / "python3").unlink()
-    assert world.ask().error in (12, 127)  # 127 where this machine has libnvidia-ml itself
+    assert world.query().error in (12, 127)  # 127 where this machine has libnvidia-ml itself
 
 
 def test_it_ships_what_it_runs() -> None:
@@ -159,8 +159,8 @@ def test_an_answer_that_makes_no_sense_is_a_probe_error(text: str) -> None:
 
 
 def test_the_stand_in_is_a_node_without_a_driver() -> None:
-    assert not GpuFacts().stand_in().works
-    assert os.sep not in GpuFacts().stand_in().library
+    assert not GpuFacts().placeholder().works
+    assert os.sep not in GpuFacts().placeholder().library
 
 
 def test_what_is_told_of_a_report_is_one_line_whatever_the_node_said() -> None:

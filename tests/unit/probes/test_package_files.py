@@ -139,7 +139,7 @@ def test_asks_that_leave_together_are_answered_from_one_cache_each_with_its_own_
 def test_lines_that_are_no_rows_are_left_out() -> None:
     text = b"\xff\n=of x-files\n: x\nlibx1 /usr\nx: /y is missing\n=of y-files\nx: /z is missing\n"
     assert ASK.parse(Answer(0, text)) == ("x: /y is missing",)
-    assert ASK.stand_in() == ()
+    assert ASK.placeholder() == ()
 
 
 def test_of_sources_one_that_is_missing_is_told_and_what_somebody_changed_is_theirs(

@@ -40,14 +40,14 @@ def answered(made: batch.Batch, before: bytes = b"", after: bytes = b"") -> tupl
 
 
 def test_answers_come_back_in_order_with_their_status(tmp_path) -> None:
-    asks = (
+    queries = (
         Shell("printf '\\377\\0binary\\n\\n'"),
         FileText(str(tmp_path / "none")),
         Shell("echo x; exit 7"),
     )
-    first, second, third = answered(batch.make_batch(NODE, asks, NONCE))
+    first, second, third = answered(batch.make_batch(NODE, queries, NONCE))
     assert first == Answer(0, b"\xff\x00binary\n\n")
-    assert asks[1].parse(second) is None
+    assert queries[1].parse(second) is None
     assert third == Answer(7, b"x\n")
 
 
@@ -58,17 +58,17 @@ def test_what_a_login_shell_prints_around_the_answer_is_ignored() -> None:
 
 def test_a_file_that_holds_a_frame_of_another_exec_changes_nothing(tmp_path) -> None:
     (tmp_path / "a").write_text("\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n")
-    ask = FileText(str(tmp_path / "a"))
-    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
-    assert ask.parse(answer) == "\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n"
+    query = FileText(str(tmp_path / "a"))
+    (answer,) = answered(batch.make_batch(NODE, (query,), NONCE))
+    assert query.parse(answer) == "\ngpustate-9999 0\nfake\ngpustate-9999 = 0 0\n"
 
 
 def test_several_files_come_back_with_exact_bytes(tmp_path) -> None:
     (tmp_path / "a.conf").write_text("no newline")
     (tmp_path / "b.conf").write_text("two\n\n")
-    ask = FileTexts(f"{tmp_path}/*.conf")
-    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
-    assert list(ask.parse(answer).values()) == ["no newline", "two\n\n"]
+    query = FileTexts(f"{tmp_path}/*.conf")
+    (answer,) = answered(batch.make_batch(NODE, (query,), NONCE))
+    assert list(query.parse(answer).values()) == ["no newline", "two\n\n"]
 
 
 def test_files_that_several_states_read_come_back_each_to_whom_asked(tmp_path) -> None:
@@ -80,13 +80,13 @@ def test_files_that_several_states_read_come_back_each_to_whom_asked(tmp_path) -
     (tmp_path / "link").symlink_to("a")
     wanted = {name: content.decode() for name, content in contents.items()}
     wanted |= {"none": None, "lost": None, "link": "no newline", "folder": None}
-    asks = [FileText(str(tmp_path / name)) for name in wanted]
-    made = batch.make_batch(NODE, asks, NONCE)
-    assert len(made.asks) == 1
-    found = dict(zip(wanted, zip(asks, answered(made), strict=True), strict=True))
+    queries = [FileText(str(tmp_path / name)) for name in wanted]
+    made = batch.make_batch(NODE, queries, NONCE)
+    assert len(made.queries) == 1
+    found = dict(zip(wanted, zip(queries, answered(made), strict=True), strict=True))
     with pytest.raises(RefusedError, match="folder is a folder, and a file belongs there; move it"):
         found["folder"][0].parse(found.pop("folder")[1])
-    assert {name: ask.parse(answer) for name, (ask, answer) in found.items()} == {
+    assert {name: query.parse(answer) for name, (query, answer) in found.items()} == {
         name: wanted[name] for name in found
     }
 
@@ -94,29 +94,31 @@ def test_files_that_several_states_read_come_back_each_to_whom_asked(tmp_path) -
 def test_files_behind_several_patterns_come_back_each_to_whom_asked(tmp_path) -> None:
     for name in ("a.conf", "b.conf", "c.list", "new\nline.conf"):
         (tmp_path / name).write_text(f"in {name}")
-    asks = [FileTexts(f"{tmp_path}/*.conf"), FileTexts(f"{tmp_path}/*"), FileTexts("/nowhere/*")]
+    queries = [FileTexts(f"{tmp_path}/*.conf"), FileTexts(f"{tmp_path}/*"), FileTexts("/nowhere/*")]
     found = [
-        ask.parse(answer)
-        for ask, answer in zip(asks, answered(batch.make_batch(NODE, asks, NONCE)), strict=True)
+        query.parse(answer)
+        for query, answer in zip(
+            queries, answered(batch.make_batch(NODE, queries, NONCE)), strict=True
+        )
     ]
     names = [[path.rpartition("/")[2] for path in one] for one in found]
     assert names == [["a.conf", "b.conf"], ["a.conf", "b.conf", "c.list"], []]
     assert found[1][f"{tmp_path}/c.list"] == "in c.list"
     stats = [FileStats((f"{tmp_path}/*.conf",)), FileStats((f"{tmp_path}/*.list", "/none"))]
-    seen = [
-        ask.parse(answer)
-        for ask, answer in zip(stats, answered(batch.make_batch(NODE, stats, NONCE)), strict=True)
+    observed = [
+        query.parse(answer)
+        for query, answer in zip(stats, answered(batch.make_batch(NODE, stats, NONCE)), strict=True)
     ]
-    assert [set(one) for one in seen][1] == {f"{tmp_path}/c.list"}
-    assert f"{tmp_path}/a.conf" in seen[0]
+    assert [set(one) for one in observed][1] == {f"{tmp_path}/c.list"}
+    assert f"{tmp_path}/a.conf" in observed[0]
 
 
 def test_stats_tell_links_from_files(tmp_path) -> None:
     (tmp_path / "a").write_text("x")
     (tmp_path / "b").symlink_to("a")
-    ask = FileStats((f"{tmp_path}/*",))
-    (answer,) = answered(batch.make_batch(NODE, (ask,), NONCE))
-    stats = ask.parse(answer)
+    query = FileStats((f"{tmp_path}/*",))
+    (answer,) = answered(batch.make_batch(NODE, (query,), NONCE))
+    stats = query.parse(answer)
     assert stats[f"{tmp_path}/a"].kind == "file"
     assert stats[f"{tmp_path}/b"].target == "a"
 
@@ -206,10 +208,10 @@ def test_the_status_of_a_part_is_its_own() -> None:
     assert [a.status for a in batch.split_answers(body, NONCE, 2)] == [3, 4]
 
 
-def on_a_node(run: Path, *asks: Shell, image: bool = False) -> list[Answer]:
+def on_a_node(run: Path, *queries: Shell, image: bool = False) -> list[Answer]:
     """Answers of a node where systemd runs, or of an image; ``run`` is its /run."""
     (run / "systemd/system").mkdir(parents=True)
-    made = batch.make_batch(NODE, asks, NONCE)
+    made = batch.make_batch(NODE, queries, NONCE)
     script = made.script.replace("/run/", f"{run}/")
     done = subprocess.run(
         ["sh"],

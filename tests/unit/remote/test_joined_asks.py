@@ -10,21 +10,21 @@ from gpustate.remote.batch import Batch, make_batch
 NODE = InventoryNode(name="gpu1")
 
 
-def batch(*asks: object) -> Batch:
-    return make_batch(NODE, asks, "nonce")  # type: ignore[arg-type]
+def batch(*queries: object) -> Batch:
+    return make_batch(NODE, queries, "nonce")  # type: ignore[arg-type]
 
 
 def test_asks_of_a_kind_leave_as_one_behind_whatever_waits() -> None:
     first, wait, second = Units(("a.service",)), Shell("sleep 1"), Units(("b.service",))
     made = batch(first, FileText("/etc/x"), wait, second)
-    assert made.asks == (FileText("/etc/x"), wait, Units(("b.service", "a.service")))
+    assert made.queries == (FileText("/etc/x"), wait, Units(("b.service", "a.service")))
     assert made.numbers == (2, 0, 1, 2)
     assert made.script.count("UNIT_FILES=$(") == 1
 
 
 def test_a_lone_ask_leaves_as_it_is() -> None:
     made = batch(Units(("a.service",)), Packages(("x*",)))
-    assert made.asks == (Units(("a.service",)), Packages(("x*",)))
+    assert made.queries == (Units(("a.service",)), Packages(("x*",)))
     assert made.numbers == (0, 1)
 
 

@@ -320,7 +320,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
 ) -> None:
     """The whole way: made, written, read, and held against a node that has another kernel."""
     from gpustate.core.facts import NodeView
-    from gpustate.plan.make import Look
+    from gpustate.plan.make import Observations
     from gpustate.states.bundle import BundleInPlace
 
     case = bundle_nodes.case_of_name(
@@ -334,10 +334,10 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     facts = NodeFacts(os_id="rocky", os_version="9.6", machine="x86_64", package_manager="dnf")
     states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580), ContainerToolkit()]
     view = NodeView("gpu1", (), {}, facts)
-    assert bundle_nodes.lacking(states, Look(view)) is None
+    assert bundle_nodes.lacking(states, Observations(view)) is None
 
     driver = SimpleNamespace(headers={KERNEL: False})
-    reason = bundle_nodes.lacking(states, Look(view, seen={"driver": driver}))
+    reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
     assert str(reason) == (
         f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; make one that has it: "
         f"gpustate bundle POLICY -i INVENTORY --kernel {KERNEL} --out FILE"

@@ -16,7 +16,7 @@ NAMES: tuple[str, ...] = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libc
 LOCKED: dict[str, str] = dict.fromkeys(NAMES, "580.178.04-1")
 
 
-def seen(installed: str = "", **offers: tuple[str, ...]) -> Observed:
+def observed(installed: str = "", **offers: tuple[str, ...]) -> Observed:
     return Observed(
         packages=dict.fromkeys(NAMES, installed) if installed else {},
         held=(),
@@ -56,9 +56,9 @@ def locked(**more: Any) -> DriverInstalled:
 
 
 def test_locked_packages_are_wanted_in_exactly_these_builds() -> None:
-    unlocked = DriverInstalled(version="580.178.04").desired(seen())
+    unlocked = DriverInstalled(version="580.178.04").desired(observed())
     assert set(unlocked.packages.values()) == {"580.178.04-2"}
-    assert locked().desired(seen()).packages == LOCKED
+    assert locked().desired(observed()).packages == LOCKED
 
 
 def test_apt_is_asked_about_every_locked_package() -> None:
@@ -67,7 +67,7 @@ def test_apt_is_asked_about_every_locked_package() -> None:
 
 
 def test_a_locked_build_that_is_gone_is_refused_with_the_next_move() -> None:
-    why = locked().refuse(seen(libcuda1=("580.178.04-2",)))
+    why = locked().refuse(observed(libcuda1=("580.178.04-2",)))
     assert why == (
         "libcuda1 580.178.04-1 is locked, and apt does not offer it; lock what it offers with: "
         "gpustate solve --update"
@@ -75,7 +75,7 @@ def test_a_locked_build_that_is_gone_is_refused_with_the_next_move() -> None:
 
 
 def test_a_locked_build_that_is_installed_needs_no_offer() -> None:
-    node = seen("580.178.04-1", libcuda1=("580.178.04-2",))
+    node = observed("580.178.04-1", libcuda1=("580.178.04-2",))
     assert locked().refuse(node) is None
     assert locked().desired(node).packages == LOCKED
 
@@ -95,7 +95,7 @@ def test_a_locked_build_that_is_installed_needs_no_offer() -> None:
 def test_a_kind_of_branch_takes_the_newest_and_keeps_what_is_there(
     version: str, installed: str, wanted: str
 ) -> None:
-    assert DriverInstalled(version=version).desired(seen(installed)).library == wanted
+    assert DriverInstalled(version=version).desired(observed(installed)).library == wanted
 
 
 @pytest.mark.parametrize(

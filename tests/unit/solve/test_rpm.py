@@ -8,8 +8,8 @@ from rpmworld import Rpm, documents, primary
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats import rpmversion
-from gpustate.resolver.rpm_indexes import AskRpmDriver, AskRpmOthers, with_others
-from gpustate.resolver.rpm_repositories import AskRepositories, Repositories
+from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
+from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
 from gpustate.solve import modules, repodata, rpmrelations, schemes
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import DriverRequest, Problem
@@ -271,7 +271,7 @@ def settings(repos: str, *repomds: str, main: str = "", streams: str = "") -> Re
         for number, name in enumerate(repomds)
     )
     told = f"x86_64\n=main\n[main]\n{main}=repos\n{repos}=streams\n{streams}\n{files}"
-    return AskRepositories().parse(Answer(0, told.encode()))
+    return RepositoriesQuery().parse(Answer(0, told.encode()))
 
 
 def test_enabled_repositories_are_those_with_repodata() -> None:
@@ -300,7 +300,7 @@ def test_the_folder_of_the_cache_makes_no_difference() -> None:
 
 
 def test_a_node_without_rpm_has_no_repositories() -> None:
-    assert AskRepositories().parse(Answer(69, b"")).digest == ""
+    assert RepositoriesQuery().parse(Answer(69, b"")).digest == ""
 
 
 @pytest.mark.parametrize(
@@ -308,13 +308,13 @@ def test_a_node_without_rpm_has_no_repositories() -> None:
 )
 def test_an_answer_that_makes_no_sense_is_one_clear_error(told: bytes) -> None:
     with pytest.raises(ProbeError, match="dnf's settings"):
-        AskRepositories().parse(Answer(0, told))
+        RepositoriesQuery().parse(Answer(0, told))
 
 
 def answer(repositories: Repositories, *packages: Rpm) -> tuple[Package, ...]:
     body = "".join(one.xml() for one in packages)
     parts = "".join(f"=primary|{row.name}\n{body}\n" for row in repositories.rows)
-    return AskRpmDriver(repositories).parse(Answer(0, parts.encode()))
+    return RpmDriverQuery(repositories).parse(Answer(0, parts.encode()))
 
 
 def test_a_repository_with_a_better_priority_hides_others() -> None:
@@ -331,17 +331,17 @@ def test_excluded_packages_are_forbidden() -> None:
 
 
 def test_damaged_repodata_and_missing_zstd_are_refused() -> None:
-    ask = AskRpmDriver(settings("[a]\n", "a"))
+    query = RpmDriverQuery(settings("[a]\n", "a"))
     with pytest.raises(RefusedError, match="repodata of a does not match its repomd"):
-        ask.parse(Answer(70, b"=damaged|a\n"))
+        query.parse(Answer(70, b"=damaged|a\n"))
     with pytest.raises(RefusedError, match="install the package zstd"):
-        ask.parse(Answer(0, b"=primary|a\n=zstd\n"))
+        query.parse(Answer(0, b"=primary|a\n=zstd\n"))
 
 
 def test_what_is_installed_counts_with_what_is_offered() -> None:
-    ask = AskRpmOthers(settings("[a]\n", "a"), ("dkms", "libc.so.6()(64bit)"))
+    query = OtherRpmsQuery(settings("[a]\n", "a"), ("dkms", "libc.so.6()(64bit)"))
     told = b"=primary|a\n\n=installed|\nglibc|0:2.34-1|x86_64|libc.so.6()(64bit)|\nodd\n"
-    (glibc,) = ask.parse(Answer(0, told))
+    (glibc,) = query.parse(Answer(0, told))
     assert (glibc.version, glibc.leaf) == ("2.34-1", True)
     twice = with_others((), (glibc, glibc))
     assert twice == (glibc,)

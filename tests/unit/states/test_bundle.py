@@ -15,7 +15,7 @@ from gpustate.bundle import reading
 from gpustate.bundle.reading import Bundle
 from gpustate.core.policy import Policy, build
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, ONLY_BUNDLE
-from gpustate.plan.make import Look
+from gpustate.plan.make import Observations
 from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import CONF_TEXT, BundleInPlace
 from gpustate.states.preflight import NodeFit
@@ -51,9 +51,9 @@ def test_without_a_file_nothing_is_done() -> None:
 
 def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle: Bundle) -> None:
     state = BundleInPlace(file=bundle.path)
-    seen = state.probe(node())
-    assert state.refuse(seen) is None
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(node())
+    assert state.refuse(observed) is None
+    steps = list(state.apply(observed, state.plan(observed)))
     upload = next(step for step in steps if isinstance(step, ops.Upload))
     assert upload.prefix == "debian12-x86_64"
     assert upload.folder == f"{BUNDLE_FOLDER}/{bundle.id}"
@@ -101,8 +101,8 @@ def test_taking_it_away_needs_no_bundle_any_more() -> None:
     state = build(BundleInPlace, {"file": "/nowhere/b.tar", "ensure": "absent"})
     fake = node()
     fake.files[APT_CONF] = CONF_TEXT
-    seen = state.probe(fake)
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(fake)
+    steps = list(state.apply(observed, state.plan(observed)))
     assert len(steps) == 1
     assert shlex.quote(BUNDLE_FOLDER) in steps[0].script()
 
@@ -148,10 +148,10 @@ def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundl
 
     states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580)]
     view = NodeView("gpu1", (), {}, NodeFacts(**FACTS))
-    reason = bundle_nodes.lacking(states, Look(view))
+    reason = bundle_nodes.lacking(states, Observations(view))
     assert str(reason) == (
         f"driver branch 580 as a whole set (there is none) is not in the bundle {bundle.path}; "
         "make one that has it: gpustate bundle POLICY -i INVENTORY --out FILE"
     )
-    assert bundle_nodes.lacking(states[:1], Look(view)) is None
-    assert bundle_nodes.lacking(states[1:], Look(view)) is None
+    assert bundle_nodes.lacking(states[:1], Observations(view)) is None
+    assert bundle_nodes.lacking(states[1:], Observations(view)) is None

@@ -46,9 +46,9 @@ def test_dnf_and_zypper_see_the_bundle_and_nothing_else(
 ) -> None:
     assert reading.check(rpms) == []
     state = BundleInPlace(file=rpms.path)
-    seen = state.probe(node(**facts))
-    assert state.refuse(seen) is None
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(node(**facts))
+    assert state.refuse(observed) is None
+    steps = list(state.apply(observed, state.plan(observed)))
     upload = next(step for step in steps if isinstance(step, ops.Upload))
     assert upload.prefix == ("rocky9-x86_64" if facts is ROCKY else "sles15-x86_64")
     assert "base/repodata/repomd.xml.asc" in {name for name, _, _ in upload.files}
@@ -64,7 +64,7 @@ def test_dnf_and_zypper_see_the_bundle_and_nothing_else(
     assert keys["gpgkey"] == f"file://{BUNDLE_FOLDER}/key.asc"
     (read,) = (step for step in steps if isinstance(step, ops.RpmUpdate))
     assert (read.manager, read.repository) == (facts["package_manager"], "gpustate-bundle-base")
-    told = state.plan(seen).fields
+    told = state.plan(observed).fields
     assert "conf_text" not in told
 
 
@@ -96,8 +96,8 @@ def test_a_repository_in_a_bundle_puts_no_key_into_rpms_database(
     }
     state = build(DriverRepository, said)
     fake = FakeNode(facts=NodeFacts(**{**FACTS, **facts}), shell={"": (0, "")})
-    seen = state.probe(fake)
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(fake)
+    steps = list(state.apply(observed, state.plan(observed)))
     assert not any("rpm --import" in step.script() for step in steps)
     folder = "yum.repos.d" if facts is ROCKY else "zypp/repos.d"
     path = f"/etc/{folder}/gpustate-driver-repository.repo"
@@ -110,8 +110,8 @@ def test_a_repository_in_a_bundle_puts_no_key_into_rpms_database(
     elsewhere = {**said, "url": "https://mirror.example/cuda", "signed": None}
     for other in (build(DriverRepository, {**said, "ensure": "absent"}), elsewhere):
         after = build(DriverRepository, other) if isinstance(other, dict) else other
-        seen = after.probe(fake)
-        scripts = [step.script() for step in after.apply(seen, after.plan(seen))]
+        observed = after.probe(fake)
+        scripts = [step.script() for step in after.apply(observed, after.plan(observed))]
         (leaving,) = (n for n, text in enumerate(scripts) if f"rm -rf {BUNDLE_FOLDER}" in text)
         assert "/etc/yum.repos.d/gpustate-*.repo" in scripts[leaving]
         assert not any("makecache" in text for text in scripts[:leaving])

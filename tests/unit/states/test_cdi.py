@@ -13,7 +13,7 @@ from gpustate import Disruption, NodeFacts, ops
 from gpustate.errors import RefusedError
 from gpustate.formats import quarantine, systemd
 from gpustate.states.cdi import CdiSpecification, leave_out
-from gpustate.states.cdi.observed import (
+from gpustate.states.cdi.reading import (
     ENV_PATH,
     OUR_UNIT,
     OUR_UNIT_PATH,
@@ -232,8 +232,8 @@ def test_a_specification_without_a_file_that_came_back_is_written_again() -> Non
         "there=/x/gsp.bin",
     )
     node = new_toolkit(specs={SPEC_PATH: spec()}, rows=rows)
-    seen = CdiSpecification().probe(node)
-    assert seen.stale == ("/usr/bin/nvidia-smi and 1 more of the driver is not in it",)
+    observed = CdiSpecification().probe(node)
+    assert observed.stale == ("/usr/bin/nvidia-smi and 1 more of the driver is not in it",)
     node.rows = rows[:1]
     assert CdiSpecification().probe(node).stale == ()
 
@@ -315,7 +315,7 @@ class Pair(Node):
     def __init__(self, *entries: quarantine.Entry, now: int = 10, python: bool = True) -> None:
         super().__init__(toolkit_units=dict.fromkeys(TOOLKIT_UNITS, "disabled"))
         self.entries, self.now, self.python = entries, now, python
-        self.answers["AskQuarantine"] = lambda _: self.out
+        self.answers["ExcludedGpusQuery"] = lambda _: self.out
         self.runs |= {
             "with nvidia-ctk": lambda _: self.write(),
             f"remove {leave_out.FOLDER}": lambda _: self.forget_program(),

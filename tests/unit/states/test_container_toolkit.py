@@ -41,11 +41,11 @@ class Node(FakeNode):
             runs={"note that there is no": lambda node: node.originals.update({CONFIG_PATH: None})},
         )
 
-    def _answer(self, ask: queries.Ask[Any]) -> Any:
-        if isinstance(ask, file_queries.FileStats) and "/originals/" in ask.patterns[0]:
+    def _answer(self, query: queries.Query[Any]) -> Any:
+        if isinstance(query, file_queries.FileStats) and "/originals/" in query.patterns[0]:
             there = file_queries.FileStat("file", 0o600, 0, 0, 9)
-            return {ask.patterns[0]: there} if CONFIG_PATH in self.originals else {}
-        return super()._answer(ask)
+            return {query.patterns[0]: there} if CONFIG_PATH in self.originals else {}
+        return super()._answer(query)
 
     def carry_out(self, step: Any) -> None:
         super().carry_out(step)
@@ -223,9 +223,9 @@ def test_a_root_that_the_policy_asks_for_stays() -> None:
 
 def test_a_file_that_is_no_toml_is_refused_with_its_place() -> None:
     state = ContainerToolkit()
-    seen = state.probe(Node(installed="1.17.8-1", config="a = [\n"))
-    assert CONFIG_PATH in (state.refuse(seen) or "")
-    assert "config_text" not in state.plan(seen).fields
+    observed = state.probe(Node(installed="1.17.8-1", config="a = [\n"))
+    assert CONFIG_PATH in (state.refuse(observed) or "")
+    assert "config_text" not in state.plan(observed).fields
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_a_kill_between_giving_back_and_purging_leaves_a_plan_to_purge() -> None
     node = Node()
     list(converge(ContainerToolkit(), node))
     absent = ContainerToolkit(ensure="absent")
-    seen = absent.probe(node)
-    node.carry_out(next(absent.apply(seen, absent.plan(seen))))
+    observed = absent.probe(node)
+    node.carry_out(next(absent.apply(observed, absent.plan(observed))))
     assert absent.plan(absent.probe(node)).fields == {"versions", "held"}
 
 
@@ -310,15 +310,15 @@ def test_a_key_said_twice_is_an_error() -> None:
 
 def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     class Configured(Node):
-        def _answer(self, ask: queries.Ask[Any]) -> Any:
-            if isinstance(ask, required_programs.AskReferring):
+        def _answer(self, query: queries.Query[Any]) -> Any:
+            if isinstance(query, required_programs.ReferringFilesQuery):
                 return (
                     CONFIG_PATH,
                     "/etc/systemd/system/gpustate-cdi.service",
                     "/etc/docker/daemon.json",
                     "/srv/x",
                 )
-            return super()._answer(ask)
+            return super()._answer(query)
 
     node = Configured(installed="1.18.1-1", config=SHIPPED)
     gone = ContainerToolkit(ensure="absent")

@@ -19,7 +19,7 @@ from gpustate.formats.containerd import Files, Handler, plan_edit, plan_removal
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.containerd import ContainerdHandler
-from gpustate.states.containerd.ask import AskContainerd, Found
+from gpustate.states.containerd.query import ContainerdQuery, Found
 from gpustate.states.containerd.scripts import Target
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -68,16 +68,16 @@ def node_with(
     return FakeNode(
         files={ROOT: DEBIAN} if files is None else files,
         units={"containerd.service": "active"},
-        answers={"AskContainerd": lambda node: found(node, version, facts)},
+        answers={"ContainerdQuery": lambda node: found(node, version, facts)},
         runs=dict.fromkeys(labels, lambda node: None),
     )
 
 
 def plan_of(node: FakeNode, **parameters: Any) -> Any:
     state = ContainerdHandler(**parameters)
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    return state.plan(seen)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    return state.plan(observed)
 
 
 @pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0.5", "2.1.9", "2.3.4"])
@@ -222,8 +222,8 @@ def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart()
     kinds: dict[str, list[type]] = {}
     for active in ("inactive", "failed"):
         node = node_with(active=active, enabled="enabled")
-        seen = state.probe(node)
-        kinds[active] = [type(step) for step in state.apply(seen, state.plan(seen))]
+        observed = state.probe(node)
+        kinds[active] = [type(step) for step in state.apply(observed, state.plan(observed))]
     assert kinds["inactive"][0] is ops.StartUnit
     assert ops.StartUnit not in kinds["failed"]
     assert kinds["inactive"][1:] == kinds["failed"]
@@ -278,12 +278,12 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     files: dict[str, str] | None, facts: dict[str, Any], parameters: dict[str, Any], reason: str
 ) -> None:
     state = ContainerdHandler(**parameters)
-    seen = state.probe(node_with(files=files, **facts))
-    refused = state.refuse(seen)
+    observed = state.probe(node_with(files=files, **facts))
+    refused = state.refuse(observed)
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(seen), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is no success"
 
 
 def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
@@ -301,10 +301,10 @@ def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
 def test_files_that_containerd_does_not_follow_are_no_success() -> None:
     node = node_with()
     list(converge(ContainerdHandler(), node))
-    seen = ContainerdHandler().probe(node_with(files=node.files, dump=dump_of("1.7.24")))
-    assert seen.lacks[0] == "no runtime nvidia"
-    assert "containerd says: no runtime nvidia" in (ContainerdHandler().refuse(seen) or "")
-    assert ContainerdHandler().verify(seen).fields == {"lacks"}
+    observed = ContainerdHandler().probe(node_with(files=node.files, dump=dump_of("1.7.24")))
+    assert observed.lacks[0] == "no runtime nvidia"
+    assert "containerd says: no runtime nvidia" in (ContainerdHandler().refuse(observed) or "")
+    assert ContainerdHandler().verify(observed).fields == {"lacks"}
 
 
 def test_imports_elsewhere_are_read_in_load_order() -> None:
@@ -318,9 +318,9 @@ def test_imports_elsewhere_are_read_in_load_order() -> None:
     }
     node = node_with(files=files)
     state = ContainerdHandler()
-    seen = state.probe(node)
-    assert list(seen.files) == [ROOT, *list(files)[1:4]]
-    loaded = state._files(seen.files, ROOT)
+    observed = state.probe(node)
+    assert list(observed.files) == [ROOT, *list(files)[1:4]]
+    loaded = state._files(observed.files, ROOT)
     assert list(loaded.imported) == [
         "/opt/one/a.toml",
         "/etc/containerd/conf.d/50-x.toml",
@@ -336,10 +336,10 @@ def test_with_an_import_newer_than_the_root_the_root_alone_is_asked() -> None:
     node = node_with(files=newer, dump="", error="containerd: drop-in config version 3 higher")
     node.shells["| base64 -d | timeout"] = (0, dump_of("1.7.24"))
     state = ContainerdHandler()
-    seen = state.probe(node)
-    assert seen.trapped
-    assert state.refuse(seen) is None
-    assert any("version 3" in note for note in state.plan(seen).notes)
+    observed = state.probe(node)
+    assert observed.trapped
+    assert state.refuse(observed) is None
+    assert any("version 3" in note for note in state.plan(observed).notes)
 
 
 def test_passwords_are_shown_in_no_plan() -> None:
@@ -367,13 +367,13 @@ def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) ->
 
 
 def test_the_answer_of_a_node_is_read() -> None:
-    ask = AskContainerd("containerd.service")
+    query = ContainerdQuery("containerd.service")
     out = (
         b"unit=1\nactive=active\nroot=/c.toml\nowed=1\nfile=4 /c.toml\na\r\n\xff\n"
         b"newer=/c.toml\noriginal=2 /c.toml\nb\n\nmissing=/d.toml\nprogram=/p\nversion=1.7.24\n"
         b"dump=5 \nx = 1\n"
     )
-    assert ask.parse(Answer(0, out)) == Found(
+    assert query.parse(Answer(0, out)) == Found(
         program="/p",
         version="1.7.24",
         active="active",
@@ -385,7 +385,7 @@ def test_the_answer_of_a_node_is_read() -> None:
         dump="x = 1",
     )
     with pytest.raises(ProbeError, match="torn"):
-        ask.parse(Answer(0, b"file=400 /c.toml\nabc\n"))
+        query.parse(Answer(0, b"file=400 /c.toml\nabc\n"))
 
 
 def in_sh(function: str, text: str, **more: Any) -> tuple[int, str]:
@@ -433,8 +433,8 @@ def test_a_containerd_that_serves_no_pods_is_refused_in_its_own_words(version: s
         assert reason is not None
         assert "no pod can start: `mirrors` cannot be set" in reason
     silent = CriStatus(SOCKET, "silent", "no answer in time")
-    seen = state.probe(node_with(version, files=done.files, cri=silent))
-    assert "does not answer: no answer in time" in (state.refuse(seen) or "")
+    observed = state.probe(node_with(version, files=done.files, cri=silent))
+    assert "does not answer: no answer in time" in (state.refuse(observed) or "")
     # Asked at another socket than it has: nothing is known.
     elsewhere = replace(DEAD, socket="/run/other.sock")
     assert state.refuse(state.probe(node_with(version, cri=elsewhere))) is None
@@ -444,9 +444,9 @@ def test_a_dead_containerd_whose_files_were_repaired_since_is_restarted() -> Non
     state = ContainerdHandler()
     done = node_with()
     list(converge(state, done))
-    seen = state.probe(node_with(files=done.files, cri=DEAD, newer=(ROOT,), served=True))
-    assert state.refuse(seen) is None
-    assert state.plan(seen).fields == {"read"}
+    observed = state.probe(node_with(files=done.files, cri=DEAD, newer=(ROOT,), served=True))
+    assert state.refuse(observed) is None
+    assert state.plan(observed).fields == {"read"}
 
 
 def test_a_process_without_the_handler_of_its_files_is_restarted() -> None:
@@ -469,9 +469,9 @@ def test_dockers_containerd_without_cri_has_nothing_to_do_and_says_why(version: 
         version, files={ROOT: text}, dump=f"disabled_plugins = ['{full}']\n{dump}", cri=DEAD
     )
     state = ContainerdHandler()
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    plan = state.plan(seen)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    plan = state.plan(observed)
     assert not plan
     assert any(f"disabled_plugins names {full}" in note for note in plan.notes)
 
@@ -494,6 +494,6 @@ def test_the_answer_of_the_process_is_read_with_the_rest() -> None:
         b"cri_socket=/run/containerd/containerd.sock\ncri=ok|containerd|v1.7.24||runc\n"
         b"cri_handler=nvidia|io.containerd.runc.v2|/usr/bin/nvidia-container-runtime|1\n"
     )
-    cri = AskContainerd("containerd.service").parse(Answer(0, out)).cri
+    cri = ContainerdQuery("containerd.service").parse(Answer(0, out)).cri
     assert cri is not None
     assert (cri.outcome, cri.version, cri.handlers[0].driver) == ("ok", "v1.7.24", "systemd")

@@ -18,7 +18,7 @@ from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.crio import CrioHandler
-from gpustate.states.crio.ask import AskCrio, Found
+from gpustate.states.crio.query import CrioQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -47,7 +47,7 @@ def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
     labels = ("look for", "keep what", "have crio read", "forget what")
     return FakeNode(
         files=files,
-        answers={"AskCrio": lambda node: found(node, facts)},
+        answers={"CrioQuery": lambda node: found(node, facts)},
         runs=dict.fromkeys(labels, lambda node: None),
     )
 
@@ -118,11 +118,11 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
     list(converge(CrioHandler(), node))
     ours = node_with(node.files, **facts)
     state = CrioHandler()
-    seen = state.probe(ours)
-    plan = state.plan(seen)
+    observed = state.probe(ours)
+    plan = state.plan(observed)
     assert plan.fields == fields
     if fields:
-        steps = list(state.apply(seen, plan))
+        steps = list(state.apply(observed, plan))
         assert isinstance(steps[-1], RestartDaemon)
         assert not any(isinstance(step, ops.PutText) for step in steps)
 
@@ -131,10 +131,10 @@ def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
     done = node_with()
     list(converge(CrioHandler(), done))
     state = CrioHandler()
-    seen = state.probe(node_with(done.files, active="inactive", enabled="enabled"))
-    plan = state.plan(seen)
+    observed = state.probe(node_with(done.files, active="inactive", enabled="enabled"))
+    plan = state.plan(observed)
     assert plan.fields == {"running"}
-    assert [type(step) for step in state.apply(seen, plan)] == [ops.StartUnit]
+    assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
     idle = state.probe(node_with(done.files, active="inactive", enabled="disabled"))
     assert not state.plan(idle)
 
@@ -153,20 +153,20 @@ def test_what_cannot_be_done_safely_is_refused_in_one_line(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
     state = CrioHandler()
-    seen = state.probe(node_with(files, **facts))
-    refused = state.refuse(seen)
+    observed = state.probe(node_with(files, **facts))
+    refused = state.refuse(observed)
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(seen), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is no success"
 
 
 def test_files_that_crio_does_not_follow_are_no_success() -> None:
     node = node_with()
     list(converge(CrioHandler(), node))
-    seen = CrioHandler().probe(node_with(node.files, dump=DUMP))
-    assert "CRI-O says: no runtime nvidia" in (CrioHandler().refuse(seen) or "")
-    assert CrioHandler().verify(seen).fields == {"lacks"}
+    observed = CrioHandler().probe(node_with(node.files, dump=DUMP))
+    assert "CRI-O says: no runtime nvidia" in (CrioHandler().refuse(observed) or "")
+    assert CrioHandler().verify(observed).fields == {"lacks"}
 
 
 def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -> None:
@@ -174,9 +174,10 @@ def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -
     plan = state.plan(state.probe(node_with({}, program="", active="")))
     assert not plan
     assert "not installed" in plan.notes[0]
-    seen = state.probe(node_with(unread=("/etc/crio/conf.d/99-nvidia.toml",)))
+    observed = state.probe(node_with(unread=("/etc/crio/conf.d/99-nvidia.toml",)))
     assert (
-        "CRI-O does not read /etc/crio/conf.d/99-nvidia.toml: remove it" in state.plan(seen).notes
+        "CRI-O does not read /etc/crio/conf.d/99-nvidia.toml: remove it"
+        in state.plan(observed).notes
     )
 
 
@@ -194,9 +195,9 @@ def test_the_answer_of_a_node_is_read() -> None:
         b"unit=1\nactive=active\nmain=/m\nfolder=/d\nfile=2 /d/a\n#\n\nnewer=/d/a\nmissing=/d/b\n"
         b"low=/usr/bin/runc\nprogram=/c\nversion=1.31.2\ndump=2 \n#\n\n"
     )
-    seen = AskCrio("crio.service").parse(Answer(0, out))
-    assert (seen.main_path, seen.folder, seen.files) == ("/m", "/d", {"/d/a": "#\n"})
-    assert (seen.newer, seen.originals, seen.low_level) == (
+    observed = CrioQuery("crio.service").parse(Answer(0, out))
+    assert (observed.main_path, observed.folder, observed.files) == ("/m", "/d", {"/d/a": "#\n"})
+    assert (observed.newer, observed.originals, observed.low_level) == (
         ("/d/a",),
         {"/d/b": None},
         ("/usr/bin/runc",),
@@ -206,8 +207,8 @@ def test_the_answer_of_a_node_is_read() -> None:
 def in_sh(text: str, dump: str) -> tuple[int, str]:
     """Run one of the functions that steps have, on a dump."""
     state = CrioHandler()
-    seen = state.probe(node_with())
-    script = state._daemon(seen).prelude() + text
+    observed = state.probe(node_with())
+    script = state._daemon(observed).prelude() + text
     done = subprocess.run(["sh", "-ec", script], input=dump, text=True, capture_output=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -241,9 +242,9 @@ def test_only_the_handler_counts_as_changed_although_it_uncomments_the_built_in_
     before = crio_config(tmp_path)
     state = CrioHandler(default=default)
     files = {f"/etc/crio/{name}": text for name, text in CRIO[case].items()}
-    seen = state.probe(node_with(files, dump=before))
-    daemon = state._daemon(seen)
-    (tmp_path / "99-zz-gpustate.toml").write_text(state._edit(seen).files[DROP_IN] or "")
+    observed = state.probe(node_with(files, dump=before))
+    daemon = state._daemon(observed)
+    (tmp_path / "99-zz-gpustate.toml").write_text(state._edit(observed).files[DROP_IN] or "")
     after = crio_config(tmp_path)
     assert ("# [crio.runtime.runtimes.crun]" in before) == (case == "nothing")
     assert "# [crio.runtime.runtimes.crun]" not in after
@@ -267,10 +268,10 @@ RECORDED = Path(__file__).parents[2] / "data" / "crio" / "1.34.0"
 
 def test_in_crios_own_print_only_the_handler_counts_as_changed(tmp_path: Path) -> None:
     state = CrioHandler()
-    seen = state.probe(node_with({}, dump=(RECORDED / "nothing.txt").read_text()))
-    assert seen.problem == ""
+    observed = state.probe(node_with({}, dump=(RECORDED / "nothing.txt").read_text()))
+    assert observed.problem == ""
     script = (
-        f"{state._daemon(seen).functions}\nothers <{RECORDED}/nothing.txt | sort >{tmp_path}/1\n"
+        f"{state._daemon(observed).functions}\nothers <{RECORDED}/nothing.txt | sort >{tmp_path}/1\n"
         f"others <{RECORDED}/handler.txt | sort >{tmp_path}/2; comm -3 {tmp_path}/1 {tmp_path}/2\n"
         f"wc -l <{tmp_path}/1; serves <{RECORDED}/handler.txt && echo serves; serves <{RECORDED}/nothing.txt || echo none"
     )
@@ -305,5 +306,5 @@ def test_a_running_crio_that_does_not_answer_or_lacks_the_handler_is_seen() -> N
     assert reason is not None
     assert "CRI-O runs and does not answer: no answer" in reason
     other = CriStatus("/var/run/crio/crio.sock", "ok", handlers=(CriHandler("crun"),))
-    seen = state.probe(node_with(node.files, cri=other, served=True))
-    assert state.plan(seen).fields == {"read"}
+    observed = state.probe(node_with(node.files, cri=other, served=True))
+    assert state.plan(observed).fields == {"read"}

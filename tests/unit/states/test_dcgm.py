@@ -123,11 +123,11 @@ def test_a_program_that_is_gone_comes_back_with_its_package() -> None:
     damaged = [f"{packages.CORE}: /usr/bin/nv-hostengine is missing"]
     one.answers["PackageFiles"] = lambda _: tuple(damaged)
     state = DcgmRunning()
-    seen = state.probe(one)
-    plan = state.plan(seen)
+    observed = state.probe(one)
+    plan = state.plan(observed)
     assert plan.fields == {"damaged"}
     assert plan.disruption is Disruption.RESTART
-    first, last = state.apply(seen, plan)
+    first, last = state.apply(observed, plan)
     assert isinstance(first, ops.AptInstall)
     assert first.reinstall
     assert [name for name, _ in first.packages] == [packages.CORE]

@@ -104,10 +104,10 @@ class World:
         state = build(DcgmExporterRunning, parameters)
         plans = []
         for _ in range(2):
-            seen = state.probe(self.node)
-            plan = state.plan(seen)
+            observed = state.probe(self.node)
+            plan = state.plan(observed)
             plans.append(plan)
-            for step in state.apply(seen, plan) if plan else ():
+            for step in state.apply(observed, plan) if plan else ():
                 self.node.carry_out(step)
                 if isinstance(step, ops.RestartUnit):
                     self.start()

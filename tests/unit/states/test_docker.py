@@ -17,7 +17,7 @@ from gpustate.core.queries import Answer
 from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.docker import DockerRuntime
-from gpustate.states.docker.ask import AskDocker, Found
+from gpustate.states.docker.query import DockerQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -71,7 +71,7 @@ class Node(FakeNode):
         labels = ("look for", "keep what", "have docker read", "forget what docker")
         super().__init__(
             files=files or {},
-            answers={"AskDocker": lambda node: self.docker.found(node)},
+            answers={"DockerQuery": lambda node: self.docker.found(node)},
             runs={**dict.fromkeys(labels, lambda node: None)},
         )
 
@@ -87,9 +87,9 @@ class Node(FakeNode):
 
 def plan_of(node: FakeNode, **parameters: Any) -> Any:
     state = DockerRuntime(**parameters)
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    return state.plan(seen)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    return state.plan(observed)
 
 
 @pytest.mark.parametrize("files", [{}, {PATH: SITE}, {PATH: ""}])
@@ -210,10 +210,10 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
 def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
     node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="enabled", runtimes={})
     state = DockerRuntime()
-    seen = state.probe(node)
-    plan = state.plan(seen)
+    observed = state.probe(node)
+    plan = state.plan(observed)
     assert plan.fields == {"running"}
-    assert [type(step) for step in state.apply(seen, plan)] == [ops.StartUnit]
+    assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
     idle = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="disabled", runtimes={})
     assert not plan_of(idle)
 
@@ -241,12 +241,12 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     text: str, facts: dict[str, Any], reason: str
 ) -> None:
     state = DockerRuntime()
-    seen = state.probe(Node({PATH: text}, **facts))
-    refused = state.refuse(seen)
+    observed = state.probe(Node({PATH: text}, **facts))
+    refused = state.refuse(observed)
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(seen), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is no success"
 
 
 @pytest.mark.parametrize(
@@ -360,12 +360,12 @@ def test_the_answer_of_a_node_is_read() -> None:
         b"missing=/c.json\nours=runtimes.nvidia\nprogram=/d\nversion=26.1.5\n"
         b"info=runc true cgroupfs 2\nruntime=runc runc\nruntime=nvidia /n\ncdi=[]\n"
     )
-    found = AskDocker("docker.service").parse(Answer(0, out))
+    found = DockerQuery("docker.service").parse(Answer(0, out))
     assert found.runtimes == {"runc": "runc", "nvidia": "/n"}
     assert (found.live_restore, found.containers, found.cdi) == (True, 2, False)
     assert (found.text, found.original, found.ours) == ("{}", None, ("runtimes.nvidia",))
     assert (found.halted, found.mute) == ("", False)
-    silent = AskDocker("docker.service").parse(Answer(0, b"unit=1\nhalted=41\nmute=1\n"))
+    silent = DockerQuery("docker.service").parse(Answer(0, b"unit=1\nhalted=41\nmute=1\n"))
     assert (silent.halted, silent.mute) == ("41", True)
     with pytest.raises(ProbeError, match="torn"):
-        AskDocker("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))
+        DockerQuery("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))

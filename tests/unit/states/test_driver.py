@@ -12,16 +12,16 @@ from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
-from gpustate.probes.gpu_clients import AskHolders, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled, Observed
 from gpustate.states.driver.files import PATHS
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import (
     Apt,
-    AskApt,
-    AskLive,
+    AptQuery,
     Live,
+    LiveMigQuery,
     SecureBoot,
     plain_value,
     shown_as,
@@ -62,9 +62,9 @@ class World(FakeNode):
             facts=NodeFacts(pci=gpus, **given),
             answers={
                 "Kernels": lambda _: tuple(self.kernels.values()),
-                "AskApt": lambda _: self.apt(),
-                "AskLive": lambda _: self.live(),
-                "AskHolders": lambda _: self.holders,
+                "AptQuery": lambda _: self.apt(),
+                "LiveMigQuery": lambda _: self.live(),
+                "GpuClientsQuery": lambda _: self.holders,
             },
             runs={
                 "download the driver's": lambda _: None,
@@ -253,8 +253,8 @@ def test_all_is_downloaded_first_then_headers_and_a_kernel_left_over_is_built_la
 def test_the_version_is_the_policys_or_the_newest_of_the_branch(
     state: DriverInstalled, version: str
 ) -> None:
-    seen = state.probe(World(gpu()))
-    assert state.desired(seen).library == version
+    observed = state.probe(World(gpu()))
+    assert state.desired(observed).library == version
 
 
 def test_with_neither_what_is_installed_stays() -> None:
@@ -438,9 +438,9 @@ def test_in_use_reboot_turns_the_refusal_into_a_reboot() -> None:
     node.reach(DriverInstalled(branch=570))
     node.holders = (TRAINING,)
     state = DriverInstalled(branch=580, in_use="reboot")
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    assert cost(state.plan(seen), "loaded") is Disruption.REBOOT
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    assert cost(state.plan(observed), "loaded") is Disruption.REBOOT
 
 
 def test_a_converged_node_is_not_asked_for_holders() -> None:
@@ -449,7 +449,7 @@ def test_a_converged_node_is_not_asked_for_holders() -> None:
     node.reach(state)
     node.asked.clear()
     assert not state.plan(state.probe(node))
-    assert AskHolders() not in node.asked
+    assert GpuClientsQuery() not in node.asked
 
 
 # --- parameters ------------------------------------------------------------------------------
@@ -615,8 +615,8 @@ def test_what_is_built_under_secure_boot_is_signed_before_it_is_loaded() -> None
     node, state = World(gpu()), DriverInstalled()
 
     def labels() -> list[str]:
-        seen = state.probe(node)
-        return [step.label for step in state.apply(seen, state.plan(seen))]
+        observed = state.probe(node)
+        return [step.label for step in state.apply(observed, state.plan(observed))]
 
     assert not [label for label in labels() if label.startswith("sign ")]
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
@@ -638,8 +638,8 @@ def test_signed_modules_of_ubuntu_are_taken_where_no_key_is_enrolled_and_the_pla
     state = DriverInstalled(branch=580)
 
     def wanted() -> tuple[set[str], str]:
-        seen = state.probe(node)
-        return set(state.desired(seen).packages), " ".join(state.plan(seen).notes)
+        observed = state.probe(node)
+        return set(state.desired(observed).packages), " ".join(state.plan(observed).notes)
 
     signed = {f"linux-modules-nvidia-580-server-open-{kernel}" for kernel in node.kernels}
     assert not signed & wanted()[0]
@@ -714,8 +714,8 @@ def test_a_parameter_that_somebody_else_gives_later_is_refused(parameter: str) -
 
 def test_a_library_of_no_package_is_read_from_the_look() -> None:
     row = b"loaded=580.65.06\nbeside=/l/libcuda.so.595.91.07|/l/libcuda.so.580.65.06\nbeside=torn\n"
-    seen = AskLive().parse(Answer(0, row)).beside
-    assert seen == (
+    observed = LiveMigQuery().parse(Answer(0, row)).beside
+    assert observed == (
         "programs get /l/libcuda.so.595.91.07, which belongs to no package, in place of libcuda.so.580.65.06",
     )
 
@@ -791,7 +791,7 @@ def test_the_live_answer_tells_open_from_proprietary_and_finds_the_builds_error(
         "log=\nDKMS make.log for nvidia-580.65.06 for kernel 6.1.0-9-amd64 (x86_64)\n"
         "x.c:1:2: error: no\n"
     )
-    assert AskLive().parse(Answer(0, out.encode())) == Live(
+    assert LiveMigQuery().parse(Answer(0, out.encode())) == Live(
         loaded="580.65.06 open",
         library="580.65.06",
         stopped=("nvidia-persistenced.service",),
@@ -806,7 +806,7 @@ def test_apt_answers_with_packages_and_offers_in_one() -> None:
         "libcuda1:\n  Installed: 580.65.06-1\n  Version table:\n"
         " *** 580.65.06-1 700\n        500 http://x  Packages\n        100 /var/lib/dpkg/status\n"
     )
-    apt = AskApt(()).parse(Answer(0, out.encode()))
+    apt = AptQuery(()).parse(Answer(0, out.encode()))
     assert apt.packages["libcuda1"].held
     assert apt.offers["libcuda1"] == (Offer("580.65.06-1", 700, ("http://x  Packages",)),)
 
@@ -816,7 +816,7 @@ def test_what_the_drivers_packages_want_and_do_not_have_is_the_drivers_own() -> 
         "nvidia-smi|amd64|580.65.06-1|hi \n=missing\nlibcuda1 580.65.06-1\nvim-common 2:9.0-1\n"
         "=offers\n"
     )
-    apt = AskApt(()).parse(Answer(0, out.encode()))
+    apt = AptQuery(()).parse(Answer(0, out.encode()))
     assert apt.missing == ("libcuda1 580.65.06-1",)
     assert list(apt.packages) == ["nvidia-smi"]
 

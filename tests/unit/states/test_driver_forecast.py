@@ -12,7 +12,7 @@ from gpustate import NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import AskAptAfter
+from gpustate.states.driver.observed import AptAfterQuery
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -33,7 +33,7 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
         finally:
             node.packages_offered = {}
 
-    node.answers["AskAptAfter"] = previewed
+    node.answers["AptAfterQuery"] = previewed
     return node
 
 
@@ -49,8 +49,8 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
     node = fresh(gpu())
     (note,) = state.forecast(node, "the repository")
     assert note.startswith(told)
-    (ask,) = [one for one in node.asked if isinstance(one, AskAptAfter)]
-    assert "the repository\n" in ask.script()
+    (query,) = [one for one in node.asked if isinstance(one, AptAfterQuery)]
+    assert "the repository\n" in query.script()
 
 
 def test_what_is_installed_already_stays() -> None:
@@ -63,7 +63,7 @@ def test_what_is_installed_already_stays() -> None:
 def test_a_repository_that_cannot_be_read_says_why() -> None:
     said = b"=preview failed the repository cannot be read from here yet: E: gone\n"
     with pytest.raises(ProbeError, match="the repository cannot be read from here yet: E: gone"):
-        AskAptAfter(()).parse(Answer(0, said))
+        AptAfterQuery(()).parse(Answer(0, said))
 
 
 def repository(**parameters: Any) -> str:
@@ -105,7 +105,7 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     for name, text in tools.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    script = AskAptAfter((("debian", ("libcuda1",)),), preview=preview).script()
+    script = AptAfterQuery((("debian", ("libcuda1",)),), preview=preview).script()
     script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
     script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)

@@ -13,7 +13,7 @@ import pytest
 from gpustate.core.queries import Answer
 from gpustate.probes import device_nodes
 from gpustate.states.driver import repairs
-from gpustate.states.driver.observed import AskLive
+from gpustate.states.driver.observed import LiveMigQuery
 
 LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is no link to libcuda.so.580.178.04"
 
@@ -32,7 +32,7 @@ def test_rows_of_device_nodes_tell_kind_and_numbers() -> None:
         "found=/dev/nvidia0|character special file|c3|0\nfound=/dev/nvidiactl|character special file|c3|ff\n"
         "found=/dev/nvidia-uvm|regular empty file|0|0\n"
     )
-    wrong = AskLive().parse(Answer(0, text.encode())).device_nodes
+    wrong = LiveMigQuery().parse(Answer(0, text.encode())).device_nodes
     assert wrong == (
         "/dev/nvidia-uvm is a regular empty file, not 511:0",
         "/dev/nvidia1 is missing",
@@ -164,7 +164,7 @@ def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
         ).stdout
 
     def wrong() -> tuple[str, ...]:
-        found = AskLive().parse(Answer(0, sh(device_nodes.NODES).encode())).device_nodes
+        found = LiveMigQuery().parse(Answer(0, sh(device_nodes.NODES).encode())).device_nodes
         return tuple(row.removeprefix(f"{dev}/") for row in found)
 
     assert wrong() == (

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.queries import Answer
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
-from gpustate.probes.fabric import AskBridges
+from gpustate.probes.fabric import BridgesQuery
 from gpustate.states.fabric_manager import (
     CONFIG_PATH,
     UNIT,
@@ -44,7 +44,7 @@ def node(*, switch: bool = True, **more: object) -> FakeNode:
         "files": {"/proc/driver/nvidia/version": VERSION, CONFIG_PATH: "FABRIC_MODE=0\n"},
         "candidates": OFFERED,
         "runs": {WAIT: lambda _: None},
-        "answers": {"AskBridges": 0, "GpuFacts": gpus() if switch else gpus("", "")},
+        "answers": {"BridgesQuery": 0, "GpuFacts": gpus() if switch else gpus("", "")},
         "shell": {"nvlsm": (0, "")},
     }
     return FakeNode(**{**settings, **more})  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def node(*, switch: bool = True, **more: object) -> FakeNode:
 def b200(**more: object) -> FakeNode:
     settings: dict[str, object] = {
         "facts": NodeFacts(pci=pci("2901")),
-        "answers": {"AskBridges": 4, "GpuFacts": gpus()},
+        "answers": {"BridgesQuery": 4, "GpuFacts": gpus()},
         "packages": {"nvlsm": "2025.10.11-1"},
         "shell": {"nvlsm": lambda n: (0, "running" if n.unit_states.get(UNIT) == "active" else "")},
     }
@@ -109,9 +109,9 @@ def test_a_configuration_file_that_is_gone_comes_back_with_the_package() -> None
     list(converge(FabricManagerRunning(), one))
     del one.files[CONFIG_PATH]
     state = FabricManagerRunning()
-    seen = state.probe(one)
-    assert seen.damaged == (f"nvidia-fabricmanager: {CONFIG_PATH} is missing",)
-    first, *_ = state.apply(seen, state.plan(seen))
+    observed = state.probe(one)
+    assert observed.damaged == (f"nvidia-fabricmanager: {CONFIG_PATH} is missing",)
+    first, *_ = state.apply(observed, state.plan(observed))
     assert isinstance(first, ops.AptInstall)
     assert first.reinstall
 
@@ -166,7 +166,7 @@ def test_completed_without_success_is_drift_too() -> None:
 
 
 def test_gpus_before_hopper_say_nothing_of_their_fabric() -> None:
-    one = node(answers={"AskBridges": 0, "GpuFacts": gpus("", "")})
+    one = node(answers={"BridgesQuery": 0, "GpuFacts": gpus("", "")})
     _, second = converge(FabricManagerRunning(), one)
     assert one.unit_states[UNIT] == "active"
     assert not second
@@ -176,7 +176,7 @@ def test_gpus_before_hopper_say_nothing_of_their_fabric() -> None:
 def test_in_progress_is_no_fault_in_the_virtualization_modes(mode: int) -> None:
     state = FabricManagerRunning(config={"FABRIC_MODE": mode})
     one = node(
-        answers={"AskBridges": 0, "GpuFacts": gpus("in progress", "")},
+        answers={"BridgesQuery": 0, "GpuFacts": gpus("in progress", "")},
         files={"/proc/driver/nvidia/version": VERSION, CONFIG_PATH: "FABRIC_MODE=0\n"},
         runs={"set FABRIC_MODE": lambda n: n.files.update({CONFIG_PATH: f"FABRIC_MODE={mode}\n"})},
     )
@@ -273,7 +273,7 @@ def test_it_is_stopped_on_a_tray_of_a_rack() -> None:
         facts=NodeFacts(pci=pci("2941", 4)),
         packages=MINE,
         units={UNIT: "active"},
-        answers={"AskBridges": 0, "GpuFacts": replace(gpus(), gpus=rack)},
+        answers={"BridgesQuery": 0, "GpuFacts": replace(gpus(), gpus=rack)},
     )
     _, second = converge(FabricManagerRunning(), one)
     assert one.unit_states[UNIT] == "inactive"
@@ -281,7 +281,7 @@ def test_it_is_stopped_on_a_tray_of_a_rack() -> None:
 
 
 def test_gpus_of_a_fabric_that_another_machine_manages_need_nothing_here() -> None:
-    one = node(switch=False, answers={"AskBridges": 0, "GpuFacts": gpus("in progress", "")})
+    one = node(switch=False, answers={"BridgesQuery": 0, "GpuFacts": gpus("in progress", "")})
     (plan,) = converge(FabricManagerRunning(), one, rounds=0)
     assert not plan
     assert "another machine manages" in plan.notes[0]
@@ -350,11 +350,11 @@ def test_bridges_are_told_from_network_cards_by_their_vital_product_data(
     tmp_path: Path, devices: tuple[tuple[str, str, str, bytes | None], ...], count: int
 ) -> None:
     sysfs(tmp_path, *devices)
-    ask = AskBridges()
+    query = BridgesQuery()
     done = subprocess.run(
-        ["sh", "-c", f"SYS={tmp_path}\n{ask.script()}"], capture_output=True, check=True
+        ["sh", "-c", f"SYS={tmp_path}\n{query.script()}"], capture_output=True, check=True
     )
-    assert ask.parse(Answer(0, done.stdout)) == count
+    assert query.parse(Answer(0, done.stdout)) == count
 
 
 @pytest.mark.parametrize(

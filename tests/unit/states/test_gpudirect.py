@@ -9,8 +9,8 @@ import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.queries import Answer
-from gpustate.probes.kernel_modules import AskKmod, Kmod
-from gpustate.probes.rdma import AskRdma, Rdma
+from gpustate.probes.kernel_modules import KernelModuleQuery, Kmod
+from gpustate.probes.rdma import Rdma, RdmaQuery
 from gpustate.states import gds, peermem
 from gpustate.states.gdrcopy import GdrCopy
 from gpustate.states.gds import GpuDirectStorage
@@ -42,11 +42,11 @@ GOOD = f"{CRC}\tib_register_peer_memory_client"
 
 def rdma_node(rdma: Rdma, kmod: Kmod, **more: Any) -> FakeNode:
     def built(node: FakeNode) -> None:
-        node.answers["AskKmod"] = module(GOOD)
+        node.answers["KernelModuleQuery"] = module(GOOD)
 
     settings: dict[str, Any] = {
         "facts": FACTS,
-        "answers": {"AskRdma": rdma, "AskKmod": kmod},
+        "answers": {"RdmaQuery": rdma, "KernelModuleQuery": kmod},
         "shell": {"Open Kernel Module": (0, "535.230.02 proprietary\n")},
         "runs": {
             "build nvidia-peermem": built,
@@ -151,17 +151,17 @@ def test_the_fragment_of_rdma_is_read_as_it_is_printed() -> None:
         "disk=mlx_compat 25.04-0.6.0|\ndisk=mlx5_core 25.04-0.6.0|BBB\n"
         f"symbol={CRC}\tib_register_peer_memory_client\t/x\tEXPORT_SYMBOL\ninfo=OFED-internal-25.04-0.6.0:\n"
     )
-    found = AskRdma().parse(Answer(0, text.encode()))
+    found = RdmaQuery().parse(Answer(0, text.encode()))
     assert found.ofed == "25.04-0.6.0"
     assert found.stale == ("mlx_compat", "mlx5_core")
     assert found.ofed_loaded
     assert found.symbol == CRC
-    inbox = AskRdma().parse(
+    inbox = RdmaQuery().parse(
         Answer(0, b"loaded=mlx5_core |\ndisk=mlx5_core |\ndisk=ib_core |X\nloaded=ib_core |X\n")
     )
     assert inbox.ofed is None
     assert inbox.stale == ()
-    beside = AskRdma().parse(
+    beside = RdmaQuery().parse(
         Answer(0, b"loaded=mlx5_core |\ndisk=mlx_compat 1|\ndisk=mlx5_core 1|\n")
     )
     assert beside.stale == ("mlx_compat",)
@@ -173,7 +173,7 @@ def test_the_fragment_of_a_module_is_read_as_it_is_printed() -> None:
         "kernel=6.1|1|1|/lib/modules/6.1/gdrdrv.ko|version:        2.6|description:    built for opensource NVIDIA driver|srcversion: BBB\n"
         "symbol=0x1\tone\nsource=2.5\nsource=2.6\nerror=x.c:1: error: no\n"
     )
-    found = AskKmod("gdrdrv", "gdrdrv").parse(Answer(0, text.encode()))
+    found = KernelModuleQuery("gdrdrv", "gdrdrv").parse(Answer(0, text.encode()))
     assert found.built == {"5.10": None, "6.1": "2.6"}
     assert found.here == "2.6"
     assert found.stale
@@ -188,7 +188,7 @@ def test_ofed_is_installed_before_a_reboot_takes_it_up() -> None:
     def installed(node: FakeNode) -> None:
         node.installed["doca-ofed"] = "24.10.1-1"
         node.files["/var/lib/gpustate/brought/ofed"] = "doca-ofed\n"
-        node.answers["AskRdma"] = replace(CARD, ofed="24.10-1", stale=("mlx_compat",))
+        node.answers["RdmaQuery"] = replace(CARD, ofed="24.10-1", stale=("mlx_compat",))
 
     def taken(node: FakeNode) -> None:
         node.installed.clear()
@@ -197,7 +197,7 @@ def test_ofed_is_installed_before_a_reboot_takes_it_up() -> None:
     node = FakeNode(
         facts=FACTS,
         candidates={"doca-ofed": [("24.10.1-1", "doca")]},
-        answers={"AskRdma": CARD},
+        answers={"RdmaQuery": CARD},
         runs={"install doca-ofed": installed, "remove doca-ofed": taken},
     )
     first, second = converge(state, node)
@@ -212,7 +212,7 @@ def test_ofed_is_installed_before_a_reboot_takes_it_up() -> None:
 
 def test_an_ofed_that_nobody_offers_is_refused() -> None:
     state = OfedRuns(package="doca-ofed", version="1.0")
-    node = FakeNode(answers={"AskRdma": CARD}, candidates={"doca-ofed": [("24.10.1-1", "doca")]})
+    node = FakeNode(answers={"RdmaQuery": CARD}, candidates={"doca-ofed": [("24.10.1-1", "doca")]})
     assert "doca-ofed 1.0" in (state.refuse(state.probe(node)) or "")
 
 
@@ -228,7 +228,7 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
     def build(node: FakeNode, version: str) -> None:
         said = node.shells["echo open"]
         kind = "opensource" if isinstance(said, tuple) and said[1] == "open" else "proprietary"
-        node.answers["AskKmod"] = module(
+        node.answers["KernelModuleQuery"] = module(
             built={KERNEL: version}, description=f"built for {kind} NVIDIA driver"
         )
 
@@ -239,21 +239,21 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
         build(node, version)
 
     def load(node: FakeNode) -> None:
-        found = node.answers["AskKmod"]
-        node.answers["AskKmod"] = replace(found, loaded=found.here)
+        found = node.answers["KernelModuleQuery"]
+        node.answers["KernelModuleQuery"] = replace(found, loaded=found.here)
 
     def unload(node: FakeNode) -> None:
-        node.answers["AskKmod"] = replace(node.answers["AskKmod"], loaded=None)
+        node.answers["KernelModuleQuery"] = replace(node.answers["KernelModuleQuery"], loaded=None)
 
     def remove(node: FakeNode) -> None:
         node.installed.clear()
         node.files.pop("/var/lib/gpustate/brought/gdrcopy", None)
-        node.answers["AskKmod"] = module(built={KERNEL: None})
+        node.answers["KernelModuleQuery"] = module(built={KERNEL: None})
 
     settings: dict[str, Any] = {
         "facts": FACTS,
         "candidates": GDR,
-        "answers": {"AskKmod": module(built={KERNEL: None})},
+        "answers": {"KernelModuleQuery": module(built={KERNEL: None})},
         "shell": {"echo open": (0, driver), "stat -c '%t %a' /dev/gdrdrv": (0, "")},
         "runs": {
             "install gdrdrv-dkms": install,
@@ -294,7 +294,9 @@ def test_gdrdrv_is_built_anew_when_the_driver_changes_its_kind() -> None:
 def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
     node = gdr_node()
     list(converge(GdrCopy(), node))
-    node.answers["AskKmod"] = replace(node.answers["AskKmod"], built={KERNEL: None})
+    node.answers["KernelModuleQuery"] = replace(
+        node.answers["KernelModuleQuery"], built={KERNEL: None}
+    )
     first, second = converge(GdrCopy(), node)
     assert first.fields == {"built"}
     assert not second
@@ -325,25 +327,27 @@ def gds_node(live: str = "driver=580.65.06 open\n", **more: Any) -> FakeNode:
     settings: dict[str, Any] = {
         "facts": FACTS,
         "candidates": {gds.PACKAGE: [("2.26.6-1", "x"), ("2.16.1-1", "x")]},
-        "answers": {"AskKmod": module(built={KERNEL: None})},
+        "answers": {"KernelModuleQuery": module(built={KERNEL: None})},
         "shell": {"secure_boot": (0, live)},
     }
 
     def install(node: FakeNode) -> None:
         node.installed[gds.PACKAGE] = "2.26.6-1"
-        node.answers["AskKmod"] = module(built={KERNEL: "2.26.6"})
+        node.answers["KernelModuleQuery"] = module(built={KERNEL: "2.26.6"})
 
     def load(node: FakeNode) -> None:
-        node.answers["AskKmod"] = replace(node.answers["AskKmod"], loaded="2.26.6", stale=False)
+        node.answers["KernelModuleQuery"] = replace(
+            node.answers["KernelModuleQuery"], loaded="2.26.6", stale=False
+        )
         node.shells["secure_boot"] = (0, live + "says=version: 2.26\n")
 
     def unload(node: FakeNode) -> None:
-        node.answers["AskKmod"] = replace(node.answers["AskKmod"], loaded=None)
+        node.answers["KernelModuleQuery"] = replace(node.answers["KernelModuleQuery"], loaded=None)
         node.shells["secure_boot"] = (0, live)
 
     def remove(node: FakeNode) -> None:
         node.installed.clear()
-        node.answers["AskKmod"] = module(built={KERNEL: None})
+        node.answers["KernelModuleQuery"] = module(built={KERNEL: None})
 
     runs = {
         "install nvidia-fs": install,
@@ -368,7 +372,7 @@ def test_nvidia_fs_is_installed_loaded_and_says_its_version() -> None:
 def test_a_module_that_is_gone_from_disk_is_built_again() -> None:
     node = gds_node()
     list(converge(GpuDirectStorage(), node))
-    node.answers["AskKmod"] = module(built={KERNEL: None}, loaded="2.26.6")
+    node.answers["KernelModuleQuery"] = module(built={KERNEL: None}, loaded="2.26.6")
     first, second = converge(GpuDirectStorage(), node)
     assert first.fields == {"built"}
     assert not second
@@ -402,7 +406,7 @@ def test_an_old_nvidia_fs_goes_with_the_proprietary_driver() -> None:
     ("state", "node"),
     [
         (GpuDirectRdma(), rdma_node(OFED, module())),
-        (OfedRuns(package="doca-ofed"), FakeNode(answers={"AskRdma": CARD})),
+        (OfedRuns(package="doca-ofed"), FakeNode(answers={"RdmaQuery": CARD})),
         (GdrCopy(), gdr_node()),
         (GpuDirectStorage(), gds_node()),
     ],

@@ -28,7 +28,7 @@ def fabric(gpus: str = "", **more: object) -> FakeNode:
         "files": {CONFIG_PATH: "FABRIC_MODE=0\n"},
         "candidates": OFFERED,
         "shell": {"libnvidia-ml.so.1": (0, "580.65.06\n"), "nvlsm": (0, "")},
-        "answers": {"AskBridges": 0, "GpuFacts": NvmlFacts(error=12)},
+        "answers": {"BridgesQuery": 0, "GpuFacts": NvmlFacts(error=12)},
     }
     return FakeNode(**{**settings, **more})  # type: ignore[arg-type]
 

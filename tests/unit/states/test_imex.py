@@ -51,7 +51,7 @@ def rack(**more: object) -> FakeNode:
         "facts": NodeFacts(pci=GB200),
         "files": {"/proc/driver/nvidia/version": VERSION},
         "candidates": OFFERED,
-        "answers": {"AskBridges": 0, "GpuFacts": gpus()},
+        "answers": {"BridgesQuery": 0, "GpuFacts": gpus()},
         "shell": {"nvidia-imex-ctl": said},
         "runs": {
             WAIT: lambda _: None,
@@ -101,7 +101,7 @@ def test_the_domain_picks_the_list() -> None:
         (ImexRunning(nodes=("10.0.0.7",)), {}, "none of the 1 nodes of the domain is this one"),
         (
             ImexRunning(nodes=NODES),
-            {"answers": {"AskBridges": 0, "GpuFacts": gpus("in progress")}},
+            {"answers": {"BridgesQuery": 0, "GpuFacts": gpus("in progress")}},
             "not up (in progress on 4 of 4 GPUs)",
         ),
         (
@@ -196,7 +196,7 @@ def test_under_compute_domains_the_package_is_there_and_the_service_off_and_mask
 
 def test_under_compute_domains_a_rack_that_is_not_up_is_no_reason_to_refuse() -> None:
     state = ImexRunning(managed_by="compute-domains")
-    one = rack(answers={"AskBridges": 0, "GpuFacts": gpus("in progress")})
+    one = rack(answers={"BridgesQuery": 0, "GpuFacts": gpus("in progress")})
     assert state.refuse(state.probe(one)) is None
 
 
@@ -205,7 +205,7 @@ def test_elsewhere_a_unit_that_fails_is_disabled_and_one_that_runs_is_named(acti
     h100 = (PciGpu("0000:10:00.0", "2330", "030200", None), PciGpu("0", "22a3", "068000", None))
     one = rack(
         facts=NodeFacts(pci=h100),
-        answers={"AskBridges": 0, "GpuFacts": gpus("")},
+        answers={"BridgesQuery": 0, "GpuFacts": gpus("")},
         units={UNIT: active},
     )
     one.enabled.add(UNIT)

@@ -11,20 +11,20 @@ from standins import merge_k0s
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
-from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, AskK0s, K0sHandler, Observed
+from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, K0sHandler, K0sQuery, Observed
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
 
 def node_with(version: int = 2, files: dict[str, str] | None = None, **facts: Any) -> FakeNode:
-    def seen(node: FakeNode) -> Observed:
+    def observed(node: FakeNode) -> Observed:
         text = node.files.get(DROP_IN_PATH)
         merged = merge_k0s(version, [text] if text else [])
         return replace(Observed("k0sworker", True, True, text, merged), **facts)
 
     return FakeNode(
         files=files,
-        answers={"AskK0s": seen},
+        answers={"K0sQuery": observed},
         runs=dict.fromkeys(("look for", "wait for k0s"), lambda node: None),
     )
 
@@ -60,9 +60,9 @@ def test_what_k0s_would_not_follow_is_refused(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
     state = K0sHandler()
-    seen = state.probe(node_with(files=files, **facts))
-    assert reason in (state.refuse(seen) or "")
-    assert state.verify(seen)
+    observed = state.probe(node_with(files=files, **facts))
+    assert reason in (state.refuse(observed) or "")
+    assert state.verify(observed)
 
 
 def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
@@ -74,7 +74,7 @@ def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
 
 
 def test_a_node_without_it_has_nothing_to_do() -> None:
-    node = FakeNode(answers={"AskK0s": Observed()})
+    node = FakeNode(answers={"K0sQuery": Observed()})
     plan = next(converge(K0sHandler(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
@@ -87,5 +87,10 @@ def test_the_contract_holds() -> None:
 def test_the_answer_of_a_node_is_read() -> None:
     root = "# k0s_managed=true\n"
     out = f"unit=k0sworker active\nfile={len(root)} {ROOT_PATH}\n{root}\nfile=1 {MERGED_PATH}\n#\n"
-    seen = AskK0s().parse(Answer(0, out.encode()))
-    assert (seen.unit, seen.active, seen.managed, seen.merged) == ("k0sworker", True, True, "#")
+    observed = K0sQuery().parse(Answer(0, out.encode()))
+    assert (observed.unit, observed.active, observed.managed, observed.merged) == (
+        "k0sworker",
+        True,
+        True,
+        "#",
+    )

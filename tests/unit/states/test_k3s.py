@@ -9,7 +9,7 @@ import pytest
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
-from gpustate.states.k3s import AskK3s, Found, K3sDetection, Service
+from gpustate.states.k3s import Found, K3sDetection, K3sQuery, Service
 from gpustate.testing import FakeNode, check_contract
 
 BINARY = "/usr/bin/nvidia-container-runtime"
@@ -22,7 +22,7 @@ EARLY = Service("k3s", "active", 100, FOLDER, WITHOUT)
 
 def node_with(service: Service | None = EARLY, programs: dict[str, int] | None = None) -> FakeNode:
     found = Found((service,) if service else (), {BINARY: 200} if programs is None else programs)
-    return FakeNode(answers={"AskK3s": found})
+    return FakeNode(answers={"K3sQuery": found})
 
 
 def look(node: FakeNode, **parameters: Any) -> tuple[K3sDetection, Any]:
@@ -32,16 +32,16 @@ def look(node: FakeNode, **parameters: Any) -> tuple[K3sDetection, Any]:
 
 @pytest.mark.parametrize("unit", ["k3s", "k3s-agent", "rke2-server", "rke2-agent"])
 def test_a_service_that_was_started_too_early_is_restarted_once(unit: str) -> None:
-    state, seen = look(node_with(replace(EARLY, unit=unit)))
-    assert state.refuse(seen) is None
-    plan = state.plan(seen)
+    state, observed = look(node_with(replace(EARLY, unit=unit)))
+    assert state.refuse(observed) is None
+    plan = state.plan(observed)
     assert plan.disruption is Disruption.RESTART
-    steps = list(state.apply(seen, plan))
+    steps = list(state.apply(observed, plan))
     assert [step.label for step in steps] == [f"restart {unit}.service"]
     assert not any(isinstance(step, ops.PutText | ops.RemoveFile) for step in steps)
-    state, seen = look(node_with(replace(EARLY, unit=unit, started=300, config=WITH)))
-    assert not state.plan(seen)
-    assert not state.verify(seen)
+    state, observed = look(node_with(replace(EARLY, unit=unit, started=300, config=WITH)))
+    assert not state.plan(observed)
+    assert not state.verify(observed)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,21 @@ def test_a_service_that_was_started_too_early_is_restarted_once(unit: str) -> No
 def test_what_a_restart_would_not_mend_is_refused(
     service: Service, programs: dict[str, int] | None, parameters: dict[str, Any], reason: str
 ) -> None:
-    state, seen = look(node_with(service, programs), **parameters)
-    assert reason in (state.refuse(seen) or "")
-    assert not state.plan(seen)
-    assert state.verify(seen)
+    state, observed = look(node_with(service, programs), **parameters)
+    assert reason in (state.refuse(observed) or "")
+    assert not state.plan(observed)
+    assert state.verify(observed)
 
 
 def test_a_node_without_them_and_a_service_that_does_not_run_are_left_alone() -> None:
-    state, seen = look(node_with(None))
-    assert not state.plan(seen)
-    assert "neither k3s nor RKE2" in state.plan(seen).notes[0]
-    state, seen = look(node_with(replace(EARLY, active="inactive")))
-    assert not state.plan(seen)
-    assert "when it starts" in state.plan(seen).notes[0]
-    state, seen = look(node_with(), ensure="absent")
-    assert not state.plan(seen)
+    state, observed = look(node_with(None))
+    assert not state.plan(observed)
+    assert "neither k3s nor RKE2" in state.plan(observed).notes[0]
+    state, observed = look(node_with(replace(EARLY, active="inactive")))
+    assert not state.plan(observed)
+    assert "when it starts" in state.plan(observed).notes[0]
+    state, observed = look(node_with(), ensure="absent")
+    assert not state.plan(observed)
 
 
 def test_the_contract_holds() -> None:
@@ -90,4 +90,4 @@ def test_the_answer_of_a_node_is_read() -> None:
         b"template=rke2-agent lost /d/config.toml.tmpl\nprogram=/usr/bin/x 1600\n"
     )
     service = Service("rke2-agent", "active", 1700, "/d", "#\n", "/d/config.toml.tmpl")
-    assert AskK3s().parse(Answer(0, out)) == Found((service,), {"/usr/bin/x": 1600})
+    assert K3sQuery().parse(Answer(0, out)) == Found((service,), {"/usr/bin/x": 1600})

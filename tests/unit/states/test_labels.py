@@ -16,7 +16,7 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
-from gpustate.probes.gpu_labels import AskMachine, Machine
+from gpustate.probes.gpu_labels import Machine, MachineQuery
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -40,7 +40,7 @@ def node(nvml: NvmlFacts = NVML, *, machine: Machine | None = None, **files: str
     return FakeNode(
         facts=NodeFacts(systemd=True, pci=(PCI,)),
         files={name.replace("__", "/"): text for name, text in files.items()},
-        answers={"GpuFacts": nvml, "AskMachine": machine or Machine("DGXH100", ())},
+        answers={"GpuFacts": nvml, "MachineQuery": machine or Machine("DGXH100", ())},
         runs={
             "with the time": lambda fake: fake.files.update({PATH: "nvidia.com/gfd.timestamp=1\n"})
         },
@@ -79,15 +79,15 @@ def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_
     other = replace(PCI, address="0000:43:00.0")
     fake.node_facts = replace(fake.node_facts, pci=(PCI, other))
     state = GpuLabels()
-    seen = state.probe(fake)
+    observed = state.probe(fake)
     assert "NVML sees 1 of the 2 GPUs that the driver has on PCI, not 0000:43:00.0" in str(
-        state.refuse(seen)
+        state.refuse(observed)
     )
-    assert not state.plan(seen)
+    assert not state.plan(observed)
     entry = Entry("", "0000:43:00.0", "RMA", 200, 50, "somebody")
-    fake.answers["AskQuarantine"] = Quarantine((entry,), 100)
+    fake.answers["ExcludedGpusQuery"] = Quarantine((entry,), 100)
     assert state.refuse(state.probe(fake)) is None
-    fake.answers.pop("AskQuarantine")
+    fake.answers.pop("ExcludedGpusQuery")
     fake.node_facts = replace(fake.node_facts, pci=(PCI, replace(other, driver="vfio-pci")))
     assert state.refuse(state.probe(fake)) is None
     assert fake.files[PATH] == before
@@ -114,8 +114,8 @@ def test_the_time_in_the_file_is_no_drift() -> None:
     assert not GpuLabels(timestamp=True).plan(GpuLabels(timestamp=True).probe(fake))
     fake.files[PATH] = ""
     state = GpuLabels(timestamp=True)
-    seen = state.probe(fake)
-    (step,) = state.apply(seen, state.plan(seen))
+    observed = state.probe(fake)
+    (step,) = state.apply(observed, state.plan(observed))
     assert "gfd.timestamp" in step.script()
 
 
@@ -137,9 +137,9 @@ def test_a_driver_that_does_not_answer_leaves_the_file_alone() -> None:
     fake = node(NvmlFacts(error=9, error_text="Driver Not Loaded"))
     fake.files[PATH] = "nvidia.com/gpu.count=1\n"
     state = GpuLabels()
-    seen = state.probe(fake)
-    assert "Driver Not Loaded (9)" in str(state.refuse(seen))
-    assert not state.plan(seen)
+    observed = state.probe(fake)
+    assert "Driver Not Loaded (9)" in str(state.refuse(observed))
+    assert not state.plan(observed)
 
 
 def test_a_label_that_kubernetes_would_refuse_is_left_out_and_named() -> None:
@@ -174,14 +174,14 @@ def test_it_keeps_the_contract() -> None:
 
 
 def test_the_machine_is_read_from_what_the_node_printed() -> None:
-    ask = AskMachine()
+    query = MachineQuery()
     config = bytes(256).hex(" ")
     said = Answer(0, f"machine=PowerEdge XE9680\ndevices=1\n {config}\n".encode())
-    assert ask.parse(said) == Machine("PowerEdge XE9680", ())
-    assert ask.parse(Answer(0, b"devices=1\n 00\n")) == Machine(None, None)
+    assert query.parse(said) == Machine("PowerEdge XE9680", ())
+    assert query.parse(Answer(0, b"devices=1\n 00\n")) == Machine(None, None)
     for torn in (b"devices=1\n zz\n", b"machine=x\n"):
         with pytest.raises(ProbeError):
-            ask.parse(Answer(0, torn))
+            query.parse(Answer(0, torn))
 
 
 def test_the_configuration_of_each_device_is_read(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_the_configuration_of_each_device_is_read(tmp_path: Path) -> None:
 
     def looked() -> Machine:
         done = subprocess.run(
-            ["sh", "-c", AskMachine().script()],
+            ["sh", "-c", MachineQuery().script()],
             env={"SYS": str(tmp_path), "PATH": os.environ["PATH"]},
             capture_output=True,
             check=False,
         )
-        return AskMachine().parse(Answer(done.returncode, done.stdout))
+        return MachineQuery().parse(Answer(done.returncode, done.stdout))
 
     assert looked() == Machine(None, ())
     (tmp_path / "bus/pci/devices/2/config").write_bytes(bytes(64))

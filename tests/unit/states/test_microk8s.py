@@ -14,9 +14,9 @@ from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.microk8s import (
     RENDERED_PATH,
     TEMPLATE_PATH,
-    AskMicrok8s,
     Found,
     Microk8sHandler,
+    Microk8sQuery,
 )
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -34,7 +34,7 @@ def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNod
     labels = ("look for", "keep what", "have microk8s read", "forget what")
     return FakeNode(
         files={} if template is None else {TEMPLATE_PATH: template},
-        answers={"AskMicrok8s": found},
+        answers={"Microk8sQuery": found},
         runs=dict.fromkeys(labels, lambda node: None),
     )
 
@@ -80,5 +80,5 @@ def test_the_contract_holds() -> None:
 
 def test_the_answer_of_a_node_is_read() -> None:
     out = f"unit=1\nactive=active\nfile=1 {TEMPLATE_PATH}\n#\nmissing=/x\nowed=1\nversion=1.6.28\n"
-    found = AskMicrok8s().parse(Answer(0, out.encode()))
+    found = Microk8sQuery().parse(Answer(0, out.encode()))
     assert found == Found("active", "1.6.28", {TEMPLATE_PATH: "#"}, {"/x": None}, True)

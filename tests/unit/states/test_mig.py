@@ -18,7 +18,7 @@ from gpustate.mig.live import uses_of
 from gpustate.ops import Reboot
 from gpustate.plan.document import change_data
 from gpustate.plan.overview import change_line
-from gpustate.probes.gpu_clients import AskHolders, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
@@ -67,7 +67,7 @@ def node(
         shell={"state=": (0, said)},
         answers={
             "GpuFacts": NvmlFacts(source="nvml", gpus=gpus),
-            "AskHolders": holders,
+            "GpuClientsQuery": holders,
             FileTexts(FILES): {f"/var/lib/gpustate/mig/{k}": v for k, v in (files or {}).items()},
         },
     )
@@ -77,14 +77,14 @@ def node(
 
 def told(state: MigLayoutApplied, fake: FakeNode) -> tuple[dict[str, Disruption], str | None]:
     """Cost of each change, and the refusal."""
-    seen = state.probe(fake)
-    return {c.field: c.disruption for c in state.plan(seen).changes}, state.refuse(seen)
+    observed = state.probe(fake)
+    return {c.field: c.disruption for c in state.plan(observed).changes}, state.refuse(observed)
 
 
 def test_a_node_that_is_as_asked_is_asked_nothing_more() -> None:
     fake = node(gpu(), gpu(1))
     assert told(MigLayoutApplied(), fake) == ({}, None)
-    assert not [ask for ask in fake.asked if isinstance(ask, AskHolders)]
+    assert not [query for query in fake.asked if isinstance(query, GpuClientsQuery)]
 
 
 def test_hopper_is_divided_without_a_reset_and_ampere_with_one() -> None:
@@ -107,11 +107,11 @@ def test_a_gpu_that_cannot_be_reset_costs_a_reboot_that_the_plan_knows(
 ) -> None:
     state = MigLayoutApplied("all-balanced")
     fake = node(gpu(kind=A100), said="state=/s\n" + said, modules=modules)
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     assert plan.disruption is Disruption.REBOOT
     assert why in "".join(change.why for change in plan.changes)
-    steps = list(state.apply(seen, plan))
+    steps = list(state.apply(observed, plan))
     assert isinstance(steps[-1], Reboot)
     assert "-mig 1" in steps[-2].script()
     # Hopper needs no reset, so there is nothing that could not be had.
@@ -122,7 +122,7 @@ def test_instances_that_only_come_cost_nothing_and_nobody_is_looked_for() -> Non
     fake = node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))
     costs, refusal = told(MigLayoutApplied("all-3g.40gb"), fake)
     assert (costs["instances"], refusal) == (Disruption.NONE, None)
-    assert not [ask for ask in fake.asked if isinstance(ask, AskHolders)]
+    assert not [query for query in fake.asked if isinstance(query, GpuClientsQuery)]
 
 
 def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> None:
@@ -130,11 +130,13 @@ def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> Non
         divided(MigInstance(1, "3g.40gb", 0, WHOLE)), units={"nvidia-dcgm.service": "active"}
     )
     state = MigLayoutApplied("all-3g.40gb")
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     assert plan.disruption is Disruption.RESTART
     assert "stopped for it and started again: nvidia-dcgm.service" in plan.notes
-    text = "\n".join(step.script() for step in state.apply(seen, plan) if "divide" in step.label)
+    text = "\n".join(
+        step.script() for step in state.apply(observed, plan) if "divide" in step.label
+    )
     assert "stop_clients" in text
     assert "kubelet" not in text
 
@@ -184,8 +186,8 @@ def test_a_reboot_may_be_asked_for_where_something_is_in_use() -> None:
     fake = node(halves(), holders=(JOB,))
     costs, refusal = told(state, fake)
     assert (costs["instances"], refusal) == (Disruption.REBOOT, None)
-    seen = state.probe(fake)
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(fake)
+    steps = list(state.apply(observed, state.plan(observed)))
     assert isinstance(steps[-1], Reboot)
     assert [step.label for step in steps if "layout" in step.label]
 
@@ -249,10 +251,10 @@ def test_another_manager_a_silent_nvml_and_a_lost_gpu_are_refusals() -> None:
 def test_services_that_an_interrupted_run_left_stopped_are_started() -> None:
     state = MigLayoutApplied()
     fake = node(gpu(), files={"stopped": "nvidia-dcgm.service\n"})
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     assert plan.fields == {"stopped"}
-    assert [step.label for step in state.apply(seen, plan)] == [
+    assert [step.label for step in state.apply(observed, plan)] == [
         "start the services that were stopped for MIG"
     ]
 
@@ -264,14 +266,14 @@ def test_a_capability_without_its_node_is_made_at_no_cost_and_left_alone_by_remo
         "found=/dev/nvidia-caps/nvidia-cap13|character special file|1ff|d\n"
     )
     state, fake = MigLayoutApplied(), node(gpu(), said=said)
-    seen = state.probe(fake)
-    assert seen.device_nodes == (
+    observed = state.probe(fake)
+    assert observed.device_nodes == (
         "/dev/nvidia-caps/nvidia-cap12 is missing (gpu0/mig/gi1)",
         "/dev/nvidia-caps/nvidia-cap13 is 511:13, not 235:13 (gpu0/mig/gi1/ci0)",
     )
-    plan = state.plan(seen)
+    plan = state.plan(observed)
     assert (plan.fields, plan.disruption) == ({"device_nodes"}, Disruption.NONE)
-    (step,) = state.apply(seen, plan)
+    (step,) = state.apply(observed, plan)
     assert "mknod" in step.script()
     gone = MigLayoutApplied(ensure="absent")
     assert not gone.plan(gone.probe(fake))
@@ -280,8 +282,8 @@ def test_a_capability_without_its_node_is_made_at_no_cost_and_left_alone_by_remo
 def test_what_runs_at_boot_is_written_again_where_others_may_change_it() -> None:
     wanted = MigLayoutApplied("all-balanced")
     fake = node(gpu())
-    seen = wanted.desired(wanted.probe(fake))
-    files = {"layout": seen.saved or "", "restore": seen.program or ""}
+    observed = wanted.desired(wanted.probe(fake))
+    files = {"layout": observed.saved or "", "restore": observed.program or ""}
     fake = node(halves(), files=files)
     assert not wanted.plan(wanted.probe(fake)).fields & {"saved", "program"}
     fake.answers["FileStats"] = {
@@ -295,8 +297,8 @@ def test_what_runs_at_boot_is_written_again_where_others_may_change_it() -> None
 def test_what_is_not_known_any_more_is_told_and_not_made_up(before: str | None) -> None:
     files = {"layout": "x", "restore": "y"} | ({} if before is None else {"before": before})
     for state in (MigLayoutApplied("all-1g.10gb"), MigLayoutApplied(ensure="absent")):
-        seen = state.probe(node(halves(), files=files))
-        plan = state.plan(seen)
+        observed = state.probe(node(halves(), files=files))
+        plan = state.plan(observed)
         assert "what the GPUs were before gpustate is not known any more" in plan.warnings[0]
         assert state.absent or "before" not in plan.fields
         assert not state.absent or not plan.fields & {"modes", "instances"}
@@ -305,9 +307,9 @@ def test_what_is_not_known_any_more_is_told_and_not_made_up(before: str | None) 
 def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() -> None:
     before = "# x\ngpu 00000000:01:00.0 on\ninstance 00000000:01:00.0 0 0 7g.80gb 7g.80gb\n"
     state = MigLayoutApplied(ensure="absent")
-    seen = state.probe(node(halves(), files={"before": before, "layout": "x", "restore": "y"}))
-    assert state.desired(seen).instances == {"0": ("7g.80gb at 0",)}
-    labels = [step.label for step in state.apply(seen, state.plan(seen))]
+    observed = state.probe(node(halves(), files={"before": before, "layout": "x", "restore": "y"}))
+    assert state.desired(observed).instances == {"0": ("7g.80gb at 0",)}
+    labels = [step.label for step in state.apply(observed, state.plan(observed))]
     assert labels[-1] == "remove the layout and what gives it"
     assert "divide the GPUs" in labels
     untouched = state.probe(node(halves()))
@@ -316,9 +318,9 @@ def test_removal_goes_back_to_what_was_there_and_leaves_what_never_was_ours() ->
 
 def test_an_image_is_left_alone_and_says_so() -> None:
     state = MigLayoutApplied("all-balanced")
-    seen = state.probe(node(image=True))
-    assert (state.plan(seen).changes, state.refuse(seen)) == ((), None)
-    assert "not in an image" in state.plan(seen).notes[0]
+    observed = state.probe(node(image=True))
+    assert (state.plan(observed).changes, state.refuse(observed)) == ((), None)
+    assert "not in an image" in state.plan(observed).notes[0]
 
 
 def test_holders_are_read_with_their_capabilities_and_pods() -> None:
@@ -329,7 +331,7 @@ def test_holders_are_read_with_their_capabilities_and_pods() -> None:
         " /dev/nvidia0 /dev/nvidiactl /dev/nvidia-caps/nvidia-cap12 /dev/nvidia-caps/nvidia-cap13\n"
         "holder=8|dcgm|0|root||0::/system.slice/nvidia-dcgm.service| /dev/nvidia1\nholder=x|\n"
     )
-    found = AskHolders().parse(Answer(0, text.encode()))
+    found = GpuClientsQuery().parse(Answer(0, text.encode()))
     assert [(h.pid, h.pod, h.unit, h.gpus, h.parts) for h in found] == [
         (8, "", "nvidia-dcgm.service", (1,), ()),
         (77, "trainer-0", "cri-1.scope", (0,), ((0, 1, -1), (0, 1, 0))),

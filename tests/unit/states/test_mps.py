@@ -70,8 +70,8 @@ class World:
 
 def node(world: World, nvml: NvmlFacts = NVML, **units: str) -> FakeNode:
     def prove(fake: FakeNode) -> None:
-        seen = MpsRunning(**parameters).probe(fake)
-        world.proof = str(MpsRunning(**parameters).desired(seen).proven)
+        observed = MpsRunning(**parameters).probe(fake)
+        world.proof = str(MpsRunning(**parameters).desired(observed).proven)
 
     parameters: dict[str, Any] = {}
     fake = FakeNode(
@@ -273,9 +273,9 @@ def test_where_it_cannot_run_it_says_why_and_changes_nothing(
     nvml: NvmlFacts, parameters: dict[str, Any], world: World, units: dict[str, str], words: str
 ) -> None:
     state = MpsRunning(**parameters)
-    seen = state.probe(node(world, nvml, **units))
-    assert words in str(state.refuse(seen))
-    assert not state.plan(seen)
+    observed = state.probe(node(world, nvml, **units))
+    assert words in str(state.refuse(observed))
+    assert not state.plan(observed)
 
 
 def test_it_keeps_the_contract() -> None:

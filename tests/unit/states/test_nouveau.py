@@ -88,36 +88,36 @@ def test_plan_costs_a_reboot_only_while_the_module_is_loaded() -> None:
 def test_the_images_are_rebuilt_before_anything_is_unloaded() -> None:
     state = NouveauBlacklisted()
     node = Node(World(), modules=["nouveau"])
-    seen = state.probe(node)
-    names = [type(step).__name__ for step in state.apply(seen, state.plan(seen))]
+    observed = state.probe(node)
+    names = [type(step).__name__ for step in state.apply(observed, state.plan(observed))]
     assert names.index("RebuildInitramfs") < names.index("UnloadModules") < names.index("Reboot")
 
 
 @pytest.mark.parametrize("driver", ["nouveau", "nova-core", "NovaCore", "nova_core"])
 def test_every_name_of_the_kernels_own_drivers_counts_as_bound(driver: str) -> None:
-    seen = NouveauBlacklisted().probe(Node(World(), driver=driver, modules=["nova_core"]))
-    assert seen.bound == ("0000:01:00.0",)
-    assert seen.loaded == ("nova_core",)
+    observed = NouveauBlacklisted().probe(Node(World(), driver=driver, modules=["nova_core"]))
+    assert observed.bound == ("0000:01:00.0",)
+    assert observed.loaded == ("nova_core",)
 
 
 def test_only_the_images_that_hold_a_module_are_rebuilt() -> None:
     state, world = NouveauBlacklisted(), World()
     world.found[KERNELS[0]] = ""
-    seen = state.probe(Node(world))
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(Node(world))
+    steps = list(state.apply(observed, state.plan(observed)))
     assert [s.kernels for s in steps if isinstance(s, ops.RebuildInitramfs)] == [(KERNELS[1],)]
 
 
 def test_a_torn_image_is_rebuilt() -> None:
     state = NouveauBlacklisted()
-    seen = state.probe(Node(World(found="unreadable")))
-    assert "initramfs" in state.plan(seen).fields
+    observed = state.probe(Node(World(found="unreadable")))
+    assert "initramfs" in state.plan(observed).fields
 
 
 def test_a_kill_between_files_and_images_leaves_a_plan_for_the_images() -> None:
     state, node = NouveauBlacklisted(), Node(World())
-    seen = state.probe(node)
-    for step in list(state.apply(seen, state.plan(seen)))[:2]:
+    observed = state.probe(node)
+    for step in list(state.apply(observed, state.plan(observed)))[:2]:
         node.carry_out(step)
     assert state.plan(state.probe(node)).fields == {"initramfs"}
 
@@ -138,8 +138,8 @@ def test_a_kill_in_the_middle_of_taking_it_away_is_made_good() -> None:
     node = Node(World())
     list(converge(NouveauBlacklisted(), node))
     absent = NouveauBlacklisted(ensure="absent")
-    seen = absent.probe(node)
-    for step in list(absent.apply(seen, absent.plan(seen)))[:-1]:
+    observed = absent.probe(node)
+    for step in list(absent.apply(observed, absent.plan(observed)))[:-1]:
         node.carry_out(step)
     assert absent.plan(absent.probe(node)).fields == {"ours_in_initramfs"}
 
@@ -156,10 +156,10 @@ def test_a_hook_that_lost_its_execute_bit_is_written_again() -> None:
     state, node = NouveauBlacklisted(), Node(World())
     list(converge(state, node))
     node.shells["mkinitramfs"] = (0, "initramfs-tools\n")
-    seen = state.probe(node)
-    plan = state.plan(seen)
+    observed = state.probe(node)
+    plan = state.plan(observed)
     assert plan.fields == {"hook_executable"}
-    (step,) = state.apply(seen, plan)
+    (step,) = state.apply(observed, plan)
     assert isinstance(step, ops.PutText)
     assert (step.path, step.mode) == (HOOK_PATH, 0o755)
 
@@ -204,8 +204,8 @@ def test_files_that_ask_for_the_module_by_name_are_told() -> None:
 def test_an_image_is_judged_by_its_files_not_by_the_kernel_that_runs() -> None:
     node = Node(World(), driver="nouveau", modules=["nouveau"])
     node.node_facts = NodeFacts(os_id="debian", os_version="12", pci=node.node_facts.pci)
-    seen = NouveauBlacklisted().probe(node)
-    assert (seen.loaded, seen.bound, seen.running) == ((), (), False)
+    observed = NouveauBlacklisted().probe(node)
+    assert (observed.loaded, observed.bound, observed.running) == ((), (), False)
 
 
 @pytest.mark.parametrize("ensure", ["present", "absent"])
@@ -230,8 +230,8 @@ def test_what_earlier_steps_built_with_our_files_is_built_anew_once_they_are_gon
     node = Node(World())
     list(converge(NouveauBlacklisted(), node))
     absent = NouveauBlacklisted(ensure="absent")
-    seen = replace(absent.probe(node), ours_in_initramfs=())
-    last = list(absent.apply(seen, absent.plan(seen)))[-1]
+    observed = replace(absent.probe(node), ours_in_initramfs=())
+    last = list(absent.apply(observed, absent.plan(observed)))[-1]
     assert isinstance(last, ops.Run)
     boot, programs = tmp_path / "boot", tmp_path / "bin"
     boot.mkdir()

@@ -19,7 +19,7 @@ OFFERED = {"nvlsm": [("2025.10.14-1", "vendor"), ("2025.06.1-1", "vendor")]}
 def node(**more: object) -> FakeNode:
     settings: dict[str, object] = {
         "facts": NodeFacts(pci=B200),
-        "answers": {"AskBridges": 4, "GpuFacts": NvmlFacts(error=9)},
+        "answers": {"BridgesQuery": 4, "GpuFacts": NvmlFacts(error=9)},
         "candidates": OFFERED,
         "modules": ("mlx5_ib",),
         "shell": {"modinfo": (0, "")},
@@ -90,7 +90,7 @@ def test_a_repository_without_it_is_refused(
 
 @pytest.mark.parametrize("bridges", [0])
 def test_a_node_without_such_switches_is_left_as_it_is(bridges: int) -> None:
-    one = node(answers={"AskBridges": bridges, "GpuFacts": NvmlFacts(error=9)}, candidates={})
+    one = node(answers={"BridgesQuery": bridges, "GpuFacts": NvmlFacts(error=9)}, candidates={})
     (plan,) = converge(SubnetManagerInstalled(), one, rounds=0)
     assert not plan
     state = SubnetManagerInstalled()

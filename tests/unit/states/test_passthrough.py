@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gpustate import Disruption, NodeFacts, ops
 from gpustate.core.queries import Answer
 from gpustate.formats import grub
-from gpustate.probes.kernel_cmdline import AskCommandLine, CommandLine
+from gpustate.probes.kernel_cmdline import CommandLine, CommandLineQuery
 from gpustate.states.kata import KataHost
 from gpustate.states.vfio import PROGRAM_PATH, UNIT, UNIT_PATH, VfioBound
 from gpustate.testing import FakeNode, check_contract, converge
@@ -28,13 +28,13 @@ NVIDIA = f"device={GPU}|nvidia|(null)|vfio-pci||0\nmodule=1\n"
 
 def node(line: CommandLine = LINE, look: str = NVIDIA, **more: Any) -> FakeNode:
     def menu(node: FakeNode) -> None:
-        found: CommandLine = node.answers["AskCommandLine"]
+        found: CommandLine = node.answers["CommandLineQuery"]
         text = node.files.get(grub.drop_in_path("vfio")) or node.files.get(
             grub.drop_in_path("kata")
         )
         words = ON if text else ()
         entries = tuple((k, ("ro", "quiet", *words)) for k, _ in found.menu)
-        node.answers["AskCommandLine"] = replace(found, menu=entries, drop_in=text, pending=False)
+        node.answers["CommandLineQuery"] = replace(found, menu=entries, drop_in=text, pending=False)
 
     def bound(node: FakeNode) -> None:
         node.shells["chosen() {"] = (0, BOUND)
@@ -44,7 +44,7 @@ def node(line: CommandLine = LINE, look: str = NVIDIA, **more: Any) -> FakeNode:
 
     settings: dict[str, Any] = {
         "facts": NodeFacts(kernel="6.17.0-5-generic", systemd=True),
-        "answers": {"AskCommandLine": line},
+        "answers": {"CommandLineQuery": line},
         "shell": {
             "chosen() {": (0, look),
             "dev/kvm": (0, "kvm=1\ngroups=1\ncontainerd=1\ntdx=Y\n"),
@@ -61,8 +61,8 @@ def node(line: CommandLine = LINE, look: str = NVIDIA, **more: Any) -> FakeNode:
 
 def rebooted(node: FakeNode, look: str = BOUND) -> None:
     """The node comes back with the arguments of its menu, and the unit has run."""
-    found: CommandLine = node.answers["AskCommandLine"]
-    node.answers["AskCommandLine"] = replace(found, running=found.menu[0][1])
+    found: CommandLine = node.answers["CommandLineQuery"]
+    node.answers["CommandLineQuery"] = replace(found, running=found.menu[0][1])
     node.shells["chosen() {"] = (0, look)
 
 
@@ -105,8 +105,8 @@ def test_a_menu_that_was_not_written_is_written() -> None:
     one = node()
     list(converge(STATE, one))
     rebooted(one)
-    found: CommandLine = one.answers["AskCommandLine"]
-    one.answers["AskCommandLine"] = replace(found, menu=LINE.menu, pending=True)
+    found: CommandLine = one.answers["CommandLineQuery"]
+    one.answers["CommandLineQuery"] = replace(found, menu=LINE.menu, pending=True)
     first, second = converge(STATE, one)
     assert first.fields == {"menu_lacks", "pending"}
     assert not second
@@ -161,7 +161,7 @@ def test_the_fragment_of_the_command_line_is_read_as_it_is_printed() -> None:
         "running=BOOT_IMAGE=/vmlinuz-6.1 ro quiet\nway=grub\npending=1\ncpu=AuthenticAMD\n"
         "drop=\n|# ours\n|x=1\n\tlinux\t/boot/vmlinuz-6.1 root=/dev/sda1 ro amd_iommu=on\n"
     )
-    found = AskCommandLine("vfio").parse(Answer(0, text.encode()))
+    found = CommandLineQuery("vfio").parse(Answer(0, text.encode()))
     assert found.drop_in == "# ours\nx=1\n"
     assert found.menu == (("6.1", ("root=/dev/sda1", "ro", "amd_iommu=on")),)
     assert found.pending
@@ -188,9 +188,9 @@ def test_a_kata_host_that_is_ready_needs_nothing() -> None:
     line = replace(LINE, running=TDX, menu=(("6.17", TDX),))
     for runtime in ("kata", "confidential"):
         state = KataHost(runtime=runtime)
-        seen = state.probe(node(line))
-        assert not state.plan(seen)
-        assert state.refuse(seen) is None
+        observed = state.probe(node(line))
+        assert not state.plan(observed)
+        assert state.refuse(observed) is None
 
 
 KATA_REFUSALS = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpustate.core.queries import Answer
-from gpustate.states.podman import AskPodman, Found, PodmanCdi
+from gpustate.states.podman import Found, PodmanCdi, PodmanQuery
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -27,7 +27,7 @@ def node_with(files: dict[str, str], **facts: Any) -> FakeNode:
         base = Found(version="5.4.2", hooks=hooks, confs=confs, originals=dict(node.originals))
         return replace(base, **facts)
 
-    return FakeNode(files=files, answers={"AskPodman": found})
+    return FakeNode(files=files, answers={"PodmanQuery": found})
 
 
 def test_a_hook_that_nobody_owns_goes_and_comes_back() -> None:
@@ -84,7 +84,7 @@ def test_the_contract_holds() -> None:
 
 def test_the_answer_of_a_node_is_read() -> None:
     out = b"version=4.3.1\nhook=2 /h.json\n{}\nowner=/h.json pkg\nconf=1 /c\n\n\nmissing=/x\n"
-    found = AskPodman().parse(Answer(0, out))
+    found = PodmanQuery().parse(Answer(0, out))
     assert found == Found(
         "4.3.1", {"/h.json": "{}"}, {"/h.json": "pkg"}, {"/c": "\n"}, {"/x": None}
     )

@@ -46,10 +46,10 @@ def refusal(state: NodeFit, one: FakeNode) -> str | None:
 
 def test_a_good_node_is_neither_refused_nor_changed() -> None:
     state = NodeFit(gpus="8xH100")
-    seen = state.probe(node())
-    assert state.refuse(seen) is None
-    assert not state.plan(seen)
-    assert state.plan(seen).notes == ()
+    observed = state.probe(node())
+    assert state.refuse(observed) is None
+    assert not state.plan(observed)
+    assert state.plan(observed).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -146,64 +146,64 @@ def test_a_gpu_parameter_that_makes_no_sense_is_an_error(bad: int | str) -> None
 
 def test_an_image_is_not_asked_for_gpus_or_an_init() -> None:
     state = NodeFit(gpus=8)
-    seen = state.probe(node(GOOD, replace(facts((), systemd=False), image=True)))
-    assert state.refuse(seen) is None
-    assert state.plan(seen).notes == ()
+    observed = state.probe(node(GOOD, replace(facts((), systemd=False), image=True)))
+    assert state.refuse(observed) is None
+    assert state.plan(observed).notes == ()
 
 
 def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
     state = NodeFit()
-    seen = state.probe(node(GOOD + "package=iF |tzdata\npackage=iHR|kmod\njournal=1\n"))
-    plan = state.plan(seen)
+    observed = state.probe(node(GOOD + "package=iF |tzdata\npackage=iHR|kmod\njournal=1\n"))
+    plan = state.plan(observed)
     assert plan.fields == {"unsettled", "journal"}
     assert plan.disruption.word == "restart"
-    (step,) = state.apply(seen, plan)
+    (step,) = state.apply(observed, plan)
     assert isinstance(step, ops.Run)
     assert "dpkg --configure -a" in step.text
     assert "--reinstall --no-remove install kmod" in step.text
-    assert not state.plan(state.desired(seen))
+    assert not state.plan(state.desired(observed))
 
 
 def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
     state = NodeFit()
-    seen = state.probe(
+    observed = state.probe(
         node(
             GOOD
             + "package=iF |nvidia-kernel-open-dkms\npackage=iU |libcuda1\npackage=iU |zfs-dkms\n"
         )
     )
-    assert not state.plan(seen)
-    assert "nvidia-kernel-open-dkms" in state.plan(seen).notes[0]
+    assert not state.plan(observed)
+    assert "nvidia-kernel-open-dkms" in state.plan(observed).notes[0]
 
 
 def test_package_lists_that_a_power_cut_tore_are_read_again() -> None:
     state = NodeFit()
-    seen = state.probe(
+    observed = state.probe(
         node(
             GOOD
             + "apt=Splitting of clearsigned file /var/lib/apt/lists/_opt_nvidia_InRelease failed\n"
             "apt=Problem with MergeList /var/lib/apt/lists/a%2eb_Packages;reboot\n"
         )
     )
-    assert state.refuse(seen) is None
-    plan = state.plan(seen)
+    assert state.refuse(observed) is None
+    plan = state.plan(observed)
     assert plan.fields == {"torn_lists"}
-    (step,) = state.apply(seen, plan)
+    (step,) = state.apply(observed, plan)
     assert isinstance(step, ops.Run)
-    assert seen.torn_lists == (
+    assert observed.torn_lists == (
         "/var/lib/apt/lists/_opt_nvidia_InRelease",
         "/var/lib/apt/lists/a%2eb_Packages",
     )
-    assert not state.plan(state.desired(seen))
+    assert not state.plan(state.desired(observed))
     other = state.probe(node(GOOD + "apt=Unmet dependencies. Try something\n"))
     assert "apt cannot work here" in str(state.refuse(other))
 
 
 def test_nothing_is_repaired_while_somebody_holds_the_package_lock() -> None:
     state = NodeFit()
-    seen = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
-    assert not state.plan(seen)
-    assert state.plan(seen).notes[0].startswith("apt-get (process 77) holds the package lock")
+    observed = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
+    assert not state.plan(observed)
+    assert state.plan(observed).notes[0].startswith("apt-get (process 77) holds the package lock")
 
 
 def test_free_room_and_the_clock_do_not_make_a_saved_plan_stale() -> None:
@@ -213,28 +213,28 @@ def test_free_room_and_the_clock_do_not_make_a_saved_plan_stale() -> None:
 
 def test_secure_boot_and_missing_python_are_told_not_refused() -> None:
     state = NodeFit()
-    seen = state.probe(node(GOOD + "secure_boot=  1\n", facts(python3="")))
-    notes = " ".join(state.plan(seen).notes)
-    assert state.refuse(seen) is None
+    observed = state.probe(node(GOOD + "secure_boot=  1\n", facts(python3="")))
+    notes = " ".join(state.plan(observed).notes)
+    assert state.refuse(observed) is None
     assert "Secure Boot is on" in notes
     assert "python3 is not installed" in notes
 
 
 def test_taking_preflight_away_changes_nothing() -> None:
     state = NodeFit(ensure="absent")
-    seen = state.probe(node(GOOD + "package=iF |tzdata\n", facts(())))
-    assert state.refuse(seen) is None
-    assert not state.plan(seen)
-    assert list(state.apply(seen, state.plan(seen))) == []
+    observed = state.probe(node(GOOD + "package=iF |tzdata\n", facts(())))
+    assert state.refuse(observed) is None
+    assert not state.plan(observed)
+    assert list(state.apply(observed, state.plan(observed))) == []
 
 
 @pytest.mark.parametrize("row", ["", "iH|", "iH|$(touch /x)", "iH|a b", "|x", "iHR|-o x", "²|x"])
 def test_a_row_of_dpkg_that_is_none_is_left_out(row: str) -> None:
     """Its name would have become a word of a command."""
-    seen = NodeFit().probe(node(f"{GOOD}package={row}\npackage=iHR|acme\n"))
-    assert seen.unsettled == ("iHR acme",)
+    observed = NodeFit().probe(node(f"{GOOD}package={row}\npackage=iHR|acme\n"))
+    assert observed.unsettled == ("iHR acme",)
 
 
 def test_numbers_that_are_none_are_zero() -> None:
-    seen = NodeFit().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
-    assert (seen.clock_s, seen.last_write_s, seen.room) == (0, 0, ())
+    observed = NodeFit().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
+    assert (observed.clock_s, observed.last_write_s, observed.room) == (0, 0, ())

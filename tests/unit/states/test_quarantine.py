@@ -25,14 +25,14 @@ class World:
 
     def node(self, nvml: NvmlFacts = NVML) -> FakeNode:
         return FakeNode(
-            answers={"GpuFacts": nvml, "AskQuarantine": lambda _: self.held},
+            answers={"GpuFacts": nvml, "ExcludedGpusQuery": lambda _: self.held},
             shell={"date +%s": (0, f"{NOW}\n")},
             runs={"write down which": self.write, "end the quarantine": self.end},
         )
 
     def write(self, _: FakeNode) -> None:
-        seen = self.state.probe(self.node())
-        self.held = replace(self.held, entries=self.state._wanted(seen), problem="")
+        observed = self.state.probe(self.node())
+        self.held = replace(self.held, entries=self.state._wanted(observed), problem="")
 
     def end(self, _: FakeNode) -> None:
         self.held = replace(self.held, entries=(), problem="")

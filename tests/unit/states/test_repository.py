@@ -165,9 +165,9 @@ def test_exclusive_leaves_it_there_and_pins_it_away() -> None:
     state = DriverRepository(**MIRROR, exclusive=True)
     text = f"deb [signed-by=/usr/share/keyrings/x.gpg] {CUDA_URL}/ /\n"
     fake = node({CUDA: text})
-    seen = state.probe(fake)
-    assert state.refuse(seen) is None
-    assert state.plan(seen).notes == (f"pinned away: {CUDA}:1: {CUDA_URL}",)
+    observed = state.probe(fake)
+    assert state.refuse(observed) is None
+    assert state.plan(observed).notes == (f"pinned away: {CUDA}:1: {CUDA_URL}",)
     list(converge(state, fake))
     assert fake.files[CUDA] == text
 
@@ -265,8 +265,8 @@ def test_the_states_keep_their_contract(cls: type[DriverRepository]) -> None:
 def test_the_address_of_a_key_is_one_word_of_the_script_that_fetches_it(word: str) -> None:
     url = f"https://keys.example.com/{word}"
     state = build(DriverRepository, {**MIRROR, "key": url, "fingerprint": ONE})
-    seen = state.probe(node())
-    step = next(s for s in state.apply(seen, state.plan(seen)) if isinstance(s, ops.Run))
+    observed = state.probe(node())
+    step = next(s for s in state.apply(observed, state.plan(observed)) if isinstance(s, ops.Run))
     line = next(line for line in step.text.splitlines() if "download-file" in line)
     assert shlex.split(line)[-2] == url
 
@@ -274,8 +274,8 @@ def test_the_address_of_a_key_is_one_word_of_the_script_that_fetches_it(word: st
 def test_the_version_a_node_names_is_no_part_of_a_script() -> None:
     """It is a part of the address of NVIDIA's repository."""
     state = DriverRepository()
-    seen = state.probe(node(os_version="12'$(touch /x)'"))
-    for step in state.apply(seen, state.plan(seen)):
+    observed = state.probe(node(os_version="12'$(touch /x)'"))
+    for step in state.apply(observed, state.plan(observed)):
         if isinstance(step, ops.Run) and "download-file" in step.text:
             line = next(line for line in step.text.splitlines() if "download-file" in line)
             assert "$(touch /x)" in shlex.split(line)[-2]
@@ -301,15 +301,15 @@ def test_a_key_that_apt_cannot_read_is_given_back_to_root_for_all_to_read(
     fake = node()
     list(converge(state, fake))
     there = FileStat("file", 0o000, 1, 1, len(KEY))
-    ask = FileStats((state.key_path,))
-    fake.answers[ask] = {state.key_path: there}
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    query = FileStats((state.key_path,))
+    fake.answers[query] = {state.key_path: there}
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     assert plan.fields == {"key_access"}
     assert plan.changes[0].before == "owner 1:1, mode 0000"
-    (only,) = state.apply(seen, plan)
+    (only,) = state.apply(observed, plan)
     assert only.script() == f"chown 0:0 {state.key_path}; chmod 0644 {state.key_path}"
-    fake.answers[ask] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
+    fake.answers[query] = {state.key_path: replace(there, mode=0o644, uid=0, gid=0)}
     assert not state.plan(state.probe(fake))
 
 
@@ -319,38 +319,38 @@ def test_what_came_of_a_bundle_goes_once_none_is_wanted(absent: bool) -> None:
     state, fake = DriverRepository(**MIRROR, **ensure), node()
     list(converge(state, fake))
     folder = FileStat("dir", 0o755, 0, 0, 0)
-    ask = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
-    fake.answers[ask] = {BUNDLE_FOLDER: folder}
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    query = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
+    fake.answers[query] = {BUNDLE_FOLDER: folder}
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     assert plan.fields == {"half_bundle"}
-    step = next(step for step in state.apply(seen, plan) if "came of a bundle" in step.label)
+    step = next(step for step in state.apply(observed, plan) if "came of a bundle" in step.label)
     # Another state may have finished it by then.
     assert step.script().startswith(f"[ -e {APT_CONF} ] || [ -e {RPM_REPOS} ] || rm -rf")
-    fake.answers[ask] = {BUNDLE_FOLDER: folder, APT_CONF: folder}
+    fake.answers[query] = {BUNDLE_FOLDER: folder, APT_CONF: folder}
     assert not state.plan(state.probe(fake))
 
 
 def test_what_came_of_a_bundle_stays_for_the_next_attempt() -> None:
     state = DriverRepository(origin="mirror", url=f"file:{BUNDLE_FOLDER}/aa/driver", key=KEY)
     fake = node()
-    ask = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
-    fake.answers[ask] = {BUNDLE_FOLDER: FileStat("dir", 0o755, 0, 0, 0)}
+    query = FileStats((BUNDLE_FOLDER, APT_CONF, RPM_REPOS))
+    fake.answers[query] = {BUNDLE_FOLDER: FileStat("dir", 0o755, 0, 0, 0)}
     assert "half_bundle" not in state.plan(state.probe(fake)).fields
 
 
 def test_a_key_s_folder_that_apt_s_own_user_cannot_enter_is_opened_before_lists_are_read() -> None:
     state, fake = DriverRepository(**MIRROR), node()
-    ask = FileStats(KEY_FOLDERS)
-    fake.answers[ask] = {
+    query = FileStats(KEY_FOLDERS)
+    fake.answers[query] = {
         "/etc/apt": FileStat("dir", 0o755, 0, 0, 0),
         "/etc/apt/keyrings": FileStat("dir", 0o700, 0, 0, 0),
     }
-    seen = state.probe(fake)
-    plan = state.plan(seen)
+    observed = state.probe(fake)
+    plan = state.plan(observed)
     change = next(one for one in plan.changes if one.field == "folder_access")
     assert change.before == "/etc/apt/keyrings: mode 0700"
-    first, *_ = state.apply(seen, plan)
+    first, *_ = state.apply(observed, plan)
     assert "chmod a+rx" in first.script()
     gone = DriverRepository(**MIRROR, ensure="absent")
     assert "folder_access" not in gone.plan(gone.probe(fake)).fields

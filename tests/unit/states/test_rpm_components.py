@@ -20,7 +20,7 @@ from gpustate.states.persistenced import PROGRAM_PATH, UNIT, PersistenceMode
 from gpustate.testing import FakeNode
 
 KERNEL = "5.14.0-503.el9.x86_64"
-ANSWERS = {"AskKmod": Kmod(built={KERNEL: None}, running=KERNEL), "AskRdma": Rdma()}
+ANSWERS = {"KernelModuleQuery": Kmod(built={KERNEL: None}, running=KERNEL), "RdmaQuery": Rdma()}
 MANAGERS = pytest.mark.parametrize("manager", ["dnf", "zypper"])
 
 
@@ -40,9 +40,9 @@ def node(manager: str, **more: Any) -> FakeNode:
 
 def steps(state: State[Any], fake: FakeNode) -> str:
     """What is run on the node."""
-    seen = state.probe(fake)
-    assert state.refuse(seen) is None
-    found = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(fake)
+    assert state.refuse(observed) is None
+    found = list(state.apply(observed, state.plan(observed)))
     assert not [one for one in found if isinstance(one, ops.AptInstall | ops.AptRemove)]
     return "\n".join(one.script() for one in found)
 
@@ -106,7 +106,7 @@ def test_gds_and_ofed_come_with_what_they_need_and_go(manager: str) -> None:
 
 @MANAGERS
 def test_the_headers_that_are_missing_have_the_distributions_name(manager: str) -> None:
-    seen = replace(
+    observed = replace(
         GpuDirectRdma().probe(node(manager)),
         driver="580.65.06 open",
         kernel=KERNEL,
@@ -115,7 +115,7 @@ def test_the_headers_that_are_missing_have_the_distributions_name(manager: str) 
         symbol="0x1",
         headers=False,
     )
-    why = GpuDirectRdma(method="peermem").refuse(seen)
+    why = GpuDirectRdma(method="peermem").refuse(observed)
     assert why is not None
     wanted = {"dnf": f"kernel-devel-{KERNEL}", "zypper": f"the kernel-default-devel of {KERNEL}"}
     assert f"install {wanted[manager]}" in why
@@ -138,6 +138,6 @@ def test_a_unit_below_usr_lib_alone_is_seen_as_on_sles_15() -> None:
     fake = node(
         "zypper", files={path: text, PROGRAM_PATH: ""}, units={UNIT: "inactive"}, answers=nothing
     )
-    seen = PersistenceMode().probe(fake)
-    assert seen.unit_text == text
-    assert PersistenceMode().refuse(seen) is None
+    observed = PersistenceMode().probe(fake)
+    assert observed.unit_text == text
+    assert PersistenceMode().refuse(observed) is None

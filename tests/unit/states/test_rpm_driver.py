@@ -11,10 +11,10 @@ from gpustate import NodeFacts, PciGpu, ops
 from gpustate.core.queries import Answer
 from gpustate.formats.aptsources import Offer
 from gpustate.formats.dpkg import Package
-from gpustate.probes.gpu_clients import AskHolders
+from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import Apt, AskApt, Live
+from gpustate.states.driver.observed import Apt, AptQuery, Live
 from gpustate.testing import FakeNode, check_contract
 
 H100 = PciGpu("0000:00:00.0", "2330", "030200", None)
@@ -94,9 +94,9 @@ class World(FakeNode):
             facts=facts,
             answers={
                 "Kernels": lambda _: tuple(self.kernels),
-                "AskApt": lambda _: self.said(),
-                "AskLive": Live(),
-                AskHolders(): (),
+                "AptQuery": lambda _: self.said(),
+                "LiveMigQuery": Live(),
+                GpuClientsQuery(): (),
             },
         )
 
@@ -167,14 +167,14 @@ def test_each_distribution_gets_one_set_of_its_own_names(
     node = stocked(os_id, os_version, kernel)
     node.streams = streams
     state = DriverInstalled.model_validate({"version": version, "module_type": kind})
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    wanted = state.desired(seen)
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    wanted = state.desired(observed)
     assert wanted.packages == dict.fromkeys(sorted(names), full(os_id, version))
     assert wanted.held == tuple(sorted(names))
     assert (wanted.stream, wanted.pin_text) == (stream, None)
     assert not state.plan(wanted)
-    text = "\n".join(step.script() for step in state.apply(seen, state.plan(seen)))
+    text = "\n".join(step.script() for step in state.apply(observed, state.plan(observed)))
     assert "apt" not in text
     assert ("nvidia-driver.module" in text) is (stream is not None)
 
@@ -185,8 +185,8 @@ def test_each_distribution_gets_one_set_of_its_own_names(
 def test_headers_come_in_the_same_transaction(os_id: str, kernel: str) -> None:
     node = stocked(os_id, "9", kernel)
     state = DriverInstalled(version="580.65.06")
-    seen = state.probe(node)
-    texts = {step.label: step.script() for step in state.apply(seen, state.plan(seen))}
+    observed = state.probe(node)
+    texts = {step.label: step.script() for step in state.apply(observed, state.plan(observed))}
     devel = "kernel-default-devel" if os_id == "sles" else "kernel-devel"
     (fetched,) = [text for label, text in texts.items() if label.startswith("download the")]
     (installed,) = [text for label, text in texts.items() if label.startswith("install the")]
@@ -219,9 +219,9 @@ def test_a_set_that_a_repository_has_in_part_only_is_refused() -> None:
 
 def test_old_gpus_get_the_modules_that_drive_them() -> None:
     state = DriverInstalled(branch=580)
-    seen = state.probe(stocked("rocky", "9.6", EL9, V100))
-    assert set(state.desired(seen).packages) == set(RHEL_CLOSED)
-    assert "580" in (DriverInstalled(branch=595).refuse(seen) or "")
+    observed = state.probe(stocked("rocky", "9.6", EL9, V100))
+    assert set(state.desired(observed).packages) == set(RHEL_CLOSED)
+    assert "580" in (DriverInstalled(branch=595).refuse(observed) or "")
 
 
 def test_the_builds_of_a_lock_file_are_taken_and_no_others() -> None:
@@ -254,15 +254,17 @@ def test_built_modules_are_taken_only_when_every_kernel_has_them() -> None:
     state = DriverInstalled()
     assert "kmod-nvidia-open-dkms" in state.desired(state.probe(node)).packages
     precompiled(node, other)
-    seen = state.probe(node)
-    names = set(state.desired(seen).packages)
+    observed = state.probe(node)
+    names = set(state.desired(observed).packages)
     assert "kmod-nvidia-open-dkms" not in names
     assert {n for n in names if n.startswith("kmod")} == {
         "kmod-nvidia-open-595.91.07-5.14.0-427",
         "kmod-nvidia-open-595.91.07-5.14.0-503.11.1",
     }
-    assert "built modules for every kernel" in " ".join(state.plan(seen).notes)
-    assert not [s for s in state.apply(seen, state.plan(seen)) if s.label.startswith("build")]
+    assert "built modules for every kernel" in " ".join(state.plan(observed).notes)
+    assert not [
+        s for s in state.apply(observed, state.plan(observed)) if s.label.startswith("build")
+    ]
 
 
 def test_a_built_module_whose_file_is_gone_is_brought_back_by_its_package() -> None:
@@ -271,9 +273,11 @@ def test_a_built_module_whose_file_is_gone_is_brought_back_by_its_package() -> N
     state = DriverInstalled()
     first = state.probe(node)
     node.installed = dict(state.desired(first).packages)
-    seen = state.probe(node)
-    assert seen.built == {EL9: None}
-    (step,) = [s for s in state.apply(seen, state.plan(seen)) if s.label.startswith("install the")]
+    observed = state.probe(node)
+    assert observed.built == {EL9: None}
+    (step,) = [
+        s for s in state.apply(observed, state.plan(observed)) if s.label.startswith("install the")
+    ]
     assert "AGAIN=1" in step.script()
 
 
@@ -302,9 +306,11 @@ def test_a_driver_that_is_built_by_dkms_stays_so() -> None:
     state = DriverInstalled()
     assert set(state.desired(state.probe(node)).packages) == set(RHEL_OPEN)
     asked = DriverInstalled(precompiled=True)
-    seen = asked.probe(node)
-    assert "kmod-nvidia-open-dkms" not in asked.desired(seen).packages
-    (step,) = [s for s in asked.apply(seen, asked.plan(seen)) if s.label.startswith("install the")]
+    observed = asked.probe(node)
+    assert "kmod-nvidia-open-dkms" not in asked.desired(observed).packages
+    (step,) = [
+        s for s in asked.apply(observed, asked.plan(observed)) if s.label.startswith("install the")
+    ]
     assert "GO=kmod-nvidia-open-dkms;" in step.script()
 
 
@@ -356,8 +362,10 @@ def test_a_stream_that_has_the_set_stays_and_another_is_replaced() -> None:
     node.stream = "open-dkms"
     assert state.desired(state.probe(node)).stream == "open-dkms"
     node.stream = "570-open"
-    seen = state.probe(node)
-    (step,) = [s for s in state.apply(seen, state.plan(seen)) if isinstance(s, ops.PutText)][:1]
+    observed = state.probe(node)
+    (step,) = [
+        s for s in state.apply(observed, state.plan(observed)) if isinstance(s, ops.PutText)
+    ][:1]
     assert step.path == "/etc/dnf/modules.d/nvidia-driver.module"
     assert "stream=580-open\n" in step.text
 
@@ -367,9 +375,11 @@ def test_what_a_killed_transaction_left_twice_is_settled_first() -> None:
     node.installed = dict.fromkeys(RHEL_OPEN, "3:580.65.06-1.el9")
     node.twice = ("nvidia-driver-cuda",)
     state = DriverInstalled(version="580.65.06")
-    seen = state.probe(node)
-    assert "broken" in state.plan(seen).fields
-    labels = [s.label for s in state.apply(seen, state.plan(seen)) if isinstance(s, ops.Run)]
+    observed = state.probe(node)
+    assert "broken" in state.plan(observed).fields
+    labels = [
+        s.label for s in state.apply(observed, state.plan(observed)) if isinstance(s, ops.Run)
+    ]
     assert labels[0] == "finish the interrupted package installation"
 
 
@@ -379,8 +389,8 @@ def test_the_set_is_taken_away_with_the_nodes_own_manager(os_id: str, kernel: st
     node.installed = {"nvidia-persistenced": full(os_id, "580.65.06")}
     node.kernels = [replace(node.kernels[0], nvidia_version="580.65.06", nvidia_license="NVIDIA")]
     state = DriverInstalled(ensure="absent")
-    seen = state.probe(node)
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(node)
+    steps = list(state.apply(observed, state.plan(observed)))
     assert [type(step) for step in steps] == [ops.RpmHold, ops.RpmRemove]
     check_contract(DriverInstalled(), node)
 
@@ -415,7 +425,7 @@ kernel-devel|0:5.14.0-503.el9|baseos
 
 
 def test_one_answer_tells_packages_holds_streams_and_offers() -> None:
-    said = AskApt(()).parse(Answer(0, ROWS.encode()))
+    said = AptQuery(()).parse(Answer(0, ROWS.encode()))
     assert said.packages["nvidia-driver-cuda"].held
     assert not said.packages["nvidia-persistenced"].held
     assert said.twice == ("nvidia-persistenced",)
@@ -431,6 +441,6 @@ def test_one_answer_tells_packages_holds_streams_and_offers() -> None:
     "text", ["=rpm dnf\n", "=rpm zypper\n\x00\xff", "=rpm dnf\n=offers\n||\n|"]
 )
 def test_a_torn_answer_is_an_empty_one(text: str) -> None:
-    said = AskApt(()).parse(Answer(0, text.encode("utf-8", "surrogateescape")))
+    said = AptQuery(()).parse(Answer(0, text.encode("utf-8", "surrogateescape")))
     assert not said.packages
     assert not said.offers

@@ -72,9 +72,9 @@ def test_the_vendors_repository_is_written_fetched_and_taken_away(
         facts=facts(os_id, "9.6" if manager == "dnf" else "15.7", manager), shell={"": (0, "")}
     )
     state = ToolkitRepository()
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    steps = list(state.apply(seen, state.plan(seen)))
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    steps = list(state.apply(observed, state.plan(observed)))
     (written,) = [s for s in steps if isinstance(s, ops.PutText) and s.path.endswith(".repo")]
     assert written.path == f"/etc/{folder}/gpustate-toolkit-repository.repo"
     # NVIDIA signs the metadata of that repository, and not its packages.
@@ -93,10 +93,12 @@ def test_a_repo_file_with_another_mode_is_written_again(manager: str) -> None:
     node.files[path] = state.desired(state.probe(node)).sources_text or ""
     assert "sources_text" not in state.plan(state.probe(node)).fields
     node.modes[path] = 0o600
-    seen = state.probe(node)
-    plan = state.plan(seen)
+    observed = state.probe(node)
+    plan = state.plan(observed)
     assert "sources_text" in plan.fields
-    (step,) = [s for s in state.apply(seen, plan) if isinstance(s, ops.PutText) and s.path == path]
+    (step,) = [
+        s for s in state.apply(observed, plan) if isinstance(s, ops.PutText) and s.path == path
+    ]
     assert (step.mode, step.text) == (0o644, node.files[path])
 
 
@@ -181,9 +183,9 @@ def test_cuda_toolkits_come_with_the_nodes_own_manager(manager: str) -> None:
         facts=facts("rocky", "9.6", manager), candidates=offers, shell={"cuda_query": (0, "")}
     )
     state = CudaToolkits(versions=("13.0",))
-    seen = state.probe(node)
-    assert state.refuse(seen) is None
-    texts = [step.script() for step in state.apply(seen, state.plan(seen))]
+    observed = state.probe(node)
+    assert state.refuse(observed) is None
+    texts = [step.script() for step in state.apply(observed, state.plan(observed))]
     sign = "-" if manager == "dnf" else "="
     assert any(f"WANT=cuda-toolkit-13-0{sign}13.0.2-1;" in text for text in texts)
     assert not any("apt_" in text for text in texts)

@@ -15,28 +15,28 @@ from typing import Any
 import pytest
 from nodetrees import TOOLS
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.errors import RefusedError
-from gpustate.states.containerd.ask import AskContainerd
-from gpustate.states.crio.ask import AskCrio
-from gpustate.states.docker.ask import AskDocker
-from gpustate.states.k0s import AskK0s
-from gpustate.states.microk8s import AskMicrok8s
+from gpustate.states.containerd.query import ContainerdQuery
+from gpustate.states.crio.query import CrioQuery
+from gpustate.states.docker.query import DockerQuery
+from gpustate.states.k0s import K0sQuery
+from gpustate.states.microk8s import Microk8sQuery
 
 #: A runtime, a file that gpustate reads or writes, and what has to be there for the state to look at it at all.
-CONTAINERD = AskContainerd("containerd.service")
-FILES: list[tuple[Ask[Any], str, str]] = [
+CONTAINERD = ContainerdQuery("containerd.service")
+FILES: list[tuple[Query[Any], str, str]] = [
     (CONTAINERD, "etc/containerd/config.toml", "bin/containerd"),
     (CONTAINERD, "etc/containerd/conf.d/99-nvidia.toml", "bin/containerd"),
-    (AskContainerd("containerd.service", "/etc/more.toml"), "etc/more.toml", "bin/containerd"),
-    (AskDocker("docker.service"), "etc/docker/daemon.json", "bin/dockerd"),
-    (AskCrio("crio.service"), "etc/crio/crio.conf.d/99-zz-gpustate.toml", "bin/crio"),
-    (AskCrio("crio.service", "50-gpu.conf"), "etc/crio/crio.conf.d/50-gpu.conf", "bin/crio"),
-    (AskCrio("crio.service"), "etc/crio/crio.conf", "bin/crio"),
-    (AskK0s(), "etc/k0s/containerd.d/zz-gpustate.toml", "etc/systemd/system/k0sworker.service"),
-    (AskK0s(), "etc/k0s/containerd.toml", "etc/systemd/system/k0sworker.service"),
+    (ContainerdQuery("containerd.service", "/etc/more.toml"), "etc/more.toml", "bin/containerd"),
+    (DockerQuery("docker.service"), "etc/docker/daemon.json", "bin/dockerd"),
+    (CrioQuery("crio.service"), "etc/crio/crio.conf.d/99-zz-gpustate.toml", "bin/crio"),
+    (CrioQuery("crio.service", "50-gpu.conf"), "etc/crio/crio.conf.d/50-gpu.conf", "bin/crio"),
+    (CrioQuery("crio.service"), "etc/crio/crio.conf", "bin/crio"),
+    (K0sQuery(), "etc/k0s/containerd.d/zz-gpustate.toml", "etc/systemd/system/k0sworker.service"),
+    (K0sQuery(), "etc/k0s/containerd.toml", "etc/systemd/system/k0sworker.service"),
     (
-        AskMicrok8s(),
+        Microk8sQuery(),
         "var/snap/microk8s/current/args/containerd-template.toml",
         "snap/microk8s/current/bin/containerd",
     ),
@@ -61,17 +61,17 @@ ODD: dict[str, Callable[[Path], object]] = {
 }
 
 
-def asked(ask: Ask[Any], tree: Path) -> Any:
+def asked(query: Query[Any], tree: Path) -> Any:
     """What an ask's real fragment says of a tree."""
     done = subprocess.run(
-        ["/bin/sh", "-c", _ROOTED.sub(f"{tree}/", ask.script())],
+        ["/bin/sh", "-c", _ROOTED.sub(f"{tree}/", query.script())],
         env={"PATH": f"{tree}/bin", "G": f"{tree}/G", "PROC": "/proc", "SYS": "/sys"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=15,
         check=False,
     )
-    return ask.parse(Answer(0, done.stdout.replace(str(tree).encode(), b"")))
+    return query.parse(Answer(0, done.stdout.replace(str(tree).encode(), b"")))
 
 
 @pytest.fixture
@@ -90,17 +90,17 @@ def program(path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ODD)
-@pytest.mark.parametrize(("ask", "path", "needs"), FILES, ids=[row[1] for row in FILES])
+@pytest.mark.parametrize(("query", "path", "needs"), FILES, ids=[row[1] for row in FILES])
 def test_what_is_no_file_is_refused_with_path_and_next_move(
-    tree: Path, ask: Ask[Any], path: str, needs: str, what: str
+    tree: Path, query: Query[Any], path: str, needs: str, what: str
 ) -> None:
     program(tree / needs)
     place = tree / path
     place.parent.mkdir(parents=True, exist_ok=True)
-    asked(ask, tree)
+    asked(query, tree)
     ODD[what](place)
     with pytest.raises(RefusedError) as refused:
-        asked(ask, tree)
+        asked(query, tree)
     # Out of a folder of which all is read.
     away = re.sub(r"/[a-z.]+\.d/|/conf\.d/", "/", path)
     assert str(refused.value) == (
@@ -108,22 +108,22 @@ def test_what_is_no_file_is_refused_with_path_and_next_move(
     )
     # Where the runtime is not installed, that is nobody's business.
     (tree / needs).unlink()
-    asked(ask, tree)
+    asked(query, tree)
 
 
-@pytest.mark.parametrize(("ask", "path", "needs"), FILES, ids=[row[1] for row in FILES])
+@pytest.mark.parametrize(("query", "path", "needs"), FILES, ids=[row[1] for row in FILES])
 def test_a_file_and_a_link_to_one_are_what_belongs_there(
-    tree: Path, ask: Ask[Any], path: str, needs: str
+    tree: Path, query: Query[Any], path: str, needs: str
 ) -> None:
     program(tree / needs)
     place = tree / path
     place.parent.mkdir(parents=True, exist_ok=True)
     (tree / "real").write_text("{}\n" if path.endswith("json") else "# empty\n")
     place.symlink_to(tree / "real")
-    linked = asked(ask, tree)
+    linked = asked(query, tree)
     place.unlink()
     (tree / "real").rename(place)
     if hasattr(linked, "links"):  # what writes there is refused
         assert list(linked.links.values()) == ["/real"]
         linked = replace(linked, links={})
-    assert asked(ask, tree) == linked
+    assert asked(query, tree) == linked

@@ -18,8 +18,8 @@ from gpustate.probes.kernels import Kernel
 from gpustate.states.secure_boot import SecureBootKey
 from gpustate.states.secure_boot.observed import (
     CONF_PATH,
-    AskFirmware,
     Firmware,
+    FirmwareQuery,
 )
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -38,7 +38,7 @@ class World(FakeNode):
     def __init__(self, firmware: Firmware, **module: Any) -> None:
         super().__init__(
             facts=NodeFacts(os_id="debian", package_manager="apt", kernel=K, systemd=True),
-            answers={"AskFirmware": lambda _: self.firmware, "Kernels": lambda _: (self.kernel,)},
+            answers={"FirmwareQuery": lambda _: self.firmware, "Kernels": lambda _: (self.kernel,)},
             runs={
                 "make a key pair": lambda _: self.gets(own=True, ours=OURS, certificate=OURS),
                 "sign the nvidia": lambda _: self.sign(),
@@ -73,7 +73,7 @@ class World(FakeNode):
 
 def outcome(state: SecureBootKey, node: World) -> StateResult:
     view: Any = SimpleNamespace(facts=node.node_facts)
-    look = make.Look(view=view, seen={"secure-boot": state.probe(node)})
+    look = make.Observations(view=view, observed={"secure-boot": state.probe(node)})
     return make.make([state], look)["secure-boot"]
 
 
@@ -201,13 +201,13 @@ def test_what_a_node_says_is_read_and_nonsense_is_no_key() -> None:
         "certificate=/var/lib/shim-signed/mok/MOK.der|\nnot a certificate\n"
         "=enrolled\n=queued\n=keyring\n=prebuilt\nlinux-modules-nvidia-580-server-x\n"
     )
-    found = AskFirmware().parse(Answer(0, text.encode()))
+    found = FirmwareQuery().parse(Answer(0, text.encode()))
     assert found.ours == OURS
     assert found.certificate is None
     assert found.own
     assert found.untold
     assert found.lacks == ("mokutil",)
-    assert AskFirmware().parse(Answer(0, b"\xff\x00=queued\n")) == replace(Firmware(), keyring={})
+    assert FirmwareQuery().parse(Answer(0, b"\xff\x00=queued\n")) == replace(Firmware(), keyring={})
 
 
 @pytest.mark.parametrize("firmware", [Firmware(), ON, replace(ON, certificate=DKMS)])

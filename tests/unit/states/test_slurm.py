@@ -9,7 +9,7 @@ from gpustate import Disruption, NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.formats.slurm import Cpu
 from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
-from gpustate.probes.slurm_gpus import AskPlaces, Places
+from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery
 from gpustate.states.slurm import SlurmGres
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -35,7 +35,7 @@ def node(*gpus: Gpu, places: Places = PLACES, active: bool = True, slurmd: bool 
         shell={"slurmd": (0, "slurmd\n" if slurmd else "")},
         answers={
             "GpuFacts": NvmlFacts(source="nvml", driver_version="580.65.06", gpus=gpus or GPUS),
-            "AskPlaces": places,
+            "SlurmPlacesQuery": places,
         },
     )
 
@@ -91,15 +91,15 @@ def test_mig_devices_are_lines_with_their_access_files() -> None:
         "/dev/nvidia-caps/nvidia-cap67"
     ) in fake.files[GRES]
     state = SlurmGres()
-    seen = state.probe(node(divided, GPUS[1]))
-    assert "has no access files" in str(state.refuse(seen))
-    assert not state.plan(seen)
+    observed = state.probe(node(divided, GPUS[1]))
+    assert "has no access files" in str(state.refuse(observed))
+    assert not state.plan(observed)
 
 
 def test_a_gpu_whose_device_node_nobody_tells_is_refused() -> None:
     state = SlurmGres()
-    seen = state.probe(node(gpu(0, "0000:1b:00.0", None)))
-    assert "which /dev/nvidiaX" in str(state.refuse(seen))
+    observed = state.probe(node(gpu(0, "0000:1b:00.0", None)))
+    assert "which /dev/nvidiaX" in str(state.refuse(observed))
 
 
 def test_lines_are_not_written_of_fewer_gpus_than_the_driver_has() -> None:
@@ -124,7 +124,7 @@ def test_places_are_read_from_what_the_node_printed() -> None:
         "host=n1.example\ncpu=0 0 0 0\ncpu=1 x 0 0\nnear=0000:1b:00.0 0-3\n"
         "cap=gpu0/mig/gi7/access 66\ncap=gpu0/mig/gi7/ci0/access 67\ncap=x\ntopo\n" + TOPO
     )
-    places = AskPlaces().parse(Answer(0, said.encode()))
+    places = SlurmPlacesQuery().parse(Answer(0, said.encode()))
     assert places.host == "n1"
     assert places.cpus == (Cpu(0, 0, 0, 0),)
     assert places.caps == {(0, 7, None): 66, (0, 7, 0): 67}

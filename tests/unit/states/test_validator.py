@@ -106,8 +106,8 @@ class Node(FakeNode):
 
     def apply(self, state: Validated | None = None) -> list[ops.Run | Any]:
         self.state = state or self.state
-        seen = self.state.probe(self)
-        steps = list(self.state.apply(seen, self.state.plan(seen)))
+        observed = self.state.probe(self)
+        steps = list(self.state.apply(observed, self.state.plan(observed)))
         for step in steps:
             self.carry_out(step)
         return steps

@@ -103,12 +103,12 @@ def test_a_token_that_anybody_may_change_is_mended(token: str) -> None:
 
 def test_neither_plan_nor_parameters_nor_labels_hold_the_secret(token: str) -> None:
     state, node = VgpuLicensed(token_file=token), Guest()
-    seen = state.probe(node)
-    plan = state.plan(seen)
+    observed = state.probe(node)
+    plan = state.plan(observed)
     written = json.dumps(
-        [plain(seen), [str(change) for change in plan.changes], state.model_dump()]
+        [plain(observed), [str(change) for change in plan.changes], state.model_dump()]
     )
-    labels = [step.label for step in state.apply(seen, plan)]
+    labels = [step.label for step in state.apply(observed, plan)]
     assert SECRET not in written + repr(state) + "".join(labels)
 
 

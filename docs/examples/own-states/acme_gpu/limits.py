@@ -47,17 +47,17 @@ class MemlockLimits(State[Observed]):
     def probe(self, node: Node) -> Observed:
         return Observed(node.read_text(PATH))
 
-    def desired(self, seen: Observed) -> Observed:
+    def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return Observed(None)
         limit = "unlimited" if self.memlock_mib is None else str(self.memlock_mib * 1024)
         return Observed(f"* soft memlock {limit}\n* hard memlock {limit}\n")
 
-    def plan(self, seen: Observed) -> Plan:
-        return diff(seen, self.desired(seen), paths={"text": PATH})
+    def plan(self, observed: Observed) -> Plan:
+        return diff(observed, self.desired(observed), paths={"text": PATH})
 
-    def apply(self, seen: Observed, plan: Plan) -> Iterator[Step]:
-        text = self.desired(seen).text
+    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+        text = self.desired(observed).text
         if "text" not in plan.fields:
             return
         if text is None:

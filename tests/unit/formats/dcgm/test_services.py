@@ -117,7 +117,7 @@ def test_the_fragment_that_asks_an_exporter_gives_its_answer_or_fails() -> None:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    def ask(path: str, port: int) -> subprocess.CompletedProcess[str]:
+    def query(path: str, port: int) -> subprocess.CompletedProcess[str]:
         text = scraping.script("127.0.0.1", port, path)
         return subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
 
@@ -125,9 +125,9 @@ def test_the_fragment_that_asks_an_exporter_gives_its_answer_or_fails() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         port = server.server_port
-        good, bad = ask("/metrics", port), ask("/other", port)
+        good, bad = query("/metrics", port), query("/other", port)
         server.shutdown()
         thread.join()
     assert good.stdout == "DCGM_FI_DEV_GPU_TEMP 1\n" * 20000
     assert (bad.returncode, bad.stdout) == (22, "")
-    assert ask("/metrics", port).returncode != 0
+    assert query("/metrics", port).returncode != 0

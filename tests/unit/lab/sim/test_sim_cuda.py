@@ -247,12 +247,12 @@ def test_visible_devices_are_chosen_by_index_or_uuid(
 ) -> None:
     count, uuid = ctypes.c_int(), ctypes.create_string_buffer(16)
     node_root.describe("3xT4", ["gpu-off-bus:0"])
-    for wanted, seen in (("1,2", 2), ("2,9,1", 1), ("", None), ("0", None)):
+    for wanted, observed in (("1,2", 2), ("2,9,1", 1), ("", None), ("0", None)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wanted)
-        assert cuda.cuInit(0) == (0 if seen else 100)
-        if seen:
+        assert cuda.cuInit(0) == (0 if observed else 100)
+        if observed:
             assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-            assert count.value == seen
+            assert count.value == observed
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert cuda.cuInit(0) == 0
     assert cuda.cuDeviceGetUuid_v2(uuid, 1) == 0

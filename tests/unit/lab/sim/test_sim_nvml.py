@@ -154,9 +154,9 @@ def test_nvidia_smi_ends_as_the_real_one(
     node_root.describe("2xT4", faults)
     if loaded is not None:
         node_root.load(loaded)
-    seen = smi(libraries, *arguments)
-    assert seen[0] == code
-    assert said in seen[1]
+    observed = smi(libraries, *arguments)
+    assert observed[0] == code
+    assert said in observed[1]
 
 
 def test_nvidia_smi_without_its_library_ends_with_12(libraries: Libraries, tmp_path: Path) -> None:

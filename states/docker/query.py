@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask
+from gpustate.core.queries import Answer, Query
 from gpustate.formats.docker import CONFIG_PATH, File
 from gpustate.formats.numbers import whole
 from gpustate.formats.words import shown
@@ -85,7 +85,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskDocker(Ask[Found]):
+class DockerQuery(Query[Found]):
     """How docker is started here, what it reads, and what it runs with.
 
     Args:
@@ -129,7 +129,7 @@ class AskDocker(Ask[Found]):
             mute="mute" in rows.keys,
         )
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.formats.crio import DROP_IN_NAME, FOLDER, MAIN_PATH, UNREAD_FOLDER
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
 from gpustate.probes import cri_queries, cri_status
@@ -65,7 +65,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskCrio(Ask[Found]):
+class CrioQuery(Query[Found]):
     """How CRI-O is started here, what it reads, and what it makes of it.
 
     Args:
@@ -124,7 +124,7 @@ class AskCrio(Ask[Found]):
             cri=cri_status.read(rows.keys),
         )
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 

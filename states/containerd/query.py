@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpustate.core.queries import Answer, Ask, ShippedFile
+from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.core.shared_probes import KEPT
 from gpustate.formats.containerd import ROOT_PATH, dump_arguments
 from gpustate.ops.daemon_seen import BLOBS, SECOND, owed, read_rows, served, unit_command
@@ -89,7 +89,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class AskContainerd(Ask[Found]):
+class ContainerdQuery(Query[Found]):
     """How containerd is started here, what it reads, and what it makes of it.
 
     Args:
@@ -153,7 +153,7 @@ class AskContainerd(Ask[Found]):
             cri=cri_status.read(rows.keys),
         )
 
-    def stand_in(self) -> Found:
+    def placeholder(self) -> Found:
         return Found()
 
 
