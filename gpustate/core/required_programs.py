@@ -107,4 +107,4 @@ def lacking(
     return None
 
 
-__all__ = ["MissingProgramsQuery", "ReferringFilesQuery", "HandlerName", "lacking", "relied_on"]
+__all__ = ["HandlerName", "MissingProgramsQuery", "ReferringFilesQuery", "lacking", "relied_on"]

@@ -252,4 +252,4 @@ def everything(observed: object, desired: object) -> Plan:
 
 AnyState = State[Any]
 
-__all__ = ["AnyState", "OnlyWhere", "ObservedT", "State", "diff", "everything"]
+__all__ = ["AnyState", "ObservedT", "OnlyWhere", "State", "diff", "everything"]

@@ -88,4 +88,4 @@ def look(node: Node) -> labels.Seen:
     return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
-__all__ = ["MachineQuery", "Machine", "look"]
+__all__ = ["Machine", "MachineQuery", "look"]

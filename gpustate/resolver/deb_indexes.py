@@ -202,9 +202,9 @@ def with_pins(found: tuple[Package, ...], others: Others) -> tuple[Package, ...]
 
 __all__ = [
     "DebDriverQuery",
-    "PackageListsQuery",
-    "OtherPackagesQuery",
     "Lists",
+    "OtherPackagesQuery",
     "Others",
+    "PackageListsQuery",
     "with_pins",
 ]

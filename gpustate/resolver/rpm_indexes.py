@@ -262,4 +262,4 @@ def with_others(mine: tuple[Package, ...], others: Iterable[Package]) -> tuple[P
     return (*mine, *merged.values())
 
 
-__all__ = ["RpmDriverQuery", "OtherRpmsQuery", "is_part", "with_others"]
+__all__ = ["OtherRpmsQuery", "RpmDriverQuery", "is_part", "with_others"]
