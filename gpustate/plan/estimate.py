@@ -256,5 +256,5 @@ def _parts(node: NodeResult, found: Measured) -> list[Part]:
 
 
 def _part(node: str, state: str, what: str, key: tuple[str, str], found: Measured) -> Part:
-    known = found.find(node, key)
-    return Part(state, what, *(known or (None,)))
+    seconds, basis = found.find(node, key) or (None, "")
+    return Part(state, what, seconds, basis)
