@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpustate.core.facts import NodeFacts, PciGpu
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
-    from gpustate.core.state import State, diff
+    from gpustate.core.state import Conflict, State, diff
     from gpustate.core.step import Step
     from gpustate.errors import GpustateError, PolicyError, ProbeError
 
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Change",
+    "Conflict",
     "Disruption",
     "GpustateError",
     "Node",
@@ -42,6 +43,7 @@ __all__ = [
 
 _HOME = {
     "Change": "gpustate.core.change",
+    "Conflict": "gpustate.core.state",
     "Disruption": "gpustate.core.change",
     "GpustateError": "gpustate.errors",
     "Node": "gpustate.core.node",

@@ -30,8 +30,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpustate import Disruption, Node, Plan, PolicyError, ProbeError, State, Step, diff, ops
-from gpustate.core.required_programs import ReferringFilesQuery
+from gpustate import (
+    Conflict,
+    Disruption,
+    Node,
+    NodeFacts,
+    Plan,
+    PolicyError,
+    ProbeError,
+    State,
+    Step,
+    diff,
+    ops,
+)
+from gpustate.core.required_programs import ReferringFilesQuery, still_referenced
+from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.library import original_path
@@ -134,7 +147,6 @@ class ContainerToolkit(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
-    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("versions", "held", "config_text", "target", "damaged"),
     )
@@ -252,13 +264,19 @@ class ContainerToolkit(State[Observed]):
             )
         return None
 
-    def relied_on(self, observed: Observed) -> dict[str, str]:
-        return {
-            path: state
-            for path in observed.referring
-            for place, state in _WRITERS.items()
-            if place in path
-        }
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is None:
+            yield from without_dependents(self, policy)
+        elif self.absent:
+            writers = {
+                path: state
+                for path in observed.referring
+                for place, state in _WRITERS.items()
+                if place in path
+            }
+            yield from still_referenced(writers, self.name, policy)
 
     def plan(self, observed: Observed) -> Plan:
         found = diff(

@@ -18,14 +18,15 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
 from gpustate.core.shared_probes import LISTENING, shown
+from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, keyed, systemd
 from gpustate.formats.dcgm import packages, services
 from gpustate.ops.daemon_seen import HALTED
@@ -111,7 +112,6 @@ class DcgmRunning(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.RESTART
     needs_gpu: ClassVar[bool] = True
-    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),
         "damaged",
@@ -125,6 +125,12 @@ class DcgmRunning(State[Observed]):
         str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$"), AfterValidator(_address)
     ] = services.ENGINE_ADDRESS
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
+
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is None:
+            yield from without_dependents(self, policy)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -196,22 +196,24 @@ class DcgmExporterRunning(State[Observed]):
             COUNTERS_PATH, self.listen, self.interval_ms, self.engine, self.job_mapping
         )
 
-    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        host_engine = others.get("dcgm")
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        host_engine = policy.get("dcgm")
         host, _, port = self.engine.rpartition(":")
         if (
-            host_engine is not None
-            and not host_engine.absent
+            observed is None
+            and host_engine is not None
+            and not (self.absent or host_engine.absent)
             and host in ("localhost", "127.0.0.1")
         ):
             local = host_engine.address in (services.EVERYWHERE, services.ENGINE_ADDRESS)
             if not local or int(port) != host_engine.port:
                 right = f"{host if local else host_engine.address}:{host_engine.port}"
-                return (
+                yield Conflict(
                     f"engine is {self.engine}, and dcgm listens on {host_engine.address}:{host_engine.port}: "
                     f"write engine: {right}, or leave address and port of dcgm as they are"
                 )
-        return super().against(others, facts)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

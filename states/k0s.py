@@ -18,22 +18,34 @@ Sources:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate import (
+    Change,
+    Conflict,
+    Disruption,
+    Node,
+    NodeFacts,
+    Plan,
+    ProbeError,
+    State,
+    Step,
+    ops,
+)
 from gpustate.core.queries import Answer, Query
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.shared_probes import shown
+from gpustate.core.state import AnyState
 from gpustate.formats.containerd import Handler, effective, handler_problems
 from gpustate.formats.containerd.marks import DROP_IN
 from gpustate.formats.containerd.place import render_table
 from gpustate.formats.toml_scan import parse, render_value
 from gpustate.ops.daemon_seen import BLOBS, or_refusal, read_rows
-from gpustate.ops.daemons import RUNTIME, require, runtime_from
+from gpustate.ops.daemons import RUNTIME, missing_programs, missing_runtime, require
 
 ROOT_PATH = "/etc/k0s/containerd.toml"
 #: Sorted behind what NVIDIA's tools are told to write there.
@@ -72,6 +84,7 @@ class Observed:
         text: our drop-in.
         merged: what k0s has merged; ``None`` where it has not run yet.
         lacks: what the handler lacks in that.
+        missing_programs: programs of the handler that do not exist.
     """
 
     unit: str = ""
@@ -80,6 +93,7 @@ class Observed:
     text: str | None = None
     merged: str | None = None
     lacks: tuple[str, ...] = ()
+    missing_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +150,16 @@ class K0sHandler(State[Observed]):
     binary: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = RUNTIME
     default: bool = False
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return bool(observed.unit)
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.unit)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
-        observed = node.query(K0sQuery())
+        missing = () if self.absent else missing_programs(node, self.binary)
+        observed = replace(node.query(K0sQuery()), missing_programs=missing)
         if self.absent or not observed.active or observed.merged is None:
             return observed
         try:

@@ -22,9 +22,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step
+from gpustate import Change, Conflict, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step
 from gpustate.core.queries import Answer, Query
 from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd import (
     Edit,
@@ -36,7 +37,7 @@ from gpustate.formats.containerd import (
     plan_removal,
 )
 from gpustate.ops.daemon_seen import BLOBS, RUNNING, or_refusal, owed, read_rows, unit_command
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, writes
+from gpustate.ops.daemons import RUNTIME, Daemon, missing_programs, missing_runtime, require, writes
 
 ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE_PATH = f"{ARGS}/containerd-template.toml"
@@ -96,6 +97,7 @@ class Observed:
         read: containerd was started after the template was last changed by us.
         version: of its containerd.
         found: all that the node said.
+        missing_programs: programs of the handler that do not exist.
     """
 
     template: str | None = None
@@ -103,6 +105,7 @@ class Observed:
     read: bool = True
     version: str = ""
     found: Found = field(default_factory=Found)
+    missing_programs: tuple[str, ...] = ()
 
 
 class Microk8sHandler(State[Observed]):
@@ -134,14 +137,15 @@ class Microk8sHandler(State[Observed]):
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return observed.template is not None
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, observed.template is not None
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        missing = () if self.absent else missing_programs(node, self.binary)
         found = node.query(Microk8sQuery())
         lacks: tuple[str, ...] = ()
         rendered = found.files.get(RENDERED_PATH)
@@ -156,6 +160,7 @@ class Microk8sHandler(State[Observed]):
             read=not found.owed,
             version=found.version,
             found=found,
+            missing_programs=missing,
         )
 
     def _handler(self) -> Handler:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops
 from gpustate.core.file_queries import ODD, FileStat, refuse_odd
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
@@ -308,16 +308,17 @@ class MpsRunning(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         return None if self.absent or observed.image else self._obstacle(observed)
 
-    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        mig = others.get("mig")
-        if mig is not None and not mig.absent and not self.gpus:
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        mig = policy.get("mig")
+        if observed is None and mig is not None and not (self.absent or mig.absent or self.gpus):
             divided = mig.divides(facts)
             if divided is not None:
-                return (
+                yield Conflict(
                     f"mig ({mig.config}) gives the GPU {divided} MIG mode, and such a GPU has no exclusive mode: "
                     "take one of the two out of the policy, or name the GPUs that are shared with gpus"
                 )
-        return super().against(others, facts)
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import ORIGINALS
+from gpustate.core.state import AnyState, Conflict
 
 
 def _not_of_its_own(name: str) -> str:
@@ -73,38 +74,50 @@ END
         return ()
 
 
-def relied_on(referring: Mapping[str, str], program: str, going: Collection[str]) -> str | None:
-    """Why a program must not go yet, and the next move; ``None`` where what names it goes before it.
+def still_referenced(
+    referring: Mapping[str, str], program: str, policy: Mapping[str, AnyState]
+) -> Iterator[Conflict]:
+    """Why a program must not be removed yet: files that gpustate wrote still name it.
 
     Args:
-        referring: path of a file that names it, to the state that wrote the file.
-        program: what goes.
-        going: names of the states that are taken away here.
+        referring: path of such a file, to the state that wrote it.
+        program: the state that is removed.
+        policy: the states that apply to the node.
     """
     for path, state in referring.items():
-        if state not in going:
-            return (
-                f"{path} still names programs of {program}: take {state} away with it "
-                "(both in one policy), or before it"
+        if state not in policy or not policy[state].absent:
+            yield Conflict(
+                f"{path} still names programs of {program}: remove {state} together with it, or before it",
+                with_changes=True,
             )
-    return None
 
 
-def lacking(
-    uses: Mapping[str, str], missing: Collection[str], coming: Collection[str]
-) -> str | None:
-    """Why a state must not refer to its programs, and the next move; ``None`` where they are there or will be.
+def missing_program(
+    path: str,
+    provider: str,
+    missing: Collection[str],
+    policy: Mapping[str, AnyState],
+    *,
+    with_changes: bool,
+) -> Iterator[Conflict]:
+    """Why a state must not refer to a program: it is missing, and no state of the policy installs it.
 
     Args:
-        uses: path to the name of the state that brings it; empty where none does.
-        missing: paths that are not there.
-        coming: names of the states that are applied here.
+        path: the program.
+        provider: the state that installs it; empty where none does.
+        missing: paths that are not on the node.
+        policy: the states that apply to the node.
+        with_changes: nothing on the node refers to it yet.
     """
-    for path, state in uses.items():
-        if path in missing and state not in coming:
-            move = f"put {state} into the policy" if state else "install it, or name the right one"
-            return f"{path} is not there: {move}"
-    return None
+    if path in missing and (provider not in policy or policy[provider].absent):
+        fix = f"add {provider} to the policy" if provider else "install it, or name the right one"
+        yield Conflict(f"{path} does not exist: {fix}", with_changes=with_changes)
 
 
-__all__ = ["HandlerName", "MissingProgramsQuery", "ReferringFilesQuery", "lacking", "relied_on"]
+__all__ = [
+    "HandlerName",
+    "MissingProgramsQuery",
+    "ReferringFilesQuery",
+    "missing_program",
+    "still_referenced",
+]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
@@ -41,6 +42,23 @@ OnlyWhere = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A reason not to apply a state, or a warning beside its changes.
+
+    Args:
+        reason: what is wrong and the next move.
+        state: name of the state that is refused; ``None`` for the one that reports it.
+        warning: it is shown beside the changes, which are applied all the same.
+        with_changes: it counts only where the state changes something.
+    """
+
+    reason: str
+    state: str | None = None
+    warning: bool = False
+    with_changes: bool = False
+
+
 class State(BaseModel, Generic[ObservedT]):
     """Base of all states.
 
@@ -54,8 +72,6 @@ class State(BaseModel, Generic[ObservedT]):
         worst: the most a plan that is not known yet may cost.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         proof: this state only proves; its failure is a validation failure (exit code 3).
-        carries: states that need this one are nothing without it, so a policy that takes it away and
-            keeps one of them is refused. A repository carries nothing: what came from it stays.
         needs_gpu: it does not apply where the policy expects no GPU.
         left_to_apply: neither an image nor its first boot settles it; an apply on the machine does.
 
@@ -80,7 +96,6 @@ class State(BaseModel, Generic[ObservedT]):
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = None
     proof: ClassVar[bool] = False
-    carries: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
 
@@ -97,46 +112,20 @@ class State(BaseModel, Generic[ObservedT]):
         """MAY: the policy says that the node has no GPU; states that need one do not apply there."""
         return False
 
-    @property
-    def uses(self) -> Mapping[str, str]:
-        """MAY: programs that what is written refers to, and the state that brings each; empty: none does.
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: ObservedT | None
+    ) -> Iterator[Conflict]:
+        """MAY: why this state, or one that depends on it, must not be applied beside the rest of the policy.
 
-        A change is refused where one is missing and its state is not applied.
-        """
-        return {}
-
-    def refers(self, observed: ObservedT) -> bool:
-        """MAY: what is written on this node refers to :attr:`uses`, so that it is refused without a change too."""
-        return False
-
-    def relied_on(self, observed: ObservedT) -> Mapping[str, str]:
-        """MAY: files that gpustate wrote and that name what this state takes away, and the state of each.
-
-        A removal is refused while one of those states stays.
-        """
-        return {}
-
-    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        """MAY: say why this state cannot hold beside others of the policy, and the next move.
-
-        Asked before the first change, also while the node does not tell yet. Not asked of what is taken away.
+        Called twice: before the first change without an observation, when only the policy and the facts of the node
+        decide; and once the state's own plan is known, with what was observed. Pure.
 
         Args:
-            others: every state that applies to the node, by name; this one and absent ones among them.
+            policy: every state that applies to the node, by name; this one and absent ones among them.
             facts: what is known of the node without a driver.
+            observed: what the probe read; ``None`` in the first call.
         """
-        for name in self.needs:
-            if name in others and others[name].absent and others[name].carries:
-                return f"it needs {name}, which the policy takes away: take {self.name} away too, or keep {name}"
-        return None
-
-    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        """MAY: warn, where this state changes something, of what the policy lacks beside it, and the next move.
-
-        Args:
-            others, facts: as in :meth:`against`.
-        """
-        return None
+        return iter(())
 
     @abstractmethod
     def probe(self, node: Node) -> ObservedT:
@@ -209,6 +198,21 @@ class State(BaseModel, Generic[ObservedT]):
         return None
 
 
+def without_dependents(state: AnyState, policy: Mapping[str, AnyState]) -> Iterator[Conflict]:
+    """A conflict for each state of the policy that needs ``state``, where the policy removes it.
+
+    For :meth:`State.conflicts` of states without which those that need them do not work. A repository does not say so:
+    what was installed from it stays.
+    """
+    if state.absent:
+        for name, other in policy.items():
+            if state.name in other.needs and not other.absent:
+                yield Conflict(
+                    f"it needs {state.name}, which the policy removes: remove {name} too, or keep {state.name}",
+                    state=name,
+                )
+
+
 def diff(
     observed: object,
     desired: object,
@@ -252,4 +256,13 @@ def everything(observed: object, desired: object) -> Plan:
 
 AnyState = State[Any]
 
-__all__ = ["AnyState", "ObservedT", "OnlyWhere", "State", "diff", "everything"]
+__all__ = [
+    "AnyState",
+    "Conflict",
+    "ObservedT",
+    "OnlyWhere",
+    "State",
+    "diff",
+    "everything",
+    "without_dependents",
+]

@@ -15,7 +15,6 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.path_conflicts import MaskedUnitsQuery
 from gpustate.core.queries import Answer, Query
-from gpustate.core.required_programs import MissingProgramsQuery
 from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.plan.make import Observations, applicable
@@ -69,19 +68,12 @@ def probe_states(
     """
     known: dict[Query[Any], Answer] = {}
     first: dict[Query[Any], None] = dict.fromkeys((FactsQuery(), MaskedUnitsQuery(), *extra))
-    programs = MissingProgramsQuery(
-        tuple(sorted({p for s in states if not s.absent for p in s.uses}))
-    )
-    if programs.paths:
-        first[programs] = None
     for _ in range(_MAX_ROUNDS):
         facts = FactsQuery().parse(known[FactsQuery()]) if FactsQuery() in known else None
         view = NodeView(node.name, node.groups, node.vars, facts or FactsQuery().placeholder())
         observations = Observations(view)
         if MaskedUnitsQuery() in known:
             observations.masked = MaskedUnitsQuery().parse(known[MaskedUnitsQuery()])
-        if programs in known:
-            observations.missing = programs.parse(known[programs])
         wanted: dict[Query[Any], None] = {} if known else dict(first)
         for state in states:
             if facts is not None and applicable(state, view) is not None:

@@ -25,9 +25,12 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpustate.core.node import Node
+from gpustate.core.required_programs import MissingProgramsQuery, missing_program
+from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import (
@@ -212,9 +215,25 @@ def left_kept(
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 
 
-def runtime_from(binary: str) -> dict[str, str]:
-    """:attr:`State.uses` of a state that registers a program as a runtime."""
-    return {binary: "container-toolkit" if binary == RUNTIME else ""}
+def missing_programs(node: Node, binary: str) -> tuple[str, ...]:
+    """The program of a handler, where it does not exist or nobody may execute it."""
+    missing: frozenset[str] = node.query(MissingProgramsQuery((binary,)))
+    return tuple(missing)
+
+
+def missing_runtime(
+    binary: str, missing: Collection[str], policy: Mapping[str, AnyState], *, registered: bool
+) -> Iterator[Conflict]:
+    """:meth:`State.conflicts` of a state that registers a program as a runtime.
+
+    Args:
+        binary: the program.
+        missing: programs that do not exist on the node.
+        policy: the states that apply to the node.
+        registered: the runtime's files name it already.
+    """
+    provider = "container-toolkit" if binary == RUNTIME else ""
+    return missing_program(binary, provider, missing, policy, with_changes=not registered)
 
 
 def require(binary: str) -> Run:

@@ -13,10 +13,9 @@ from functools import lru_cache
 
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.encode import fingerprint, plain
-from gpustate.core.facts import NodeView
+from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
-from gpustate.core.required_programs import lacking, relied_on
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 
@@ -43,7 +42,6 @@ class Observations:
         refused: those of them that a person has to put right on the node first.
         masked: units that systemd starts for nobody.
         links: symbolic links where files of gpustate's belong, with what they point to.
-        missing: programs of :attr:`State.uses` that are not there.
         expects_no_gpu: the whole policy says that the node has none, where only a part of it is planned.
     """
 
@@ -53,7 +51,6 @@ class Observations:
     refused: set[str] = field(default_factory=set[str])
     masked: frozenset[str] = frozenset()
     links: dict[str, str] = field(default_factory=dict[str, str])
-    missing: frozenset[str] = frozenset()
     expects_no_gpu: bool = False
 
 
@@ -82,12 +79,27 @@ def make(
     facts = observations.view.facts
     if not facts.gpus and not facts.image:
         observations.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
+    conflicts = _conflicts(here, facts)
     for state in states:
         standing = (settled or {}).get(state.name)
         if standing is None:
-            standing = _one(state, observations, results, _first(state.name, edges), here)
+            standing = _one(
+                state, observations, results, _first(state.name, edges), here, conflicts
+            )
         results[state.name] = standing
     return results
+
+
+def _conflicts(here: Mapping[str, AnyState], facts: NodeFacts) -> dict[str, tuple[Outcome, str]]:
+    """States that the policy itself rules out on this node, with the reason of each."""
+    ruled_out: dict[str, tuple[Outcome, str]] = {}
+    for name, state in here.items():
+        try:
+            for conflict in state.conflicts(here, facts, None):
+                ruled_out.setdefault(conflict.state or name, (Outcome.REFUSED, conflict.reason))
+        except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
+            ruled_out.setdefault(name, (Outcome.FAILED, _mistake(error)))
+    return ruled_out
 
 
 def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
@@ -132,6 +144,7 @@ def _one(
     results: Mapping[str, StateResult],
     first: tuple[str, ...],
     here: Mapping[str, AnyState],
+    conflicts: Mapping[str, tuple[Outcome, str]],
 ) -> StateResult:
     name = state.name
     reason = applicable(state, observations.view)
@@ -139,12 +152,9 @@ def _one(
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, proof=state.proof)
     if state.needs_gpu and observations.expects_no_gpu and not state.absent:
         return StateResult(name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, proof=state.proof)
-    try:
-        contradiction = None if state.absent else state.against(here, observations.view.facts)
-    except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run
-        return StateResult(name, Outcome.FAILED, reason=_mistake(error), proof=state.proof)
-    if contradiction is not None:
-        return StateResult(name, Outcome.REFUSED, reason=contradiction, proof=state.proof)
+    if name in conflicts:
+        outcome, reason = conflicts[name]
+        return StateResult(name, outcome, reason=reason, proof=state.proof)
     failed = [n for n in first if n in results and results[n].outcome in _FAILED]
     if failed:
         because = results[failed[0]]
@@ -176,20 +186,18 @@ def _one(
         plan = state.plan(observed)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() gave {plan!r}")
-        if state.absent and plan and refusal is None:
-            going = [one.name for one in here.values() if one.absent]
-            refusal = relied_on(state.relied_on(observed), name, going)
-        if not (refusal or plan.refusal or state.absent):
-            if plan or state.refers(observed):
-                coming = [one.name for one in here.values() if not one.absent]
-                refusal = lacking(state.uses, observations.missing, coming)
-            if plan and (observations.masked or observations.links) and refusal is None:
-                refusal = in_the_way(
-                    state.apply(observed, plan), observations.masked, observations.links
-                )
-            missed = state.misses(here, observations.view.facts) if plan else None
-            if missed is not None:
-                plan = replace(plan, warnings=(*plan.warnings, missed))
+        for conflict in state.conflicts(here, observations.view.facts, observed):
+            if conflict.with_changes and not plan:
+                continue
+            if conflict.warning:
+                plan = replace(plan, warnings=(*plan.warnings, conflict.reason))
+            elif refusal is None and conflict.state in (None, name):
+                refusal = conflict.reason
+        refused = refusal or plan.refusal or state.absent
+        if plan and not refused and (observations.masked or observations.links):
+            refusal = in_the_way(
+                state.apply(observed, plan), observations.masked, observations.links
+            )
     except GpustateError as error:
         return StateResult(name, Outcome.FAILED, reason=str(error), proof=state.proof)
     except Exception as error:  # noqa: BLE001  a mistake in a state must not end the run

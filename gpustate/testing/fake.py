@@ -15,7 +15,7 @@ from gpustate.core import file_queries, queries
 from gpustate.core.change import Plan
 from gpustate.core.facts import FactsQuery, NodeFacts
 from gpustate.core.node import Node
-from gpustate.core.required_programs import ReferringFilesQuery
+from gpustate.core.required_programs import MissingProgramsQuery, ReferringFilesQuery
 from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
@@ -122,8 +122,13 @@ class FakeNode(Node):
                 return {name: self.offered[name] for name in names if name in self.offered}
             case queries.Units(names=names):
                 return {name: self._unit(name) for name in names}
-            case ExcludedGpusQuery() | ReferringFilesQuery() | PackageFiles():
-                # No GPU is out of use, no file damaged or naming a program of another state.
+            case (
+                ExcludedGpusQuery()
+                | MissingProgramsQuery()
+                | ReferringFilesQuery()
+                | PackageFiles()
+            ):
+                # No GPU is out of use, no program missing, no file damaged or naming a program of another state.
                 return query.placeholder()
             case queries.LoadedModules():
                 return frozenset(self.loaded)

@@ -28,8 +28,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate import (
+    Change,
+    Conflict,
+    Disruption,
+    GpustateError,
+    Node,
+    NodeFacts,
+    Plan,
+    ProbeError,
+    State,
+    Step,
+    ops,
+)
 from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
 from gpustate.formats import toml_scan
 from gpustate.formats.containerd import (
@@ -54,7 +67,15 @@ from gpustate.ops.daemon_seen import (
     silent,
     stopped,
 )
-from gpustate.ops.daemons import RUNTIME, left_kept, require, runtime_from, start, writes
+from gpustate.ops.daemons import (
+    RUNTIME,
+    left_kept,
+    missing_programs,
+    missing_runtime,
+    require,
+    start,
+    writes,
+)
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.query import DROP_IN, ContainerdQuery, Found
 from gpustate.states.containerd.reading import (
@@ -96,6 +117,7 @@ class Observed:
         problem: why all this cannot be judged.
         dead: why no pod can start with the running process; empty where one can.
         disabled: the entry of ``disabled_plugins`` by which it serves no CRI at all.
+        missing_programs: programs of the handler that do not exist.
         program, active, enabled, halted, starting_s, started_with, owed: see :class:`Found`.
     """
 
@@ -121,6 +143,7 @@ class Observed:
     starting_s: int = 0
     started_with: str = ""
     owed: bool = False
+    missing_programs: tuple[str, ...] = ()
 
 
 class ContainerdHandler(State[Observed]):
@@ -170,14 +193,15 @@ class ContainerdHandler(State[Observed]):
     socket: Annotated[str | None, Field(pattern=_ABSOLUTE)] = None
     restart: Literal["systemd", "none"] = "systemd"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return bool(observed.program)
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.program)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        missing = () if self.absent else missing_programs(node, self.binary)
         found = node.query(ContainerdQuery(self.unit, self.drop_in_path, self.socket))
         files = dict(found.files)
         lacks: tuple[str, ...] = ()
@@ -221,6 +245,7 @@ class ContainerdHandler(State[Observed]):
             starting_s=found.starting_s,
             started_with=found.started_with,
             owed=found.owed,
+            missing_programs=missing,
         )
         return replace(observed, kept=self._kept(observed))
 

@@ -29,8 +29,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, GpustateError, Node, Plan, ProbeError, State, Step, ops
+from gpustate import (
+    Change,
+    Conflict,
+    Disruption,
+    GpustateError,
+    Node,
+    NodeFacts,
+    Plan,
+    ProbeError,
+    State,
+    Step,
+    ops,
+)
 from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
 from gpustate.formats import crio
 from gpustate.formats.containerd import Edit, Handler
@@ -45,7 +58,15 @@ from gpustate.ops.daemon_seen import (
     silent,
     stopped,
 )
-from gpustate.ops.daemons import RUNTIME, Daemon, require, runtime_from, start, writes
+from gpustate.ops.daemons import (
+    RUNTIME,
+    Daemon,
+    missing_programs,
+    missing_runtime,
+    require,
+    start,
+    writes,
+)
 from gpustate.states.crio.query import CrioQuery, Found, low_level_function
 
 UNIT = "crio.service"
@@ -69,6 +90,7 @@ class Observed:
         found: all that the node said.
         problem: why all this cannot be judged.
         dead: why no pod can start with the running process; empty where one can.
+        missing_programs: programs of the handler that do not exist.
     """
 
     digest: str = ""
@@ -80,6 +102,7 @@ class Observed:
     found: Found = field(default_factory=Found)
     problem: str = ""
     dead: str = ""
+    missing_programs: tuple[str, ...] = ()
 
 
 class CrioHandler(State[Observed]):
@@ -121,14 +144,15 @@ class CrioHandler(State[Observed]):
     socket: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = "/var/run/crio/crio.sock"
     restart: Literal["systemd", "none"] = "systemd"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return bool(observed.found.program)
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.found.program)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        missing = () if self.absent else missing_programs(node, self.binary)
         found = node.query(CrioQuery(self.unit, self.drop_in_name, self.socket))
         lacks: tuple[str, ...] = ()
         problem = ""
@@ -155,6 +179,7 @@ class CrioHandler(State[Observed]):
             found=found,
             problem=problem,
             dead="" if self.absent or found.cri is None else found.cri.dead("CRI-O"),
+            missing_programs=missing,
         )
 
     # --- judging what was seen -------------------------------------------------------------

@@ -30,8 +30,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops
+from gpustate import (
+    Change,
+    Conflict,
+    Disruption,
+    Node,
+    NodeFacts,
+    Plan,
+    ProbeError,
+    State,
+    Step,
+    ops,
+)
 from gpustate.core.required_programs import HandlerName
+from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError
 from gpustate.formats import docker, jsonedit
 from gpustate.formats.containerd import Edit, Handler
@@ -44,7 +56,16 @@ from gpustate.ops.daemon_seen import (
     silent,
     stopped,
 )
-from gpustate.ops.daemons import RUNTIME, Daemon, left_kept, require, runtime_from, start, writes
+from gpustate.ops.daemons import (
+    RUNTIME,
+    Daemon,
+    left_kept,
+    missing_programs,
+    missing_runtime,
+    require,
+    start,
+    writes,
+)
 from gpustate.states.docker.query import OURS, DockerQuery, Found
 
 UNIT = "docker.service"
@@ -64,6 +85,7 @@ class Observed:
         kept: a removal would leave bytes from before it kept.
         found: all that the node said.
         problem: why all this cannot be judged.
+        missing_programs: programs of the handler that do not exist.
     """
 
     digest: str = ""
@@ -75,6 +97,7 @@ class Observed:
     kept: bool = False
     found: Found = field(default_factory=Found)
     problem: str = ""
+    missing_programs: tuple[str, ...] = ()
 
 
 class DockerRuntime(State[Observed]):
@@ -115,14 +138,15 @@ class DockerRuntime(State[Observed]):
     unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")] = UNIT
     restart: Literal["systemd", "none"] = "systemd"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return runtime_from(self.binary)
-
-    def refers(self, observed: Observed) -> bool:
-        return bool(observed.found.program)
+    def conflicts(
+        self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            missing, registered = observed.missing_programs, bool(observed.found.program)
+            yield from missing_runtime(self.binary, missing, policy, registered=registered)
 
     def probe(self, node: Node) -> Observed:
+        missing = () if self.absent else missing_programs(node, self.binary)
         found = node.query(DockerQuery(self.unit))
         problem = ""
         try:
@@ -141,6 +165,7 @@ class DockerRuntime(State[Observed]):
             version=found.version,
             found=found,
             problem=problem,
+            missing_programs=missing,
         )
         return replace(observed, kept=self._kept(observed))
 

@@ -23,8 +23,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpustate import Disruption, Node, Plan, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
+from gpustate.core.state import without_dependents
 from gpustate.formats import driverset
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
@@ -78,7 +79,6 @@ class DriverInstalled(DriverParameters):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
-    carries: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",
         "held",
@@ -146,13 +146,18 @@ class DriverInstalled(DriverParameters):
 
     # --- desired, plan -------------------------------------------------------------------
 
-    def misses(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        if not facts.has_nvswitch or "fabric-manager" in others:
-            return None
-        return (
-            "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version runs, "
-            "CUDA answers 802; add fabric-manager"
-        )
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is None:
+            yield from without_dependents(self, policy)
+        elif not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
+            yield Conflict(
+                "there are NVSwitches, and the policy has no fabric-manager: until a Fabric Manager of this version "
+                "runs, CUDA answers 802; add fabric-manager",
+                warning=True,
+                with_changes=True,
+            )
 
     def _prebuilt(self, observed: Observed) -> bool:
         """Built modules are taken: asked for, or Ubuntu's where no others load, or for every kernel with rpm."""

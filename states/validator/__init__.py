@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gpustate import Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
+from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops
 from gpustate.core.inventory import PLAIN_PATH
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
@@ -268,10 +268,13 @@ class Validated(State[Observed]):
             image=not facts.systemd,
         )
 
-    def against(self, others: Mapping[str, Any], facts: NodeFacts) -> str | None:
-        if "driver" in others and others["driver"].absent:
-            return "it proves the driver, which the policy takes away: take validator away too, or keep driver"
-        return None
+    def conflicts(
+        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+    ) -> Iterator[Conflict]:
+        if observed is None and not self.absent and "driver" in policy and policy["driver"].absent:
+            yield Conflict(
+                "it validates the driver, which the policy removes: remove validator too, or keep driver"
+            )
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:

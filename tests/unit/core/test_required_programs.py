@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
+
+from filestates import file_state
 
 from gpustate.core.queries import Answer
 from gpustate.core.required_programs import (
     MissingProgramsQuery,
     ReferringFilesQuery,
-    lacking,
-    relied_on,
+    missing_program,
+    still_referenced,
 )
 
 
@@ -23,16 +26,23 @@ def test_what_is_not_there_or_nobody_may_execute_is_missing(tmp_path: Path) -> N
     assert query.parse(Answer(0, done.stdout)) == {paths[1], paths[2]}
 
 
-def test_the_next_move_is_the_state_that_brings_it_or_the_right_name() -> None:
-    uses = {"/usr/bin/a": "alpha", "/opt/b": ""}
-    assert lacking(uses, (), ()) is None
-    assert lacking(uses, ("/usr/bin/a",), ("alpha",)) is None
-    assert (
-        lacking(uses, ("/usr/bin/a",), ()) == "/usr/bin/a is not there: put alpha into the policy"
-    )
-    assert lacking(uses, ("/opt/b",), ("alpha",)) == (
-        "/opt/b is not there: install it, or name the right one"
-    )
+def policy(*present: str, absent: tuple[str, ...] = ()) -> dict[str, Any]:
+    states = {name: file_state(name)() for name in present}
+    return states | {name: file_state(name)(ensure="absent") for name in absent}
+
+
+def test_the_fix_is_the_state_that_installs_it_or_the_right_name() -> None:
+    def reasons(path: str, provider: str, missing: tuple[str, ...], *names: str) -> list[str]:
+        found = missing_program(path, provider, missing, policy(*names), with_changes=True)
+        return [one.reason for one in found]
+
+    a, b = ("/usr/bin/a", "alpha"), ("/opt/b", "")
+    assert reasons(*a, ()) == []
+    assert reasons(*a, ("/usr/bin/a",), "alpha") == []
+    assert reasons(*a, ("/usr/bin/a",)) == ["/usr/bin/a does not exist: add alpha to the policy"]
+    assert reasons(*b, ("/opt/b",), "alpha") == [
+        "/opt/b does not exist: install it, or name the right one"
+    ]
 
 
 def test_only_files_that_gpustate_changed_are_looked_into(tmp_path: Path) -> None:
@@ -56,9 +66,13 @@ def test_only_files_that_gpustate_changed_are_looked_into(tmp_path: Path) -> Non
 
 
 def test_what_a_file_names_stays_until_its_state_goes() -> None:
+    def reasons(referring: dict[str, str], *absent: str) -> list[str]:
+        found = still_referenced(referring, "gamma", policy("beta", absent=absent))
+        return [one.reason for one in found]
+
     referring = {"/etc/a": "alpha", "/etc/b": "beta"}
-    assert relied_on({}, "gamma", ()) is None
-    assert relied_on(referring, "gamma", ("alpha", "beta")) is None
-    assert relied_on(referring, "gamma", ("alpha",)) == (
-        "/etc/b still names programs of gamma: take beta away with it (both in one policy), or before it"
-    )
+    assert reasons({}) == []
+    assert reasons(referring, "alpha", "beta") == []
+    assert reasons(referring, "alpha") == [
+        "/etc/b still names programs of gamma: remove beta together with it, or before it"
+    ]

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import pytest
 from filestates import FileState, Seen, file_state
 
-from gpustate import Disruption, Node, Plan, Step, ops, where
+from gpustate import Conflict, Disruption, Node, Plan, Step, ops, where
 from gpustate.core.change import Change
 from gpustate.core.facts import NodeFacts, NodeView, PciGpu
 from gpustate.core.outcome import Outcome, StateResult
-from gpustate.core.state import AnyState
+from gpustate.core.required_programs import missing_program, still_referenced
+from gpustate.core.state import AnyState, without_dependents
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 
@@ -272,26 +273,40 @@ def test_a_masked_unit_is_in_nobodys_way_who_does_not_start_it() -> None:
     assert outcomes(make.make([Starts(text="y")], there)) == {"starts": "unchanged"}
 
 
+#: The program that states of the tests name, where it does not exist.
+GONE = ("/usr/bin/program",)
+
+
 class Uses(FileState):
     """Writes a file that names a program."""
 
     name: ClassVar[str] = "uses"
 
-    @property
-    def uses(self) -> dict[str, str]:
-        return {"/usr/bin/program": "brings"}
+    missing: tuple[str, ...] = ()
+
+    def conflicts(self, policy: Any, facts: NodeFacts, observed: Seen | None) -> Iterator[Conflict]:
+        if observed is not None and not self.absent:
+            yield from missing_program(
+                "/usr/bin/program",
+                "brings",
+                self.missing,
+                policy,
+                with_changes=self.fresh(observed),
+            )
+
+    def fresh(self, observed: Seen) -> bool:
+        return True
 
 
 def test_what_refers_to_a_program_that_nobody_brings_is_refused_in_the_plan() -> None:
     there = observations(uses="y", brings="y")
     brings = file_state("brings")
-    state = Uses()
-    assert outcomes(make.make([state], there)) == {"uses": "would change"}
-    there.missing = frozenset(("/usr/bin/program",))
+    assert outcomes(make.make([Uses()], there)) == {"uses": "would change"}
+    state = Uses(missing=GONE)
     refused = {"uses": "refused"}
     result = make.make([state], there)
     assert outcomes(result) == refused
-    assert result["uses"].reason == "/usr/bin/program is not there: put brings into the policy"
+    assert result["uses"].reason == "/usr/bin/program does not exist: add brings to the policy"
     others = [
         (brings(), {"uses": "would change", "brings": "would change"}),
         (brings(ensure="absent"), {**refused, "brings": "would change"}),
@@ -303,9 +318,10 @@ def test_what_refers_to_a_program_that_nobody_brings_is_refused_in_the_plan() ->
 
 def test_a_missing_program_is_nothing_to_who_has_nothing_to_do_or_takes_away() -> None:
     there = observations(uses="y")
-    there.missing = frozenset(("/usr/bin/program",))
-    assert outcomes(make.make([Uses(text="y")], there)) == {"uses": "unchanged"}
-    assert outcomes(make.make([Uses(ensure="absent")], there)) == {"uses": "would change"}
+    kept = Uses(text="y", missing=GONE)
+    assert outcomes(make.make([kept], there)) == {"uses": "unchanged"}
+    removed = Uses(ensure="absent", missing=GONE)
+    assert outcomes(make.make([removed], there)) == {"uses": "would change"}
 
 
 def test_what_a_person_has_to_put_right_first_is_refused_and_not_failed() -> None:
@@ -329,27 +345,30 @@ class Refers(Uses):
 
     name: ClassVar[str] = "refers"
 
-    def refers(self, observed: Seen) -> bool:
-        return observed.text is not None
+    def fresh(self, observed: Seen) -> bool:
+        return observed.text is None
 
 
 def test_what_refers_to_a_program_that_is_gone_is_refused_although_nothing_would_change() -> None:
     there = observations(refers="x", brings="y")
     assert outcomes(make.make([Refers()], there)) == {"refers": "unchanged"}
-    there.missing = frozenset(("/usr/bin/program",))
-    assert outcomes(make.make([Refers()], there)) == {"refers": "refused"}
+    lacking = Refers(missing=GONE)
+    assert outcomes(make.make([lacking], there)) == {"refers": "refused"}
     brings = file_state("brings")()
-    assert outcomes(make.make([brings, Refers()], there))["refers"] == "unchanged"
+    assert outcomes(make.make([brings, lacking], there))["refers"] == "unchanged"
     there = observations(refers=None)
-    there.missing = frozenset(("/usr/bin/program",))
-    assert outcomes(make.make([Refers(ensure="absent")], there)) == {"refers": "unchanged"}
+    removed = Refers(ensure="absent", missing=GONE)
+    assert outcomes(make.make([removed], there)) == {"refers": "unchanged"}
 
 
 class Base(FileState):
     """Others are nothing without it."""
 
     name: ClassVar[str] = "base"
-    carries: ClassVar[bool] = True
+
+    def conflicts(self, policy: Any, facts: NodeFacts, observed: Seen | None) -> Iterator[Conflict]:
+        if observed is None:
+            yield from without_dependents(self, policy)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +387,7 @@ def test_a_policy_that_takes_away_what_carries_another_is_refused_before_it_star
     state = file_state("top", needs=("base",))(text="y", **top)
     result = make.make([base, state], observations(base="x", top="z"))["top"]
     assert result.outcome.value == outcome
-    told = "it needs base, which the policy takes away: take top away too, or keep base"
+    told = "it needs base, which the policy removes: remove top too, or keep base"
     assert result.reason == (told if outcome == "refused" else "")
 
 
@@ -378,8 +397,11 @@ def test_what_the_policy_lacks_is_a_warning_where_something_changes() -> None:
 
         name: ClassVar[str] = "lonely"
 
-        def misses(self, others: Any, facts: NodeFacts) -> str | None:
-            return None if "company" in others else "add company"
+        def conflicts(
+            self, policy: Any, facts: NodeFacts, observed: Seen | None
+        ) -> Iterator[Conflict]:
+            if observed is not None and not self.absent and "company" not in policy:
+                yield Conflict("add company", warning=True, with_changes=True)
 
     told = {
         (text, ensure, beside): make.make(
@@ -407,10 +429,19 @@ def test_what_others_name_is_taken_away_with_them_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = (one(name).model_copy(update={"ensure": "absent"}) for name in "ab")
-    monkeypatch.setattr(type(a), "relied_on", lambda self, observed: {"/etc/b": "b"})
+
+    def conflicts(
+        self: AnyState, policy: Any, facts: NodeFacts, observed: Seen | None
+    ) -> Iterator[Conflict]:
+        if observed is not None and self.absent:
+            yield from still_referenced({"/etc/b": "b"}, self.name, policy)
+
+    monkeypatch.setattr(type(a), "conflicts", conflicts)
     results = make.make([a], observations(a="x"))
     assert outcomes(results) == {"a": "refused"}
-    assert results["a"].reason.startswith("/etc/b still names programs of a: take b away with it")
+    assert results["a"].reason.startswith(
+        "/etc/b still names programs of a: remove b together with it"
+    )
     assert outcomes(make.make([a, one("b")], observations(a="x", b="x")))["a"] == "refused"
     assert outcomes(make.make([a, b], observations(a="x", b="x")))["a"] == "would change"
     assert outcomes(make.make([a], observations(a=None))) == {"a": "unchanged"}

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policyconflicts import conflict
 from pydantic import ValidationError
 
-from gpustate import Disruption, ops
+from gpustate import Disruption, NodeFacts, ops
 from gpustate.core import file_queries, queries, required_programs
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkit
@@ -322,9 +323,14 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
 
     node = Configured(installed="1.18.1-1", config=SHIPPED)
     gone = ContainerToolkit(ensure="absent")
-    assert gone.relied_on(gone.probe(node)) == {
-        "/etc/systemd/system/gpustate-cdi.service": "cdi",
-        "/etc/docker/daemon.json": "docker",
-    }
+    policy = {gone.name: gone}
+    reasons = [c.reason for c in gone.conflicts(policy, NodeFacts(), gone.probe(node))]
+    assert [r.partition(":")[0] for r in reasons] == [
+        "/etc/systemd/system/gpustate-cdi.service still names programs of container-toolkit",
+        "/etc/docker/daemon.json still names programs of container-toolkit",
+    ]
+    assert ["remove cdi together" in reasons[0], "remove docker together" in reasons[1]] == [
+        True
+    ] * 2
     there = ContainerToolkit()
-    assert not there.relied_on(there.probe(node))
+    assert conflict(there, {there.name: there}, observed=there.probe(node)) is None

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policyconflicts import conflict
 
-from gpustate import Disruption, NodeFacts, ops
+from gpustate import Disruption, ops
 from gpustate.core.file_queries import FileStat
 from gpustate.core.policy import build
 from gpustate.errors import PolicyError
@@ -319,7 +320,7 @@ def test_it_asks_the_host_engine_of_the_policy_where_that_listens(
     engine: str, listens: dict[str, Any], right: str | None
 ) -> None:
     state = DcgmExporterRunning(engine=engine)
-    said = state.against({"dcgm": DcgmRunning(**listens), state.name: state}, NodeFacts())
-    assert (said is None) if right is None else (right in (said or ""))
+    reason = conflict(state, {"dcgm": DcgmRunning(**listens), state.name: state})
+    assert (reason is None) if right is None else (right in (reason or ""))
     gone = DcgmRunning(ensure="absent", port=5566)
-    assert "takes away" in (state.against({"dcgm": gone, state.name: state}, NodeFacts()) or "")
+    assert "removes" in (conflict(state, {"dcgm": gone, state.name: state}) or "")

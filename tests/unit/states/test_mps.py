@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from policyconflicts import conflict
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.file_queries import FileStat
@@ -226,9 +227,9 @@ def test_it_is_refused_beside_a_division_of_the_gpus_before_that_begins(
 ) -> None:
     facts = NodeFacts(pci=(PciGpu("0000:1b:00.0", device, "030200", None),))
     others: dict[str, Any] = {"mig": MigLayoutApplied(**mig)}
-    told = MpsRunning(**parameters).against(others, facts)
-    assert (told is not None) is refused
-    assert not refused or "gives the GPU 0000:1b:00.0 MIG mode" in str(told)
+    reason = conflict(MpsRunning(**parameters), others, facts)
+    assert (reason is not None) is refused
+    assert not refused or "gives the GPU 0000:1b:00.0 MIG mode" in str(reason)
 
 
 @pytest.mark.parametrize(
