@@ -23,7 +23,7 @@ from typing import Any
 from gpustate.bundle.closure import SOURCES, Available, Root, by_repository, package_of
 from gpustate.bundle.offers import Build
 from gpustate.bundle.rpmupstream import RpmBuild
-from gpustate.errors import RefusedError
+from gpustate.errors import RefusedError, UsageError
 
 #: Installed in several versions.
 _SIDE_BY_SIDE = re.compile(r"kernel(?:-.+|[0-9.]+(?:-.+)?)?")
@@ -71,6 +71,7 @@ def resolve(
 
     Raises:
         RefusedError: a dependency is unavailable, or packages conflict.
+        UsageError: libsolv is not installed.
     """
     wanted = list(dict.fromkeys(roots))
     exact = {name for name, version in wanted if version}
@@ -108,7 +109,13 @@ class _Pool:
     """libsolv's pool with every available package, and one node's installed packages at a time."""
 
     def __init__(self, world: Available) -> None:
-        import solv  # a C library that only bundles of rpm packages need
+        try:
+            import solv  # a C library that only bundles of rpm packages need
+        except ImportError:
+            raise UsageError(
+                "the Python package solv is not installed, but bundles of rpm packages need it",
+                fix="build the bundle on Linux, or install solv: pip install solv",
+            ) from None
 
         self._solv: Any = solv
         self._pool: Any = solv.Pool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gpustate.bundle import rpmclosure
 from gpustate.bundle.closure import Available
 from gpustate.bundle.manifest import BASE, DRIVER
 from gpustate.bundle.rpmclosure import Installed
-from gpustate.errors import RefusedError
+from gpustate.errors import RefusedError, UsageError
 
 
 def closed(site: RpmSite, *roots: str, nodes: Iterable[Installed] = ()) -> list[str]:
@@ -235,3 +236,11 @@ def test_each_node_gets_what_it_lacks_and_a_node_without_a_kernel_needs_no_heade
         RefusedError, match=r"nothing provides kernel-core = 5-2 needed by kernel-devel-matched-5-2"
     ):
         closed(site, *roots, nodes=[nodes[0], installed(Rpm("kernel-core", "5-1"))])
+
+
+def test_a_missing_libsolv_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "solv", None)
+    with pytest.raises(UsageError, match=r"solv is not installed.*pip install solv"):
+        closed(site_of(tmp_path, Rpm("a", "1-1")), "a")
