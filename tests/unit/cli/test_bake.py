@@ -79,7 +79,7 @@ def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path:
     assert told.startswith(f"{lock}: has no set for node a")
     assert "/nowhere" in said(*words, "--no-lock")
     lock.write_text("{")
-    assert "is no lock file" in said(*words)
+    assert "is not a lock file" in said(*words)
     assert "/nowhere: " in said(*words, "--lock", "/nowhere")
 
 
