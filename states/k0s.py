@@ -124,7 +124,7 @@ class K0sQuery(Query[Observed]):
         return Observed()
 
 
-class K0sHandler(State[Observed]):
+class K0sHandlerRegistered(State[Observed]):
     """k0s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without k0s there is nothing to do.

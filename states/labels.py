@@ -50,7 +50,7 @@ class Observed:
     image: bool = False
 
 
-class GpuLabels(State[Observed]):
+class GpuLabelsWritten(State[Observed]):
     """A feature file of NFD holds the labels that GPU feature discovery gives this node.
 
     Args:

@@ -52,7 +52,7 @@ class Observed:
     image: bool = False
 
 
-class SlurmGres(State[Observed]):
+class SlurmGresConfigured(State[Observed]):
     """``gres.conf`` describes this node's GPUs, and slurmd has read it.
 
     Args:

@@ -17,8 +17,8 @@ from gpustate.core.policy import resolve
 from gpustate.engine import gate
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.plan.document import policy_data
-from gpustate.states.container_toolkit import ContainerToolkit
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.nvlsm import SubnetManagerInstalled
@@ -103,8 +103,8 @@ def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_kn
     }
     states = (
         DriverInstalled(branch=580),
-        ContainerToolkit(version="1.18.2"),
-        ContainerdHandler(),
+        ContainerToolkitInstalled(version="1.18.2"),
+        ContainerdHandlerRegistered(),
         SubnetManagerInstalled(),
     )
     later = {
@@ -122,7 +122,9 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
     result = StateResult(
         "container-toolkit", Outcome.PENDING, Plan((Change("versions", {}, after),))
     )
-    found = collect(node(L40S), (ContainerToolkit(mode="cdi"),), {}, {"container-toolkit": result})
+    found = collect(
+        node(L40S), (ContainerToolkitInstalled(mode="cdi"),), {}, {"container-toolkit": result}
+    )
     assert told(found["toolkit"]) == told(found["libnvidia_container"]) == "1.18.2"
     assert told(found["runtime_mode"]) == "cdi"
 

@@ -11,7 +11,14 @@ from standins import merge_k0s
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
-from gpustate.states.k0s import DROP_IN_PATH, MERGED_PATH, ROOT_PATH, K0sHandler, K0sQuery, Observed
+from gpustate.states.k0s import (
+    DROP_IN_PATH,
+    MERGED_PATH,
+    ROOT_PATH,
+    K0sHandlerRegistered,
+    K0sQuery,
+    Observed,
+)
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -35,7 +42,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     version: int, default: bool
 ) -> None:
     node = node_with(version)
-    first, last = converge(K0sHandler(default=default), node)
+    first, last = converge(K0sHandlerRegistered(default=default), node)
     assert first.fields == {"text"}
     assert first.disruption is Disruption.RESTART
     assert not last
@@ -43,7 +50,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     assert data["version"] == version
     assert "SystemdCgroup = true" in node.files[DROP_IN_PATH]
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
-    _, rest = converge(K0sHandler(ensure="absent"), node)
+    _, rest = converge(K0sHandlerRegistered(ensure="absent"), node)
     assert not rest
     assert node.files == {}
 
@@ -59,7 +66,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
 def test_what_k0s_would_not_follow_is_refused(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
-    state = K0sHandler()
+    state = K0sHandlerRegistered()
     observed = state.probe(node_with(files=files, **facts))
     assert reason in (state.refuse(observed) or "")
     assert state.verify(observed)
@@ -67,21 +74,21 @@ def test_what_k0s_would_not_follow_is_refused(
 
 def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     node = node_with()
-    list(converge(K0sHandler(), node))
+    list(converge(K0sHandlerRegistered(), node))
     stuck = node_with(files=dict(node.files), merged=merge_k0s(2, []))
-    state = K0sHandler()
+    state = K0sHandlerRegistered()
     assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
 
 
 def test_a_node_without_it_has_nothing_to_do() -> None:
     node = FakeNode(answers={"K0sQuery": Observed()})
-    plan = next(converge(K0sHandler(), node))
+    plan = next(converge(K0sHandlerRegistered(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
 
 
 def test_the_contract_holds() -> None:
-    check_contract(K0sHandler(), node_with())
+    check_contract(K0sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:
