@@ -121,7 +121,7 @@ class Observed:
     )
 
 
-class ContainerToolkit(State[Observed]):
+class ContainerToolkitInstalled(State[Observed]):
     """The container toolkit is installed at one version, held, and its ``config.toml`` has the keys wanted.
 
     Args:

@@ -84,7 +84,7 @@ class Observed:
     manager: str = "apt"
 
 
-class CudaToolkits(State[Observed]):
+class CudaToolkitsInstalled(State[Observed]):
     """The CUDA toolkits of the policy are there, each with a compiler that answers.
 
     Args:
@@ -116,7 +116,7 @@ class CudaToolkits(State[Observed]):
         return tuple(dict.fromkeys(versions))
 
     @model_validator(mode="after")
-    def _fit(self) -> CudaToolkits:
+    def _fit(self) -> CudaToolkitsInstalled:
         for version, release in self.releases.items():
             if version not in self.versions:
                 raise ValueError(f"releases names {version!r}, which is not among versions")

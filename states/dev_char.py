@@ -90,7 +90,7 @@ class Observed:
     image: bool = False
 
 
-class DevCharLinks(State[Observed]):
+class DevCharLinksPresent(State[Observed]):
     """Every NVIDIA device node has its link below /dev/char, and gets it again when the module is loaded.
 
     Disruption:

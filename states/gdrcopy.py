@@ -72,7 +72,7 @@ class Observed:
     manager: str = "apt"
 
 
-class GdrCopy(State[Observed]):
+class GdrCopyInstalled(State[Observed]):
     """GDRCopy is installed at one version, gdrdrv is loaded and fits the driver's kind.
 
     Args:

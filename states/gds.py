@@ -69,7 +69,7 @@ class Observed:
     manager: str = "apt"
 
 
-class GpuDirectStorage(State[Observed]):
+class GpuDirectStorageEnabled(State[Observed]):
     """nvidia-fs is installed, built for the running kernel and driver, loaded now and at boot.
 
     Args:

@@ -142,7 +142,7 @@ class K0sQuery(Query[Found]):
         return Found()
 
 
-class K0sHandler(State[Observed]):
+class K0sHandlerRegistered(State[Observed]):
     """k0s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without k0s there is nothing to do.

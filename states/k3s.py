@@ -181,7 +181,7 @@ class Observed:
     dead: str = ""
 
 
-class K3sDetection(State[Observed]):
+class K3sHandlerRegistered(State[Observed]):
     """k3s or RKE2 serves the handler ``nvidia``, by its own detection.
 
     On a node without them there is nothing to do.

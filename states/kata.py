@@ -64,7 +64,7 @@ class Observed:
     image: bool = False
 
 
-class KataHost(State[Observed]):
+class KataHostReady(State[Observed]):
     """The host can give its GPUs to Kata containers.
 
     Args:

@@ -63,7 +63,7 @@ class Observed:
     record: str = ""  # owner and mode of the list of those held, where they are not as written
 
 
-class KernelKept(State[Observed]):
+class KernelPinned(State[Observed]):
     """No kernel boots without its nvidia module: new ones are kept away, or come with it (Debian, Ubuntu).
 
     Args:
@@ -260,4 +260,4 @@ def _prove(release: str, version: str, stays: str) -> Step:
     )
 
 
-__all__ = ["KernelKept", "Observed"]
+__all__ = ["KernelPinned", "Observed"]

@@ -51,7 +51,7 @@ class Observed:
     options: str | None = None  # for the first boot of an image; None: it cannot compute labels
 
 
-class GpuLabels(State[Observed]):
+class GpuLabelsWritten(State[Observed]):
     """A feature file of NFD holds the labels that GPU feature discovery gives this node.
 
     Args:

@@ -120,7 +120,7 @@ class Observed:
     missing_programs: tuple[str, ...] = ()
 
 
-class Microk8sHandler(State[Observed]):
+class Microk8sHandlerRegistered(State[Observed]):
     """MicroK8s' containerd serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without MicroK8s there is nothing to do.

@@ -45,7 +45,7 @@ class Observed:
     manager: str = "apt"
 
 
-class OfedRuns(State[Observed]):
+class OfedInstalled(State[Observed]):
     """OFED is installed where it is asked for, and what is installed is what runs.
 
     Args:

@@ -61,7 +61,7 @@ class Observed:
     manager: str = "apt"
 
 
-class GpuDirectRdma(State[Observed]):
+class GpuDirectRdmaEnabled(State[Observed]):
     """GPUDirect RDMA works by DMA-BUF where it can, else nvidia-peermem is built, loaded and stays so.
 
     Args:

@@ -54,7 +54,7 @@ class Observed:
     lacks_program: bool = False  # which the unit of the package runs
 
 
-class PersistenceMode(State[Observed]):
+class PersistenceModeEnabled(State[Observed]):
     """Persistence mode is on for every GPU, now and after a reboot.
 
     Args:

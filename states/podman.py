@@ -121,7 +121,7 @@ class Observed:
     problem: str = ""
 
 
-class PodmanCdi(State[Observed]):
+class PodmanCdiEnabled(State[Observed]):
     """podman finds the GPUs by CDI, and no hook injects them a second time.
 
     On a node without podman and CRI-O there is nothing to do, unless a hook is left there.

@@ -141,7 +141,7 @@ class Observed:
     secure_boot: bool = False
 
 
-class NodeFit(State[Observed]):
+class PreflightPassed(State[Observed]):
     """The operating system, its room, its package database and its GPUs are as a run needs them.
 
     Args:

@@ -85,7 +85,7 @@ class Observed:
     image: bool = False
 
 
-class GpuQuarantine(State[Observed]):
+class GpusQuarantined(State[Observed]):
     """GPUs that are out of use are named on the node, with reason and end.
 
     Args:

@@ -53,7 +53,7 @@ class Observed:
     able: bool = False  # an image's Python can describe the GPUs at the first boot
 
 
-class SlurmGres(State[Observed]):
+class SlurmGresConfigured(State[Observed]):
     """``gres.conf`` describes this node's GPUs, and slurmd has read it.
 
     Args:

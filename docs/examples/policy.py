@@ -7,27 +7,27 @@ The order means nothing. What differs per group or node goes to the inventory::
 """
 
 from gpustate import Policy, where
-from gpustate.states.cdi import CdiSpecification
-from gpustate.states.container_toolkit import ContainerToolkit
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.cdi import CdiSpecificationCurrent
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceMode
-from gpustate.states.preflight import NodeFit
+from gpustate.states.persistenced import PersistenceModeEnabled
+from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository, ToolkitRepository
-from gpustate.states.validator import Validated
+from gpustate.states.validator import NodeValidated
 
 policy = Policy(
-    NodeFit(),
+    PreflightPassed(),
     NouveauBlacklisted(),
     DriverRepository(),
     DriverInstalled(branch=580, module_type="auto"),
-    PersistenceMode(),
+    PersistenceModeEnabled(),
     FabricManagerRunning(),
     ToolkitRepository(),
-    ContainerToolkit(),
-    ContainerdHandler(default=False, only=where.runtime("containerd")),
-    CdiSpecification(),
-    Validated(),
+    ContainerToolkitInstalled(),
+    ContainerdHandlerRegistered(default=False, only=where.runtime("containerd")),
+    CdiSpecificationCurrent(),
+    NodeValidated(),
 )

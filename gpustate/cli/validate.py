@@ -94,7 +94,7 @@ def validate(
     proofs = [state for state in whole.states if state.proof]
     if not proofs:
         raise UsageError(
-            f"{policy} proves nothing", fix="add Validated() to it, or validate with: validator"
+            f"{policy} proves nothing", fix="add NodeValidated() to it, or validate with: validator"
         )
     forced = [
         build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s

@@ -65,7 +65,7 @@ WantedBy=multi-user.target
 """
 
 
-class CdiSpecification(State[Observed]):
+class CdiSpecificationCurrent(State[Observed]):
     """The CDI specification agrees with the driver and the GPUs, and is written at every boot.
 
     Disruption:
@@ -272,4 +272,4 @@ mv -fT "$t/nvidia.yaml" {SPEC_PATH}
 effect generated
 """
 
-__all__ = ["CdiSpecification", "Observed"]
+__all__ = ["CdiSpecificationCurrent", "Observed"]

@@ -147,7 +147,7 @@ class Observed:
     missing_programs: tuple[str, ...] = ()
 
 
-class ContainerdHandler(State[Observed]):
+class ContainerdHandlerRegistered(State[Observed]):
     """containerd serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without containerd there is nothing to do.

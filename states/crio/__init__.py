@@ -105,7 +105,7 @@ class Observed:
     missing_programs: tuple[str, ...] = ()
 
 
-class CrioHandler(State[Observed]):
+class CrioHandlerRegistered(State[Observed]):
     """CRI-O serves the NVIDIA runtime handler, and its other settings are what they were.
 
     On a node without CRI-O there is nothing to do.

@@ -100,7 +100,7 @@ class Observed:
     missing_programs: tuple[str, ...] = ()
 
 
-class DockerRuntime(State[Observed]):
+class DockerRuntimeRegistered(State[Observed]):
     """docker offers the NVIDIA runtime, and its other settings are what they were.
 
     On a node without docker there is nothing to do.

@@ -44,7 +44,7 @@ from gpustate.states.secure_boot.observed import (
 )
 
 
-class SecureBootKey(State[Observed]):
+class SecureBootKeyEnrolled(State[Observed]):
     """Modules built on this node are signed with a key that its firmware knows (DKMS, shim, mokutil).
 
     Args:
@@ -229,4 +229,4 @@ def _blocked(observed: Observed) -> str:
     )
 
 
-__all__ = ["Observed", "SecureBootKey"]
+__all__ = ["Observed", "SecureBootKeyEnrolled"]

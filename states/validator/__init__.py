@@ -156,7 +156,7 @@ class Observed:
     image: bool = False  # a root to be baked: nothing can be proven there
 
 
-class Validated(State[Observed]):
+class NodeValidated(State[Observed]):
     """A proof that every GPU works is kept on the node and was made for the node as it is.
 
     Args:

@@ -335,9 +335,9 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     interpreter = import_image(node)
     policy = tmp_path / "mig.py"
     policy.write_text(
-        "from gpustate import Policy\nfrom gpustate.states.cdi import CdiSpecification\n"
+        "from gpustate import Policy\nfrom gpustate.states.cdi import CdiSpecificationCurrent\n"
         "from gpustate.states.mig import MigLayoutApplied\n"
-        "policy = Policy(MigLayoutApplied('all-3g.40gb'), CdiSpecification())\n"
+        "policy = Policy(MigLayoutApplied('all-3g.40gb'), CdiSpecificationCurrent())\n"
     )
     # The plugin is a client of the GPUs; MIG mode is changed without it.
     node.run(["systemctl", "stop", PLUGIN])

@@ -27,9 +27,9 @@ CONFIG = "/etc/containerd/config.toml"
 BINARY = "/usr/bin/true"
 POLICY = f"""
 from gpustate import Policy
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.containerd import ContainerdHandlerRegistered
 
-policy = Policy(ContainerdHandler(binary="{BINARY}"))
+policy = Policy(ContainerdHandlerRegistered(binary="{BINARY}"))
 """
 #: A containerd that dislikes files with the handler, in one of several ways.
 WRAPPER = """#!/bin/sh

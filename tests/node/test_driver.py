@@ -28,11 +28,11 @@ POLICY = """
 from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceMode
+from gpustate.states.persistenced import PersistenceModeEnabled
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 
 policy = Policy(
-    NouveauBlacklisted(), DriverRepository(), DriverInstalled({}), PersistenceMode(), ToolkitRepository()
+    NouveauBlacklisted(), DriverRepository(), DriverInstalled({}), PersistenceModeEnabled(), ToolkitRepository()
 )
 """
 SET = ("libcuda1", "libnvidia-ml1", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-smi")

@@ -26,19 +26,19 @@ PROVES = {
 POLICY = """
 from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.kernel import KernelKept
+from gpustate.states.kernel import KernelPinned
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.repository import DriverRepository
 
 policy = Policy(
-    NouveauBlacklisted(), DriverRepository(), DriverInstalled(version="580.65.06"), KernelKept(policy="{}")
+    NouveauBlacklisted(), DriverRepository(), DriverInstalled(version="580.65.06"), KernelPinned(policy="{}")
 )
 """
 ALONE = """
 from gpustate import Policy
-from gpustate.states.kernel import KernelKept
+from gpustate.states.kernel import KernelPinned
 
-policy = Policy(KernelKept(policy="hold"))
+policy = Policy(KernelPinned(policy="hold"))
 """
 RUNNING, OTHER = os.uname().release, "5.10.0-28-lab"
 #: What brings new kernels to a Debian node.

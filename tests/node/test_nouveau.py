@@ -23,9 +23,9 @@ FILES = ("/etc/modprobe.d/gpustate-nouveau.conf", "/etc/initramfs-tools/hooks/gp
 POLICY = """
 from gpustate import Policy
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 
-policy = Policy(NodeFit(gpus="8xH100"), NouveauBlacklisted())
+policy = Policy(PreflightPassed(gpus="8xH100"), NouveauBlacklisted())
 """
 
 

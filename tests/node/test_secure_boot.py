@@ -28,19 +28,19 @@ from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.repository import DriverRepository
-from gpustate.states.secure_boot import SecureBootKey
+from gpustate.states.secure_boot import SecureBootKeyEnrolled
 
-policy = Policy(NouveauBlacklisted(), SecureBootKey(), DriverRepository(), DriverInstalled(branch=580))
+policy = Policy(NouveauBlacklisted(), SecureBootKeyEnrolled(), DriverRepository(), DriverInstalled(branch=580))
 """
 KEY_ONLY = """
 from gpustate import Policy
-from gpustate.states.secure_boot import SecureBootKey
+from gpustate.states.secure_boot import SecureBootKeyEnrolled
 
-policy = Policy(SecureBootKey(key="own"))
+policy = Policy(SecureBootKeyEnrolled(key="own"))
 """
 WITH_GDRCOPY = POLICY.replace(
-    "policy = ", "from gpustate.states.gdrcopy import GdrCopy\n\npolicy = "
-).replace("branch=580)", "branch=580), GdrCopy()")
+    "policy = ", "from gpustate.states.gdrcopy import GdrCopyInstalled\n\npolicy = "
+).replace("branch=580)", "branch=580), GdrCopyInstalled()")
 BLOCKED = "blocked: needs a console"
 #: modules_install of the kernel's build tools; where DKMS of Debian looks for it.
 SIGN_FILE = "usr/lib/linux-kbuild-6.1/scripts/sign-file"
@@ -149,7 +149,7 @@ def test_a_wrong_password_loses_the_request_and_the_next_apply_queues_it_anew(si
 
 def test_modules_that_nobody_vouches_for_are_signed_anew(site: Site) -> None:
     site.policy.write_text(
-        POLICY.replace("SecureBootKey(), ", "").replace("580", "580, secure_boot='ignore'")
+        POLICY.replace("SecureBootKeyEnrolled(), ", "").replace("580", "580, secure_boot='ignore'")
     )
     site.apply(code=0)
     site.policy.write_text(POLICY)

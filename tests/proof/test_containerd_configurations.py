@@ -40,9 +40,9 @@ IMAGES = ("debian12", "debian13", "debian13-containerd2", *(RELEASES if everythi
 BINARY = "/usr/bin/true"
 POLICY = """
 from gpustate import Policy
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.containerd import ContainerdHandlerRegistered
 
-policy = Policy(ContainerdHandler(binary="{binary}", default={default}))
+policy = Policy(ContainerdHandlerRegistered(binary="{binary}", default={default}))
 """
 RUNTIMES = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 #: Configurations beside those of ``tests/data/containerd/inputs``: path to text.

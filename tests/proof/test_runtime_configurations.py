@@ -34,12 +34,12 @@ pytestmark = pytest.mark.node
 IMAGES = ("debian12-runtimes", "debian13-runtimes")
 POLICY = """
 from gpustate import Policy
-from gpustate.states.crio import CrioHandler
-from gpustate.states.docker import DockerRuntime
+from gpustate.states.crio import CrioHandlerRegistered
+from gpustate.states.docker import DockerRuntimeRegistered
 
 policy = Policy(
-    DockerRuntime(binary="{binary}", default={default}),
-    CrioHandler(binary="{binary}", default={default}),
+    DockerRuntimeRegistered(binary="{binary}", default={default}),
+    CrioHandlerRegistered(binary="{binary}", default={default}),
 )
 """
 FILES = (

@@ -31,11 +31,11 @@ POLICY = f"""\
 from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository
 
 policy = Policy(
-    NodeFit(gpus="1xH100"),
+    PreflightPassed(gpus="1xH100"),
     NouveauBlacklisted(),
     DriverRepository(),
     DriverInstalled(version="{VERSION}"),

@@ -17,14 +17,14 @@ from gpustate.core.policy import build
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.policies import Changes, document, jsonpatch, python, strvals, trees
 from gpustate.policies.converting import convert, differences
-from gpustate.states.cdi import CdiSpecification
-from gpustate.states.container_toolkit import ContainerToolkit
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.cdi import CdiSpecificationCurrent
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceMode
-from gpustate.states.preflight import NodeFit
-from gpustate.states.validator import Validated
+from gpustate.states.persistenced import PersistenceModeEnabled
+from gpustate.states.preflight import PreflightPassed
+from gpustate.states.validator import NodeValidated
 
 quick = settings(
     max_examples=40,
@@ -61,7 +61,7 @@ PARAMETERS = st.dictionaries(
     max_size=3,
 )
 STATES: dict[type[Any], dict[str, st.SearchStrategy[Any]]] = {
-    NodeFit: {
+    PreflightPassed: {
         "gpus": st.integers(0, 9) | st.just("8xH100"),
         "other_systems": st.lists(WORD, max_size=2),
     },
@@ -74,22 +74,22 @@ STATES: dict[type[Any], dict[str, st.SearchStrategy[Any]]] = {
         "precompiled": st.booleans(),
         "parameters": PARAMETERS,
     },
-    PersistenceMode: {"uvm_persistence": st.booleans()},
-    ContainerToolkit: {
+    PersistenceModeEnabled: {"uvm_persistence": st.booleans()},
+    ContainerToolkitInstalled: {
         "version": st.none() | st.just("1.17.8"),
         "mode": st.none() | st.sampled_from(["cdi", "legacy"]),
         "accept_volume_mounts": st.none() | st.booleans(),
         "config": st.fixed_dictionaries({}, optional={"nvidia-container-cli.debug": st.just("/x")}),
     },
-    ContainerdHandler: {
+    ContainerdHandlerRegistered: {
         "handler": st.sampled_from(["nvidia", "gpu"]),
         "default": st.booleans(),
         "enable_cdi": st.none() | st.booleans(),
         "config_path": st.none() | st.just("/etc/c.toml"),
         "restart": st.sampled_from(["systemd", "none"]),
     },
-    CdiSpecification: {},
-    Validated: {
+    CdiSpecificationCurrent: {},
+    NodeValidated: {
         "cuda": st.booleans(),
         "handler": st.sampled_from(["nvidia", "gpu", ""]),
         "cdi": st.booleans(),

@@ -183,8 +183,8 @@ How each state is proven, by distribution:
 - **golden file only**: decisions and steps are tested against recorded answers of that distribution.
 - **–**: nothing is tested for it there.
 
-The last column is where a policy in Python finds it: `containerd.ContainerdHandler` is
-`from gpustate.states.containerd import ContainerdHandler`.
+The last column is where a policy in Python finds it: `containerd.ContainerdHandlerRegistered` is
+`from gpustate.states.containerd import ContainerdHandlerRegistered`.
 
 Every state keeps the contract of `tests/contract` as well: defaults, a probe that only reads, nothing to do where all is
 as desired, for `ensure: present` and `ensure: absent`.

@@ -9,7 +9,7 @@ import statetable
 import supporttable
 
 from gpustate import registry, support
-from gpustate.states.preflight import NodeFit, Observed
+from gpustate.states.preflight import Observed, PreflightPassed
 from gpustate.support import Kind, Level, Support
 
 TESTS = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ def test_the_pages_have_the_table(page: Path) -> None:
 
 
 def refused(distribution: str) -> str:
-    return NodeFit().refuse(Observed(distribution=distribution)) or ""
+    return PreflightPassed().refuse(Observed(distribution=distribution)) or ""
 
 
 def test_preflight_refuses_what_the_table_does_not_have_and_nothing_else() -> None:

@@ -175,7 +175,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("apply", "later.json", *ON, "--yes"), "later.json: it is of format 'gpustate.plan/9'", ()),
     (("apply", "result.json", *ON, "--yes"), "result.json: is a gpustate result", ()),
     (("plan", "damaged.json", *ON), "damaged.json: cannot be read as a plan", ("plan again",)),
-    (("validate", "good.py", *ON), "good.py proves nothing; add Validated()", ()),
+    (("validate", "good.py", *ON), "good.py proves nothing; add NodeValidated()", ()),
     (("explain", "gpu2", *ON), "'gpu2' is neither a node nor a group", ()),
     (("lock", *ON), "lock: Missing option '--reason'", ()),
     (("lock", *ON, "-m", "x", "--for", "3y"), "--for: '3y' is no time; write 30m", ()),

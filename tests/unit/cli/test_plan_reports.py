@@ -11,10 +11,10 @@ from commandline import Cli
 POLICY = """
 from gpustate import Policy, where
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 
 policy = Policy(
-    NodeFit(),
+    PreflightPassed(),
     NouveauBlacklisted(only=where.group("gpu")),
 )
 """

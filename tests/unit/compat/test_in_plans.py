@@ -19,8 +19,8 @@ from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.errors import PolicyError, ProbeError, RefusedError
 from gpustate.plan.document import policy_data
-from gpustate.states.container_toolkit import ContainerToolkit
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.nvlsm import SubnetManagerInstalled
@@ -106,8 +106,8 @@ def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_kn
     }
     states = (
         DriverInstalled(branch=580),
-        ContainerToolkit(version="1.18.2"),
-        ContainerdHandler(),
+        ContainerToolkitInstalled(version="1.18.2"),
+        ContainerdHandlerRegistered(),
         SubnetManagerInstalled(),
     )
     later = {
@@ -125,7 +125,9 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
     result = StateResult(
         "container-toolkit", Outcome.PENDING, Plan((Change("versions", {}, after),))
     )
-    found = collect(node(L40S), (ContainerToolkit(mode="cdi"),), {}, {"container-toolkit": result})
+    found = collect(
+        node(L40S), (ContainerToolkitInstalled(mode="cdi"),), {}, {"container-toolkit": result}
+    )
     assert told(found["toolkit"]) == told(found["libnvidia_container"]) == "1.18.2"
     assert told(found["runtime_mode"]) == "cdi"
 
@@ -176,7 +178,7 @@ def test_an_exception_without_a_reason_is_a_mistake_of_the_inventory(allow: obje
     [
         (DriverInstalled(branch=580), SimpleNamespace(library="580.65.06", build={})),
         (FabricManagerRunning(), SimpleNamespace(topology="nvlink5", version=None)),
-        (ContainerToolkit(), SimpleNamespace()),
+        (ContainerToolkitInstalled(), SimpleNamespace()),
     ],
 )
 def test_a_field_that_was_renamed_stops_the_node_instead_of_switching_rules_off(
@@ -188,7 +190,7 @@ def test_a_field_that_was_renamed_stops_the_node_instead_of_switching_rules_off(
 
 
 def test_a_fact_that_the_matrix_does_not_know_is_a_mistake_in_the_state() -> None:
-    class Misspelt(ContainerdHandler):
+    class Misspelt(ContainerdHandlerRegistered):
         def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
             return {"contanerd": "1.7.27"}
 

@@ -21,8 +21,8 @@ from gpustate.ops import first_boot as settling
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.probes.gpu_labels import Machine
 from gpustate.probes.slurm_gpus import Places
-from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
-from gpustate.states.slurm import SlurmGres
+from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabelsWritten
+from gpustate.states.slurm import SlurmGresConfigured
 from gpustate.testing import FakeNode
 
 GPU = Gpu(
@@ -71,16 +71,16 @@ def settled(state: AnyState, files: dict[str, str]) -> tuple[str, dict[str, Any]
 @pytest.mark.parametrize(
     ("state", "files", "written"),
     [
-        (GpuLabels(), {}, [PATH]),
-        (GpuLabels(), {CONFIG_PATH: SHARED}, [PATH]),
-        (GpuLabels(mig_strategy="mixed"), {CONFIG_PATH: SHARED}, [PATH]),
-        (SlurmGres(), {}, ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"]),
+        (GpuLabelsWritten(), {}, [PATH]),
+        (GpuLabelsWritten(), {CONFIG_PATH: SHARED}, [PATH]),
+        (GpuLabelsWritten(mig_strategy="mixed"), {CONFIG_PATH: SHARED}, [PATH]),
+        (SlurmGresConfigured(), {}, ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"]),
         (
-            SlurmGres(shards=4, features=("ib",), node_name="gpu-7"),
+            SlurmGresConfigured(shards=4, features=("ib",), node_name="gpu-7"),
             {"/etc/slurm/gres.conf": FOREIGN},
             ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"],
         ),
-        (SlurmGres(node_file=False), {}, ["/etc/slurm/gres.conf"]),
+        (SlurmGresConfigured(node_file=False), {}, ["/etc/slurm/gres.conf"]),
     ],
 )
 def test_an_apply_finds_nothing_to_do_after_the_first_boot(
@@ -96,7 +96,7 @@ def test_an_apply_finds_nothing_to_do_after_the_first_boot(
 
 
 def test_a_machine_without_gpus_gets_no_file_and_rivals_are_not_written_over() -> None:
-    what, options = settled(GpuLabels(), {})
+    what, options = settled(GpuLabelsWritten(), {})
     none = machine(image=True)
     none.node_facts = NodeFacts(systemd=True)
     assert list(getattr(first_boot, what)(none, options)) == [None]
@@ -104,14 +104,16 @@ def test_a_machine_without_gpus_gets_no_file_and_rivals_are_not_written_over() -
     rival.files[f"{FOLDER}/gfd"] = "nvidia.com/gpu.product=x\n"
     with pytest.raises(SystemExit, match="two writers would take turns"):
         list(getattr(first_boot, what)(rival, options))
-    what, options = settled(SlurmGres(), {})
+    what, options = settled(SlurmGresConfigured(), {})
     taken = machine()
     taken.files["/etc/slurm/gres.conf"] = "NodeName=n1 Name=gpu File=/dev/nvidia0\n"
     with pytest.raises(SystemExit, match="already describes GPUs"):
         list(getattr(first_boot, what)(taken, options))
 
 
-@pytest.mark.parametrize("state", [GpuLabels(), SlurmGres()], ids=["labels", "slurm"])
+@pytest.mark.parametrize(
+    "state", [GpuLabelsWritten(), SlurmGresConfigured()], ids=["labels", "slurm"]
+)
 def test_an_image_without_a_python_that_can_leaves_it_to_an_apply(state: AnyState) -> None:
     image = machine(image=True)
     image.shells |= {"python3": (0, "")}
@@ -121,12 +123,21 @@ def test_an_image_without_a_python_that_can_leaves_it_to_an_apply(state: AnyStat
 def test_an_image_whose_sharing_cannot_be_read_leaves_its_labels_to_an_apply() -> None:
     broken = machine(image=True)
     broken.files[CONFIG_PATH] = "sharing: {timeSlicing: {resources: 4}}"
-    assert list(GpuLabels().first_boot(GpuLabels().probe(broken))) == []
-    assert "first apply" in GpuLabels().plan(GpuLabels().probe(broken)).notes[0]
-    assert list(GpuLabels(ensure="absent").first_boot(GpuLabels().probe(machine(image=True)))) == []
+    assert list(GpuLabelsWritten().first_boot(GpuLabelsWritten().probe(broken))) == []
+    assert "first apply" in GpuLabelsWritten().plan(GpuLabelsWritten().probe(broken)).notes[0]
+    assert (
+        list(
+            GpuLabelsWritten(ensure="absent").first_boot(
+                GpuLabelsWritten().probe(machine(image=True))
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("state", [GpuLabels(timestamp=True), SlurmGres()], ids=["labels", "slurm"])
+@pytest.mark.parametrize(
+    "state", [GpuLabelsWritten(timestamp=True), SlurmGresConfigured()], ids=["labels", "slurm"]
+)
 def test_the_step_runs_with_python_alone_and_writes_nothing_without_gpus(
     tmp_path: Path, state: AnyState
 ) -> None:

@@ -13,24 +13,24 @@ import pytest
 from gpustate import Policy, PolicyError, policies, presets, registry, where
 from gpustate.policies import document
 from gpustate.policies.converting import convert, differences
-from gpustate.states.cdi import CdiSpecification
-from gpustate.states.container_toolkit import ContainerToolkit
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.cdi import CdiSpecificationCurrent
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 LAYERED = Policy(
-    NodeFit(gpus="8xH100", other_systems=("debian14",)),
+    PreflightPassed(gpus="8xH100", other_systems=("debian14",)),
     DriverRepository(pin_priority=600),
     DriverInstalled(branch=580, parameters={"NVreg_X": 1, "nvidia-uvm.y": "so"}),
-    ContainerdHandler(
+    ContainerdHandlerRegistered(
         enable_cdi=None,
         only=(where.group("a") | ~where.runtime("k3s")) & where.var("x", "o'n\\e") & where.gpu,
     ),
-    ContainerToolkit(
+    ContainerToolkitInstalled(
         config={"nvidia-container-runtime.mode": "cdi", "nvidia-container-cli.debug": None},
         ensure="absent",
     ),
@@ -88,7 +88,7 @@ def test_python_is_written_as_a_person_would() -> None:
     done = convert(
         Policy(
             NouveauBlacklisted(),
-            ContainerdHandler(
+            ContainerdHandlerRegistered(
                 only=where.runtime("containerd") & ~where.mig_capable & where.group("inference"),
                 default=False,
             ),
@@ -100,11 +100,11 @@ def test_python_is_written_as_a_person_would() -> None:
     assert done.text == (
         "# Written by gpustate convert from cp.yaml.\n"
         "from gpustate import Policy, where\n"
-        "from gpustate.states.containerd import ContainerdHandler\n"
+        "from gpustate.states.containerd import ContainerdHandlerRegistered\n"
         "from gpustate.states.nouveau import NouveauBlacklisted\n\n"
         "policy = Policy(\n"
         "    NouveauBlacklisted(),\n"
-        "    ContainerdHandler(\n"
+        "    ContainerdHandlerRegistered(\n"
         "        default=False,\n"
         '        only=(where.runtime("containerd") & ~where.mig_capable) & where.group("inference"),\n'
         "    ),\n"
@@ -147,10 +147,10 @@ def test_what_a_clusterpolicy_has_no_words_for_is_listed_value_by_value() -> Non
         (Policy(DriverInstalled(module_type="open")), "driver.kernelModuleType", "open"),
         (Policy(NouveauBlacklisted()), "driver.enabled", False),
         (Policy(DriverInstalled()), "devicePlugin.enabled", False),
-        (Policy(ContainerToolkit(version="1.18.0")), "toolkit.version", "v1.18.0"),
-        (Policy(ContainerToolkit(), CdiSpecification()), "cdi.enabled", True),
+        (Policy(ContainerToolkitInstalled(version="1.18.0")), "toolkit.version", "v1.18.0"),
+        (Policy(ContainerToolkitInstalled(), CdiSpecificationCurrent()), "cdi.enabled", True),
         (
-            Policy(ContainerToolkit(), ContainerdHandler(handler="gpu")),
+            Policy(ContainerToolkitInstalled(), ContainerdHandlerRegistered(handler="gpu")),
             "operator.runtimeClass",
             "gpu",
         ),

@@ -13,11 +13,11 @@ from gpustate import policies
 from gpustate.cli.main import cli
 from gpustate.core.policy import Policy
 from gpustate.policies.converting import convert
-from gpustate.states.container_toolkit import ContainerToolkit
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.dcgm import DcgmRunning
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.gdrcopy import GdrCopy
-from gpustate.states.gds import GpuDirectStorage
+from gpustate.states.gdrcopy import GdrCopyInstalled
+from gpustate.states.gds import GpuDirectStorageEnabled
 
 POLICY = """\
 apiVersion: nvidia.com/v1
@@ -136,10 +136,10 @@ def test_helm_values_keep_their_tags_and_switch_nothing_off() -> None:
 def test_a_tag_is_written_only_where_it_is_known_for_certain() -> None:
     policy = Policy(
         DriverInstalled(version="580.95.05"),
-        ContainerToolkit(version="1.17.8"),
+        ContainerToolkitInstalled(version="1.17.8"),
         DcgmRunning(version="4.5.1"),
-        GpuDirectStorage(version="2.26.6"),
-        GdrCopy(version="2.5.1"),
+        GpuDirectStorageEnabled(version="2.26.6"),
+        GdrCopyInstalled(version="2.5.1"),
     )
     done = convert(policy, "clusterpolicy")
     spec = documents(done.text)[0]["spec"]

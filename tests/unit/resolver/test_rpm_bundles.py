@@ -21,9 +21,9 @@ from gpustate.formats import kernelnames
 from gpustate.resolver import bundle_nodes, rpm_bundle_nodes, rpm_bundles
 from gpustate.resolver.bundle_roots import asked
 from gpustate.resolver.rpm_bundles import RpmCase, RpmSource, parse_sources
-from gpustate.states.container_toolkit import ContainerToolkit
+from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository, ToolkitRepository
 from gpustate.testing import FakeNode
 
@@ -67,11 +67,11 @@ def policy(worlds: dict[str, RpmSite]) -> Policy:
         return {**where, "key": site.key.public()}
 
     return Policy(
-        NodeFit(),
+        PreflightPassed(),
         DriverRepository(**of("driver")),
         ToolkitRepository(**of("toolkit")),
         DriverInstalled(branch=580),
-        ContainerToolkit(),
+        ContainerToolkitInstalled(),
     )
 
 
@@ -332,7 +332,11 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(
     bundle = reading.load(str(tmp_path / "b.tar"))
     assert reading.check(bundle) == []
     facts = NodeFacts(os_id="rocky", os_version="9.6", machine="x86_64", package_manager="dnf")
-    states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580), ContainerToolkit()]
+    states = [
+        BundleInPlace(file=bundle.path),
+        DriverInstalled(branch=580),
+        ContainerToolkitInstalled(),
+    ]
     view = NodeView("gpu1", (), {}, facts)
     assert bundle_nodes.lacking(states, Observations(view)) is None
 

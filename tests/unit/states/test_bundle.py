@@ -18,7 +18,7 @@ from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, ONLY_BUNDLE
 from gpustate.plan.make import Observations
 from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import CONF_TEXT, BundleInPlace
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode, check_contract
 
@@ -132,14 +132,14 @@ def test_nothing_calls_dnf_or_zypper_past_the_bundle() -> None:
 
 
 def test_a_bundle_is_the_last_word_about_where_packages_come_from(bundle: Bundle) -> None:
-    policy = Policy(NodeFit(), DriverRepository(), BundleInPlace(file=bundle.path))
+    policy = Policy(PreflightPassed(), DriverRepository(), BundleInPlace(file=bundle.path))
     made = bundle_nodes.onto(policy, None)
     assert {state.name for state in made.states} == {"preflight", "driver-repository", "bundle"}
     assert ("states", "bundle", "file") in made.last
     # This bundle has no driver: its repository stays what it was.
     (repository,) = (s for s in made.states if isinstance(s, DriverRepository))
     assert repository.source == "vendor"
-    assert bundle_nodes.onto(Policy(NodeFit()), None).last == ()
+    assert bundle_nodes.onto(Policy(PreflightPassed()), None).last == ()
 
 
 def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundle: Bundle) -> None:

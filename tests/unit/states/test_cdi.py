@@ -12,7 +12,7 @@ import pytest
 from gpustate import Disruption, NodeFacts, ops
 from gpustate.errors import RefusedError
 from gpustate.formats import quarantine, systemd
-from gpustate.states.cdi import CdiSpecification, leave_out
+from gpustate.states.cdi import CdiSpecificationCurrent, leave_out
 from gpustate.states.cdi.reading import (
     ENV_PATH,
     OUR_UNIT,
@@ -94,7 +94,7 @@ def new_toolkit(**more: Any) -> Node:
 
 @pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
 def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) -> None:
-    before, after = converge(CdiSpecification(), node)
+    before, after = converge(CdiSpecificationCurrent(), node)
     assert "present" in before.fields
     assert before.disruption is Disruption.NONE
     assert not after
@@ -105,7 +105,7 @@ def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() 
     node = new_toolkit()
     rows = node.shells["nvidia-ctk ] && echo ctk"]
     assert callable(rows)
-    state = CdiSpecification()
+    state = CdiSpecificationCurrent()
     assert state.refuse(state.probe(node)) is None
     node.shells["nvidia-ctk ] && echo ctk"] = lambda fake: (0, f"gpu=1 GPU-b\n{rows(fake)[1]}")
     assert "/dev/nvidia1 is missing" in str(state.refuse(state.probe(node)))
@@ -118,8 +118,8 @@ def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() 
 
 def test_an_old_toolkit_gets_our_unit_and_a_new_one_its_own() -> None:
     old, new = old_toolkit(), new_toolkit()
-    list(converge(CdiSpecification(), old))
-    list(converge(CdiSpecification(), new))
+    list(converge(CdiSpecificationCurrent(), old))
+    list(converge(CdiSpecificationCurrent(), new))
     assert old.enabled == {OUR_UNIT}
     assert f"--output={SPEC_PATH}" in old.files[OUR_UNIT_PATH]
     assert new.enabled == set(TOOLKIT_UNITS)
@@ -128,9 +128,9 @@ def test_an_old_toolkit_gets_our_unit_and_a_new_one_its_own() -> None:
 
 def test_our_unit_leaves_when_the_toolkit_brings_its_own() -> None:
     node = old_toolkit()
-    list(converge(CdiSpecification(), node))
+    list(converge(CdiSpecificationCurrent(), node))
     node.toolkit_units.update(dict.fromkeys(TOOLKIT_UNITS, "enabled"))
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert plan.fields == {"refresh", "unit_text"}
     assert not after
     assert node.enabled == set()
@@ -139,7 +139,7 @@ def test_our_unit_leaves_when_the_toolkit_brings_its_own() -> None:
 
 def test_a_specification_of_another_driver_is_written_again() -> None:
     node = new_toolkit(specs={SPEC_PATH: spec("570.1.2")})
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert "stale" in plan.fields
     assert "570.1.2" in plan.changes[0].before[0]
     assert not after
@@ -147,7 +147,7 @@ def test_a_specification_of_another_driver_is_written_again() -> None:
 
 def test_a_torn_specification_is_written_again() -> None:
     node = new_toolkit(specs={SPEC_PATH: spec()[:30]})
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert "stale" in plan.fields
     assert not after
 
@@ -155,7 +155,7 @@ def test_a_torn_specification_is_written_again() -> None:
 def test_a_generated_copy_of_the_same_devices_is_removed() -> None:
     copy = "/etc/cdi/nvidia.yaml"
     node = new_toolkit(specs={copy: spec("550.1"), SPEC_PATH: spec()})
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert "leftovers" in plan.fields
     assert not after
     assert copy not in node.files
@@ -164,14 +164,14 @@ def test_a_generated_copy_of_the_same_devices_is_removed() -> None:
 def test_a_generated_copy_of_other_devices_stays() -> None:
     copy = "/etc/cdi/other.yaml"
     node = new_toolkit(specs={copy: spec(name="somewhere"), SPEC_PATH: spec()})
-    list(converge(CdiSpecification(), node))
+    list(converge(CdiSpecificationCurrent(), node))
     assert copy in node.files
 
 
 def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
     mine = "/etc/cdi/mine.yaml"
     node = new_toolkit(specs={mine: spec(hook="/opt/hook"), SPEC_PATH: spec()})
-    state = CdiSpecification()
+    state = CdiSpecificationCurrent()
     assert mine in (state.refuse(state.probe(node)) or "")
 
 
@@ -192,7 +192,7 @@ def test_somebodys_own_file_of_the_same_devices_is_refused_and_stays() -> None:
     ],
 )
 def test_what_cannot_come_right_is_refused(node: Node, said: str) -> None:
-    state = CdiSpecification()
+    state = CdiSpecificationCurrent()
     assert said in (state.refuse(state.probe(node)) or "")
 
 
@@ -213,11 +213,11 @@ def test_while_files_of_packages_are_missing_no_specification_is_written_without
     name = f"x86_64-linux-gnu/libcuda.so.{VERSION}"
     text = spec().replace("/usr/lib/libcuda", "/usr/lib/x86_64-linux-gnu/libcuda")
     rows = (f"missing=/usr/lib/{name}", f"owned={owner.format(name)}")
-    state, node = CdiSpecification(), new_toolkit(specs={SPEC_PATH: text}, rows=rows)
+    state, node = CdiSpecificationCurrent(), new_toolkit(specs={SPEC_PATH: text}, rows=rows)
     assert said in (state.refuse(state.probe(node)) or "")
     assert bool(said) == bool(state.refuse(state.probe(node)))
     assert state.plan(state.probe(node)).fields >= {"stale"}
-    gone = CdiSpecification(ensure="absent")
+    gone = CdiSpecificationCurrent(ensure="absent")
     assert gone.refuse(gone.probe(node)) is None
     other = new_toolkit(specs={SPEC_PATH: spec(), "/etc/cdi/other.yaml": text}, rows=rows)
     assert not state.probe(other).lost, "another specification names it"
@@ -232,10 +232,10 @@ def test_a_specification_without_a_file_that_came_back_is_written_again() -> Non
         "there=/x/gsp.bin",
     )
     node = new_toolkit(specs={SPEC_PATH: spec()}, rows=rows)
-    observed = CdiSpecification().probe(node)
+    observed = CdiSpecificationCurrent().probe(node)
     assert observed.stale == ("/usr/bin/nvidia-smi and 1 more of the driver is not in it",)
     node.rows = rows[:1]
-    assert CdiSpecification().probe(node).stale == ()
+    assert CdiSpecificationCurrent().probe(node).stale == ()
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_a_specification_without_a_file_that_came_back_is_written_again() -> Non
 )
 def test_what_stands_where_the_specification_belongs_is_refused(odd: str, said: str) -> None:
     with pytest.raises(RefusedError, match=said):
-        CdiSpecification().probe(new_toolkit(odd=odd))
-    gone = CdiSpecification(ensure="absent")
+        CdiSpecificationCurrent().probe(new_toolkit(odd=odd))
+    gone = CdiSpecificationCurrent(ensure="absent")
     assert gone.refuse(gone.probe(new_toolkit(odd=odd))) is None
 
 
@@ -263,13 +263,13 @@ def test_what_stands_where_the_specification_belongs_is_refused(odd: str, said: 
     ],
 )
 def test_settings_that_change_nothing_are_no_reason_to_refuse(env: str) -> None:
-    state = CdiSpecification()
+    state = CdiSpecificationCurrent()
     assert state.refuse(state.probe(new_toolkit(env=env))) is None
 
 
 def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:
     node = new_toolkit(systemd=False, version="")
-    state = CdiSpecification()
+    state = CdiSpecificationCurrent()
     assert state.refuse(state.probe(node)) is None
     plan, after = converge(state, node)
     assert plan.fields == {"refresh"}
@@ -279,8 +279,8 @@ def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:
 
 @pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
 def test_taking_it_away_leaves_nothing_and_is_stable(node: Node) -> None:
-    list(converge(CdiSpecification(), node))
-    _, after = converge(CdiSpecification(ensure="absent"), node)
+    list(converge(CdiSpecificationCurrent(), node))
+    _, after = converge(CdiSpecificationCurrent(ensure="absent"), node)
     assert not after
     assert SPEC_PATH not in node.files
     assert OUR_UNIT_PATH not in node.files
@@ -291,7 +291,7 @@ def test_taking_it_away_leaves_nothing_and_is_stable(node: Node) -> None:
 @pytest.mark.parametrize("ensure", ["present", "absent"])
 @pytest.mark.parametrize("node", [old_toolkit(), new_toolkit(specs={SPEC_PATH: spec("1.2")})])
 def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
-    state = CdiSpecification(ensure=ensure)
+    state = CdiSpecificationCurrent(ensure=ensure)
     wanted = state.desired(state.probe(node))
     assert not state.plan(wanted)
     assert state.desired(wanted) == wanted
@@ -302,7 +302,7 @@ def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
     rows = node.answer() + "unit=-H=x\nunit=other.service\n"
     for part in node.shells:
         node.shells[part] = (0, rows)
-    assert CdiSpecification().probe(node).refresh == ()
+    assert CdiSpecificationCurrent().probe(node).refresh == ()
 
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -360,10 +360,10 @@ DROPIN = leave_out.dropin_path(TOOLKIT_UNITS[0])
 
 def test_a_gpu_in_quarantine_leaves_the_specification_and_comes_back_at_the_end() -> None:
     node = Pair()
-    list(converge(CdiSpecification(), node))
+    list(converge(CdiSpecificationCurrent(), node))
     assert UUID in node.files[SPEC_PATH]
     node.entries = (entry(),)
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert plan.fields == {"stale", "dropins", "program"}
     assert "in quarantine" in plan.changes[0].before[0]
     assert not after
@@ -371,7 +371,7 @@ def test_a_gpu_in_quarantine_leaves_the_specification_and_comes_back_at_the_end(
     assert "cdi_without.py" in node.files[DROPIN]
     assert set(leave_out.program()) <= set(node.files)
     node.now = 20
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert plan.fields == {"stale", "dropins", "program"}
     assert not after
     assert UUID in node.files[SPEC_PATH]
@@ -380,33 +380,33 @@ def test_a_gpu_in_quarantine_leaves_the_specification_and_comes_back_at_the_end(
 
 def test_a_program_that_somebody_changed_is_put_right() -> None:
     node = Pair(entry())
-    list(converge(CdiSpecification(), node))
+    list(converge(CdiSpecificationCurrent(), node))
     node.files[next(iter(leave_out.program()))] += "# mine"
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert plan.fields == {"program"}
     assert not after
 
 
 def test_removal_takes_the_program_and_the_word_to_the_unit_along() -> None:
     node = Pair(entry())
-    list(converge(CdiSpecification(), node))
-    *_, last = converge(CdiSpecification(ensure="absent"), node)
+    list(converge(CdiSpecificationCurrent(), node))
+    *_, last = converge(CdiSpecificationCurrent(ensure="absent"), node)
     assert not last
     assert not {SPEC_PATH, DROPIN, *leave_out.program()} & set(node.files)
 
 
 def test_there_is_no_specification_while_every_gpu_is_in_quarantine() -> None:
     node = Pair()
-    list(converge(CdiSpecification(), node))
+    list(converge(CdiSpecificationCurrent(), node))
     node.entries = (entry(), entry(OTHER))
-    plan, after = converge(CdiSpecification(), node)
+    plan, after = converge(CdiSpecificationCurrent(), node)
     assert "present" in plan.fields
     assert not after
     assert SPEC_PATH not in node.files
 
 
 def test_without_a_whole_python_the_node_is_left_alone_while_a_gpu_is_to_be_left_out() -> None:
-    node, state = Pair(entry(), python=False), CdiSpecification()
+    node, state = Pair(entry(), python=False), CdiSpecificationCurrent()
     assert "install python3" in (state.refuse(state.probe(node)) or "")
     node.now = 30
     assert state.refuse(state.probe(node)) is None

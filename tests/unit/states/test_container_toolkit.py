@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gpustate import Disruption, NodeFacts, ops
 from gpustate.core import file_queries, queries, required_programs
 from gpustate.formats.toolkit_config import CONFIG_PATH
-from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkit
+from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkitInstalled
 from gpustate.testing import FakeNode, converge
 
 ORIGIN = "https://example.com stable/deb"
@@ -57,7 +57,7 @@ class Node(FakeNode):
 def test_a_fresh_node_gets_the_newest_version_that_all_four_have() -> None:
     node = Node()
     node.offered["libnvidia-container1"] = node.offered["libnvidia-container1"][1:]
-    before, after = converge(ContainerToolkit(), node)
+    before, after = converge(ContainerToolkitInstalled(), node)
     assert before.disruption is Disruption.NONE
     assert not after
     assert node.installed == dict.fromkeys(PACKAGES, "1.17.8-1")
@@ -78,7 +78,7 @@ def test_a_node_without_runc_is_warned_of(said: str, more: str, warned: bool) ->
     node = Node(installed="1.17.8-1", config=SHIPPED + more)
     node.held = set(PACKAGES)
     node.shells["docker-runc"] = (0, said)
-    state = ContainerToolkit()
+    state = ContainerToolkitInstalled()
     plan = state.plan(state.probe(node))
     assert not plan
     assert any("containerd is here, and neither runc" in one for one in plan.warnings) == warned
@@ -105,21 +105,21 @@ def test_what_the_toolkit_may_call_is_looked_for(tmp_path: Path) -> None:
 def test_without_a_version_an_installed_set_stays_as_it_is() -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
     node.held = set(PACKAGES)
-    state = ContainerToolkit()
+    state = ContainerToolkitInstalled()
     assert not state.plan(state.probe(node))
 
 
 @pytest.mark.parametrize("asked", ["1.18.1", "1.18.1-1"])
 def test_a_named_version_is_an_upgrade(asked: str) -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
-    _, after = converge(ContainerToolkit(version=asked), node)
+    _, after = converge(ContainerToolkitInstalled(version=asked), node)
     assert not after
     assert set(node.installed.values()) == {"1.18.1-1"}
 
 
 def test_a_named_version_may_be_a_downgrade() -> None:
     node = Node(installed="1.18.1-1", config=SHIPPED)
-    _, after = converge(ContainerToolkit(version="1.17.8"), node)
+    _, after = converge(ContainerToolkitInstalled(version="1.17.8"), node)
     assert not after
     assert set(node.installed.values()) == {"1.17.8-1"}
 
@@ -127,7 +127,7 @@ def test_a_named_version_may_be_a_downgrade() -> None:
 def test_a_mixture_of_versions_is_brought_into_lockstep() -> None:
     mixed = {**dict.fromkeys(PACKAGES, "1.17.8-1"), "libnvidia-container1": "1.18.1-1"}
     node = Node(installed=mixed, config=SHIPPED)
-    plan, after = converge(ContainerToolkit(), node)
+    plan, after = converge(ContainerToolkitInstalled(), node)
     assert "versions" in plan.fields
     assert not after
     assert set(node.installed.values()) == {"1.18.1-1"}
@@ -138,21 +138,21 @@ def test_a_program_that_is_gone_comes_from_its_package_at_the_same_version() -> 
     node.held = set(PACKAGES)
     damaged = ["nvidia-container-toolkit-base: /usr/bin/nvidia-ctk has mode 0"]
     node.answers["PackageFiles"] = lambda _: tuple(damaged)
-    state = ContainerToolkit()
+    state = ContainerToolkitInstalled()
     plan = state.plan(state.probe(node))
     assert plan.fields == {"damaged"}
     (step,) = state.apply(state.probe(node), plan)
     assert isinstance(step, ops.AptInstall)
     assert step.packages == (("nvidia-container-toolkit-base", "1.17.8-1"),)
     assert step.reinstall
-    upgrade = ContainerToolkit(version="1.18.1")
+    upgrade = ContainerToolkitInstalled(version="1.18.1")
     steps = list(upgrade.apply(upgrade.probe(node), upgrade.plan(upgrade.probe(node))))
     assert [step.reinstall for step in steps if isinstance(step, ops.AptInstall)] == [False]
 
 
 def test_a_released_hold_is_put_back_without_installing() -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
-    plan, after = converge(ContainerToolkit(), node)
+    plan, after = converge(ContainerToolkitInstalled(), node)
     assert plan.fields == {"held"}
     assert not after
     assert [type(step) for step in node.done] == [ops.AptHold]
@@ -161,7 +161,7 @@ def test_a_released_hold_is_put_back_without_installing() -> None:
 def test_hold_false_releases_the_packages() -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
     node.held = set(PACKAGES)
-    _, after = converge(ContainerToolkit(hold=False), node)
+    _, after = converge(ContainerToolkitInstalled(hold=False), node)
     assert not after
     assert node.held == set()
 
@@ -170,28 +170,28 @@ def test_hold_false_releases_the_packages() -> None:
     ("state", "offered", "said"),
     [
         (
-            ContainerToolkit(version="9.9.9"),
+            ContainerToolkitInstalled(version="9.9.9"),
             ("1.18.1-1", "1.17.8-1"),
             "there are 1.18.1-1, 1.17.8-1",
         ),
-        (ContainerToolkit(), (), "put toolkit-repository into the policy"),
+        (ContainerToolkitInstalled(), (), "put toolkit-repository into the policy"),
     ],
 )
 def test_a_version_nobody_offers_is_refused(
-    state: ContainerToolkit, offered: Sequence[str], said: str
+    state: ContainerToolkitInstalled, offered: Sequence[str], said: str
 ) -> None:
     assert said in (state.refuse(state.probe(Node(offered=offered))) or "")
 
 
 def test_no_repository_is_needed_for_what_is_installed() -> None:
-    state = ContainerToolkit(version="1.17.8")
+    state = ContainerToolkitInstalled(version="1.17.8")
     assert state.refuse(state.probe(Node(installed="1.17.8-1", offered=()))) is None
 
 
 def test_keys_are_set_and_every_other_byte_stays() -> None:
     mine = "# mine\n" + SHIPPED + "\n[site]\nx   =  1 # odd\n"
     node = Node(installed="1.17.8-1", config=mine)
-    state = ContainerToolkit(config={"nvidia-container-cli.load-kmods": False})
+    state = ContainerToolkitInstalled(config={"nvidia-container-cli.load-kmods": False})
     plan, after = converge(state, node)
     assert "config_text" in plan.fields
     assert not after
@@ -208,7 +208,7 @@ def test_keys_are_set_and_every_other_byte_stays() -> None:
 )
 def test_what_the_operator_left_behind_is_unset(line: str) -> None:
     node = Node(installed="1.17.8-1", config=f"[nvidia-container-cli]\n{line}\nload-kmods = true\n")
-    _, after = converge(ContainerToolkit(), node)
+    _, after = converge(ContainerToolkitInstalled(), node)
     assert not after
     assert node.files[CONFIG_PATH] == f"[nvidia-container-cli]\n#{line}\nload-kmods = true\n"
 
@@ -217,13 +217,16 @@ def test_a_root_that_the_policy_asks_for_stays() -> None:
     text = '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
     node = Node(installed="1.17.8-1", config=text)
     list(
-        converge(ContainerToolkit(config={"nvidia-container-cli.root": "/run/nvidia/driver"}), node)
+        converge(
+            ContainerToolkitInstalled(config={"nvidia-container-cli.root": "/run/nvidia/driver"}),
+            node,
+        )
     )
     assert node.files[CONFIG_PATH] == text
 
 
 def test_a_file_that_is_no_toml_is_refused_with_its_place() -> None:
-    state = ContainerToolkit()
+    state = ContainerToolkitInstalled()
     observed = state.probe(Node(installed="1.17.8-1", config="a = [\n"))
     assert CONFIG_PATH in (state.refuse(observed) or "")
     assert "config_text" not in state.plan(observed).fields
@@ -242,13 +245,13 @@ def test_a_key_the_toolkit_would_ignore_is_an_error_at_once(
     config: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValidationError, match=said):
-        ContainerToolkit(config=config)
+        ContainerToolkitInstalled(config=config)
 
 
 def test_lists_may_be_given_as_tuples() -> None:
     key = "nvidia-container-runtime.runtimes"
     node = Node(config=SHIPPED, installed="1.17.8-1")
-    _, after = converge(ContainerToolkit(config={key: ("crun", "runc")}), node)
+    _, after = converge(ContainerToolkitInstalled(config={key: ("crun", "runc")}), node)
     assert not after
     assert 'runtimes = ["crun", "runc"]' in node.files[CONFIG_PATH]
 
@@ -256,8 +259,10 @@ def test_lists_may_be_given_as_tuples() -> None:
 def test_taking_it_away_gives_the_file_back_and_purges_the_packages() -> None:
     mine = "# mine\n" + SHIPPED
     node = Node(config=mine)
-    list(converge(ContainerToolkit(config={"nvidia-container-cli.load-kmods": False}), node))
-    plan, after = converge(ContainerToolkit(ensure="absent"), node)
+    list(
+        converge(ContainerToolkitInstalled(config={"nvidia-container-cli.load-kmods": False}), node)
+    )
+    plan, after = converge(ContainerToolkitInstalled(ensure="absent"), node)
     assert {"versions", "kept"} <= plan.fields
     assert not after
     assert node.files[CONFIG_PATH] == mine
@@ -267,17 +272,17 @@ def test_taking_it_away_gives_the_file_back_and_purges_the_packages() -> None:
 
 def test_taking_it_away_leaves_no_file_where_there_was_none() -> None:
     node = Node()
-    list(converge(ContainerToolkit(), node))
+    list(converge(ContainerToolkitInstalled(), node))
     assert node.files[CONFIG_PATH] == SHIPPED
-    _, after = converge(ContainerToolkit(ensure="absent"), node)
+    _, after = converge(ContainerToolkitInstalled(ensure="absent"), node)
     assert not after
     assert CONFIG_PATH not in node.files
 
 
 def test_a_kill_between_giving_back_and_purging_leaves_a_plan_to_purge() -> None:
     node = Node()
-    list(converge(ContainerToolkit(), node))
-    absent = ContainerToolkit(ensure="absent")
+    list(converge(ContainerToolkitInstalled(), node))
+    absent = ContainerToolkitInstalled(ensure="absent")
     observed = absent.probe(node)
     node.carry_out(next(absent.apply(observed, absent.plan(observed))))
     assert absent.plan(absent.probe(node)).fields == {"versions", "held"}
@@ -286,7 +291,7 @@ def test_a_kill_between_giving_back_and_purging_leaves_a_plan_to_purge() -> None
 @pytest.mark.parametrize("ensure", ["present", "absent"])
 @pytest.mark.parametrize("node", [Node(), Node(installed="1.17.8-1", config=SHIPPED)])
 def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
-    state = ContainerToolkit(ensure=ensure, config={"disable-require": True})
+    state = ContainerToolkitInstalled(ensure=ensure, config={"disable-require": True})
     wanted = state.desired(state.probe(node))
     assert not state.plan(wanted)
     assert state.desired(wanted) == wanted
@@ -294,7 +299,7 @@ def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
 
 def test_the_common_keys_have_parameters_of_their_own() -> None:
     node = Node(installed="1.17.8-1", config=SHIPPED)
-    state = ContainerToolkit(mode="cdi", accept_volume_mounts=True)
+    state = ContainerToolkitInstalled(mode="cdi", accept_volume_mounts=True)
     _, after = converge(state, node)
     assert not after
     assert 'mode = "cdi"' in node.files[CONFIG_PATH]
@@ -306,7 +311,7 @@ def test_the_common_keys_have_parameters_of_their_own() -> None:
 
 def test_a_key_said_twice_is_an_error() -> None:
     with pytest.raises(ValidationError, match=r"runtime\.mode is given twice"):
-        ContainerToolkit(mode="cdi", config={"nvidia-container-runtime.mode": "auto"})
+        ContainerToolkitInstalled(mode="cdi", config={"nvidia-container-runtime.mode": "auto"})
 
 
 def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
@@ -322,7 +327,7 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
             return super()._answer(query)
 
     node = Configured(installed="1.18.1-1", config=SHIPPED)
-    gone = ContainerToolkit(ensure="absent")
+    gone = ContainerToolkitInstalled(ensure="absent")
     policy = {gone.name: gone}
     reasons = [c.reason for c in gone.conflicts(policy, NodeFacts(), gone.probe(node))]
     assert [r.partition(":")[0] for r in reasons] == [
@@ -332,5 +337,5 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     assert ["remove cdi together" in reasons[0], "remove docker together" in reasons[1]] == [
         True
     ] * 2
-    there = ContainerToolkit()
+    there = ContainerToolkitInstalled()
     assert conflict(there, {there.name: there}, observed=there.probe(node)) is None

@@ -18,7 +18,7 @@ from gpustate.errors import RefusedError
 from gpustate.formats.containerd import Files, Handler, plan_edit, plan_removal
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
-from gpustate.states.containerd import ContainerdHandler
+from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.containerd.query import ContainerdQuery, Found
 from gpustate.states.containerd.scripts import Target
 from gpustate.testing import FakeNode, check_contract
@@ -74,7 +74,7 @@ def node_with(
 
 
 def plan_of(node: FakeNode, **parameters: Any) -> Any:
-    state = ContainerdHandler(**parameters)
+    state = ContainerdHandlerRegistered(**parameters)
     observed = state.probe(node)
     assert state.refuse(observed) is None
     return state.plan(observed)
@@ -86,14 +86,14 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
     version: str, enable_cdi: bool | None
 ) -> None:
     node = node_with(version)
-    state = ContainerdHandler(enable_cdi=enable_cdi)
+    state = ContainerdHandlerRegistered(enable_cdi=enable_cdi)
     first, last = converge(state, node)
     assert first.fields == {"files", "lacks"}
     assert first.disruption is Disruption.RESTART
     assert not last
     assert (DROP_IN in node.files) == version.startswith("2.")
     node.done.clear()
-    gone, rest = converge(ContainerdHandler(ensure="absent"), node)
+    gone, rest = converge(ContainerdHandlerRegistered(ensure="absent"), node)
     assert gone.fields == {"files"}
     assert not rest
     assert node.files == {ROOT: DEBIAN}
@@ -102,10 +102,10 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
 
 def test_what_was_before_is_forgotten_with_files_that_have_become_others() -> None:
     node = node_with("1.7.24")
-    list(converge(ContainerdHandler(), node))
+    list(converge(ContainerdHandlerRegistered(), node))
     node.files = {ROOT: f"# mine\n{DEBIAN}"}
     node.done.clear()
-    gone, rest = converge(ContainerdHandler(ensure="absent"), node)
+    gone, rest = converge(ContainerdHandlerRegistered(ensure="absent"), node)
     assert (gone.fields, bool(rest)) == ({"kept"}, False)
     assert node.files == {ROOT: f"# mine\n{DEBIAN}"}
     assert node.originals == {}
@@ -113,10 +113,10 @@ def test_what_was_before_is_forgotten_with_files_that_have_become_others() -> No
 
 def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
     node = node_with("1.7.24")
-    list(converge(ContainerdHandler(), node))
+    list(converge(ContainerdHandlerRegistered(), node))
     node.originals.clear()
     node.done.clear()
-    _, rest = converge(ContainerdHandler(ensure="absent"), node)
+    _, rest = converge(ContainerdHandlerRegistered(ensure="absent"), node)
     assert not rest
     assert node.originals == {}
     assert "nvidia" not in node.files[ROOT]
@@ -125,26 +125,26 @@ def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_the_contract_holds_before_and_after(version: str) -> None:
     node = node_with(version)
-    check_contract(ContainerdHandler(), node)
-    list(converge(ContainerdHandler(), node))
-    check_contract(ContainerdHandler(), node)
+    check_contract(ContainerdHandlerRegistered(), node)
+    list(converge(ContainerdHandlerRegistered(), node))
+    check_contract(ContainerdHandlerRegistered(), node)
 
 
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_a_comment_asks_for_nothing_and_stays_when_the_handler_goes(version: str) -> None:
     node = node_with(version)
-    list(converge(ContainerdHandler(), node))
+    list(converge(ContainerdHandlerRegistered(), node))
     for path in [path for path in (ROOT, DROP_IN) if path in node.files]:
         node.files[path] += "# mine\n"
-    assert not ContainerdHandler().plan(ContainerdHandler().probe(node))
-    assert ContainerdHandler().refuse(ContainerdHandler().probe(node)) is None
-    list(converge(ContainerdHandler(ensure="absent"), node))
+    assert not ContainerdHandlerRegistered().plan(ContainerdHandlerRegistered().probe(node))
+    assert ContainerdHandlerRegistered().refuse(ContainerdHandlerRegistered().probe(node)) is None
+    list(converge(ContainerdHandlerRegistered(ensure="absent"), node))
     assert "# mine" in node.files[ROOT]
 
 
 def test_the_binary_is_asked_between_writing_and_restarting() -> None:
     node = node_with("2.1.9")
-    list(converge(ContainerdHandler(), node))
+    list(converge(ContainerdHandlerRegistered(), node))
     assert [step.label for step in node.done] == [
         f"look for {BINARY}",
         "keep what containerd runs with",
@@ -179,7 +179,7 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
     plan = plan_of(node, **parameters)
     assert plan.disruption is Disruption.NONE
     assert "is not restarted" in plan.notes[-1]
-    list(converge(ContainerdHandler(**parameters), node))
+    list(converge(ContainerdHandlerRegistered(**parameters), node))
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
 
 
@@ -198,11 +198,11 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
 def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, missed: bool) -> None:
     facts: dict[str, Any] = {"active": active, "enabled": enabled}
     done = node_with()
-    list(converge(ContainerdHandler(), done))
+    list(converge(ContainerdHandlerRegistered(), done))
     plan = plan_of(node_with(files=done.files, owed=False, **facts))
     assert plan.fields == ({"running"} if missed else set())
     assert plan.disruption is Disruption.NONE
-    left = ContainerdHandler(restart="none"), ContainerdHandler(ensure="absent")
+    left = ContainerdHandlerRegistered(restart="none"), ContainerdHandlerRegistered(ensure="absent")
     for state in left:
         node = node_with(**facts)
         assert "running" not in state.plan(state.probe(node)).fields
@@ -211,14 +211,14 @@ def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, mi
 
 def test_a_service_whose_process_is_stopped_by_a_signal_is_refused() -> None:
     node = node_with(halted="41")
-    for state in (ContainerdHandler(), ContainerdHandler(ensure="absent")):
+    for state in (ContainerdHandlerRegistered(), ContainerdHandlerRegistered(ensure="absent")):
         assert "its process 41 is stopped by a signal" in (state.refuse(state.probe(node)) or "")
-    theirs = ContainerdHandler(restart="none")
+    theirs = ContainerdHandlerRegistered(restart="none")
     assert theirs.refuse(theirs.probe(node)) is None
 
 
 def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart() -> None:
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     kinds: dict[str, list[type]] = {}
     for active in ("inactive", "failed"):
         node = node_with(active=active, enabled="enabled")
@@ -245,12 +245,14 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
     facts: dict[str, Any], fields: set[str]
 ) -> None:
     node = node_with()
-    list(converge(ContainerdHandler(), node))
+    list(converge(ContainerdHandlerRegistered(), node))
     ours = node_with(files=node.files, **facts)
     plan = plan_of(ours)
     assert plan.fields == fields
     if fields:
-        steps = list(ContainerdHandler().apply(ContainerdHandler().probe(ours), plan))
+        steps = list(
+            ContainerdHandlerRegistered().apply(ContainerdHandlerRegistered().probe(ours), plan)
+        )
         assert isinstance(steps[-1], RestartDaemon)
         assert not any(isinstance(step, ops.PutText) for step in steps)
 
@@ -277,7 +279,7 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
 def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     files: dict[str, str] | None, facts: dict[str, Any], parameters: dict[str, Any], reason: str
 ) -> None:
-    state = ContainerdHandler(**parameters)
+    state = ContainerdHandlerRegistered(**parameters)
     observed = state.probe(node_with(files=files, **facts))
     refused = state.refuse(observed)
     assert refused is not None
@@ -288,7 +290,7 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
 
 def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
     node = node_with(files={ROOT: "version = \n"})
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     assert "kept" not in (state.refuse(state.probe(node)) or "")
     node.originals[ROOT] = DEBIAN
     name = hashlib.sha256(ROOT.encode()).hexdigest()[:24]
@@ -300,11 +302,15 @@ def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:
 
 def test_files_that_containerd_does_not_follow_are_no_success() -> None:
     node = node_with()
-    list(converge(ContainerdHandler(), node))
-    observed = ContainerdHandler().probe(node_with(files=node.files, dump=dump_of("1.7.24")))
+    list(converge(ContainerdHandlerRegistered(), node))
+    observed = ContainerdHandlerRegistered().probe(
+        node_with(files=node.files, dump=dump_of("1.7.24"))
+    )
     assert observed.lacks[0] == "no runtime nvidia"
-    assert "containerd says: no runtime nvidia" in (ContainerdHandler().refuse(observed) or "")
-    assert ContainerdHandler().verify(observed).fields == {"lacks"}
+    assert "containerd says: no runtime nvidia" in (
+        ContainerdHandlerRegistered().refuse(observed) or ""
+    )
+    assert ContainerdHandlerRegistered().verify(observed).fields == {"lacks"}
 
 
 def test_imports_elsewhere_are_read_in_load_order() -> None:
@@ -317,7 +323,7 @@ def test_imports_elsewhere_are_read_in_load_order() -> None:
         "/opt/one/not.conf": "",
     }
     node = node_with(files=files)
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     observed = state.probe(node)
     assert list(observed.files) == [ROOT, *list(files)[1:4]]
     loaded = state._files(observed.files, ROOT)
@@ -335,7 +341,7 @@ def test_with_an_import_newer_than_the_root_the_root_alone_is_asked() -> None:
     }
     node = node_with(files=newer, dump="", error="containerd: drop-in config version 3 higher")
     node.shells["| base64 -d | timeout"] = (0, dump_of("1.7.24"))
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     observed = state.probe(node)
     assert observed.trapped
     assert state.refuse(observed) is None
@@ -363,7 +369,7 @@ def test_passwords_are_shown_in_no_plan() -> None:
 )
 def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
-        build(ContainerdHandler, parameters)
+        build(ContainerdHandlerRegistered, parameters)
 
 
 def test_the_answer_of_a_node_is_read() -> None:
@@ -425,7 +431,7 @@ DEAD = CriStatus(SOCKET, "unserved", "`mirrors` cannot be set when `config_path`
 
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_a_containerd_that_serves_no_pods_is_refused_in_its_own_words(version: str) -> None:
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     done = node_with(version)
     list(converge(state, done))
     for files in (None, done.files):
@@ -441,7 +447,7 @@ def test_a_containerd_that_serves_no_pods_is_refused_in_its_own_words(version: s
 
 
 def test_a_dead_containerd_whose_files_were_repaired_since_is_restarted() -> None:
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     done = node_with()
     list(converge(state, done))
     observed = state.probe(node_with(files=done.files, cri=DEAD, newer=(ROOT,), served=True))
@@ -450,7 +456,7 @@ def test_a_dead_containerd_whose_files_were_repaired_since_is_restarted() -> Non
 
 
 def test_a_process_without_the_handler_of_its_files_is_restarted() -> None:
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     done = node_with()
     list(converge(state, done))
     for names, fields in ((("nvidia", "runc"), set[str]()), (("runc",), {"read"})):
@@ -468,7 +474,7 @@ def test_dockers_containerd_without_cri_has_nothing_to_do_and_says_why(version: 
     node = node_with(
         version, files={ROOT: text}, dump=f"disabled_plugins = ['{full}']\n{dump}", cri=DEAD
     )
-    state = ContainerdHandler()
+    state = ContainerdHandlerRegistered()
     observed = state.probe(node)
     assert state.refuse(observed) is None
     plan = state.plan(observed)

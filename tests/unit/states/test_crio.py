@@ -17,7 +17,7 @@ from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
-from gpustate.states.crio import CrioHandler
+from gpustate.states.crio import CrioHandlerRegistered
 from gpustate.states.crio.query import CrioQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -54,7 +54,7 @@ def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
 
 def test_it_converges_in_one_round_and_goes_away_again() -> None:
     node = node_with()
-    first, last = converge(CrioHandler(), node)
+    first, last = converge(CrioHandlerRegistered(), node)
     assert first.fields == {"files", "lacks"}
     assert first.disruption is Disruption.RESTART
     assert not last
@@ -67,7 +67,7 @@ def test_it_converges_in_one_round_and_goes_away_again() -> None:
     scripts = "\n".join(step.script() for step in node.done)
     assert "daemon-reload" not in scripts
     assert subprocess.run(["sh", "-n"], input=scripts, text=True, capture_output=True).stderr == ""
-    gone, rest = converge(CrioHandler(ensure="absent"), node)
+    gone, rest = converge(CrioHandlerRegistered(ensure="absent"), node)
     assert gone.fields == {"files"}
     assert not rest
     assert node.files == PACKAGED
@@ -77,10 +77,10 @@ def test_it_converges_in_one_round_and_goes_away_again() -> None:
 @pytest.mark.parametrize("ensure", ["present", "absent"])
 def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) -> None:
     node = node_with()
-    list(converge(CrioHandler(), node))
+    list(converge(CrioHandlerRegistered(), node))
     right = node.files[DROP_IN]
     node.files[DROP_IN] = damage
-    state = build(CrioHandler, {"ensure": ensure})
+    state = build(CrioHandlerRegistered, {"ensure": ensure})
     assert state.refuse(state.probe(node)) is None
     *_, last = converge(state, node)
     assert not last
@@ -89,16 +89,16 @@ def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) 
 
 def test_a_comment_in_its_file_asks_for_nothing() -> None:
     node = node_with()
-    list(converge(CrioHandler(), node))
+    list(converge(CrioHandlerRegistered(), node))
     node.files[DROP_IN] += "# mine\n"
-    assert not CrioHandler().plan(CrioHandler().probe(node))
+    assert not CrioHandlerRegistered().plan(CrioHandlerRegistered().probe(node))
 
 
 def test_the_contract_holds_before_and_after() -> None:
     node = node_with()
-    check_contract(CrioHandler(), node)
-    list(converge(CrioHandler(), node))
-    check_contract(CrioHandler(), node)
+    check_contract(CrioHandlerRegistered(), node)
+    list(converge(CrioHandlerRegistered(), node))
+    check_contract(CrioHandlerRegistered(), node)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
     facts: dict[str, Any], fields: set[str]
 ) -> None:
     node = node_with()
-    list(converge(CrioHandler(), node))
+    list(converge(CrioHandlerRegistered(), node))
     ours = node_with(node.files, **facts)
-    state = CrioHandler()
+    state = CrioHandlerRegistered()
     observed = state.probe(ours)
     plan = state.plan(observed)
     assert plan.fields == fields
@@ -129,8 +129,8 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
 
 def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
     done = node_with()
-    list(converge(CrioHandler(), done))
-    state = CrioHandler()
+    list(converge(CrioHandlerRegistered(), done))
+    state = CrioHandlerRegistered()
     observed = state.probe(node_with(done.files, active="inactive", enabled="enabled"))
     plan = state.plan(observed)
     assert plan.fields == {"running"}
@@ -152,7 +152,7 @@ def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
 def test_what_cannot_be_done_safely_is_refused_in_one_line(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
-    state = CrioHandler()
+    state = CrioHandlerRegistered()
     observed = state.probe(node_with(files, **facts))
     refused = state.refuse(observed)
     assert refused is not None
@@ -163,14 +163,14 @@ def test_what_cannot_be_done_safely_is_refused_in_one_line(
 
 def test_files_that_crio_does_not_follow_are_no_success() -> None:
     node = node_with()
-    list(converge(CrioHandler(), node))
-    observed = CrioHandler().probe(node_with(node.files, dump=DUMP))
-    assert "CRI-O says: no runtime nvidia" in (CrioHandler().refuse(observed) or "")
-    assert CrioHandler().verify(observed).fields == {"lacks"}
+    list(converge(CrioHandlerRegistered(), node))
+    observed = CrioHandlerRegistered().probe(node_with(node.files, dump=DUMP))
+    assert "CRI-O says: no runtime nvidia" in (CrioHandlerRegistered().refuse(observed) or "")
+    assert CrioHandlerRegistered().verify(observed).fields == {"lacks"}
 
 
 def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -> None:
-    state = CrioHandler()
+    state = CrioHandlerRegistered()
     plan = state.plan(state.probe(node_with({}, program="", active="")))
     assert not plan
     assert "not installed" in plan.notes[0]
@@ -187,7 +187,7 @@ def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -
 )
 def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
-        build(CrioHandler, parameters)
+        build(CrioHandlerRegistered, parameters)
 
 
 def test_the_answer_of_a_node_is_read() -> None:
@@ -206,7 +206,7 @@ def test_the_answer_of_a_node_is_read() -> None:
 
 def in_sh(text: str, dump: str) -> tuple[int, str]:
     """Run one of the functions that steps have, on a dump."""
-    state = CrioHandler()
+    state = CrioHandlerRegistered()
     observed = state.probe(node_with())
     script = state._daemon(observed).prelude() + text
     done = subprocess.run(["sh", "-ec", script], input=dump, text=True, capture_output=True)
@@ -240,7 +240,7 @@ def test_only_the_handler_counts_as_changed_although_it_uncomments_the_built_in_
         if name != "crio.conf":
             (tmp_path / Path(name).name).write_text(text)
     before = crio_config(tmp_path)
-    state = CrioHandler(default=default)
+    state = CrioHandlerRegistered(default=default)
     files = {f"/etc/crio/{name}": text for name, text in CRIO[case].items()}
     observed = state.probe(node_with(files, dump=before))
     daemon = state._daemon(observed)
@@ -267,7 +267,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "crio" / "1.34.0"
 
 
 def test_in_crios_own_print_only_the_handler_counts_as_changed(tmp_path: Path) -> None:
-    state = CrioHandler()
+    state = CrioHandlerRegistered()
     observed = state.probe(node_with({}, dump=(RECORDED / "nothing.txt").read_text()))
     assert observed.problem == ""
     script = (
@@ -299,8 +299,8 @@ def test_the_stand_in_prints_runtimes_as_crio_does(name: str, tmp_path: Path) ->
 
 def test_a_running_crio_that_does_not_answer_or_lacks_the_handler_is_seen() -> None:
     node = node_with()
-    list(converge(CrioHandler(), node))
-    state = CrioHandler()
+    list(converge(CrioHandlerRegistered(), node))
+    state = CrioHandlerRegistered()
     dead = CriStatus("/var/run/crio/crio.sock", "silent", "no answer")
     reason = state.refuse(state.probe(node_with(node.files, cri=dead)))
     assert reason is not None

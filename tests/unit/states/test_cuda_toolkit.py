@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gpustate.states.cuda_toolkit import LINK_RECORD, CudaToolkits
+from gpustate.states.cuda_toolkit import LINK_RECORD, CudaToolkitsInstalled
 from gpustate.testing import FakeNode, check_contract, converge
 
 OFFERED = {
@@ -95,7 +95,7 @@ class Cuda(FakeNode):
 
 def test_a_toolkit_comes_in_its_own_package_which_brings_no_driver() -> None:
     node = Cuda()
-    first, second = converge(CudaToolkits(versions=("12.9",)), node)
+    first, second = converge(CudaToolkitsInstalled(versions=("12.9",)), node)
     assert node.installed == {"cuda-toolkit-12-9": "12.9.1-1"}
     assert first.disruption.word == "none"
     assert not second
@@ -103,7 +103,7 @@ def test_a_toolkit_comes_in_its_own_package_which_brings_no_driver() -> None:
 
 def test_a_newer_toolkit_does_not_move_the_link() -> None:
     node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
-    _, second = converge(CudaToolkits(versions=("13.0",)), node)
+    _, second = converge(CudaToolkitsInstalled(versions=("13.0",)), node)
     assert node.versions() == ["12.9", "13.0"]
     assert node.value == "/usr/local/cuda-12.9"
     assert not second
@@ -112,7 +112,7 @@ def test_a_newer_toolkit_does_not_move_the_link() -> None:
 @pytest.mark.parametrize("leads", ["", "/usr/local/cuda-12.9", "cuda-12.9"])
 def test_a_link_that_is_gone_or_was_laid_by_hand_is_put_back(leads: str) -> None:
     node = Cuda({"cuda-toolkit-13-0": "13.0.1-1", "cuda-toolkit-12-9": "12.9.1-1"})
-    state = CudaToolkits(versions=("13.0",), default="13.0")
+    state = CudaToolkitsInstalled(versions=("13.0",), default="13.0")
     node.wanted = "13.0"
     list(converge(state, node))
     node.leads = leads
@@ -124,21 +124,21 @@ def test_a_link_that_is_gone_or_was_laid_by_hand_is_put_back(leads: str) -> None
 def test_a_folder_in_place_of_the_link_is_refused_although_there_are_alternatives() -> None:
     node = Cuda({"cuda-toolkit-13-0": "13.0.1-1"})
     node.leads = "."
-    state = CudaToolkits(versions=("13.0",), default="13.0")
+    state = CudaToolkitsInstalled(versions=("13.0",), default="13.0")
     assert "is a folder that no package" in str(state.refuse(state.probe(node)))
 
 
 def test_the_link_moves_when_it_is_asked_for() -> None:
     node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
     node.wanted = "13.0"
-    _, second = converge(CudaToolkits(versions=("13.0",), default="13.0"), node)
+    _, second = converge(CudaToolkitsInstalled(versions=("13.0",), default="13.0"), node)
     assert node.value == "/usr/local/cuda-13.0"
     assert not second
 
 
 def test_a_link_that_somebody_moved_goes_back() -> None:
     node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
-    state = CudaToolkits(versions=("13.0",))
+    state = CudaToolkitsInstalled(versions=("13.0",))
     list(converge(state, node))
     node.value = "/usr/local/cuda-13.0"
     first, second = converge(state, node)
@@ -149,8 +149,8 @@ def test_a_link_that_somebody_moved_goes_back() -> None:
 
 def test_removal_takes_what_came_and_gives_the_link_back_its_mode() -> None:
     node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
-    list(converge(CudaToolkits(versions=("12.9", "13.0")), node))
-    *_, last = converge(CudaToolkits(versions=("12.9", "13.0"), ensure="absent"), node)
+    list(converge(CudaToolkitsInstalled(versions=("12.9", "13.0")), node))
+    *_, last = converge(CudaToolkitsInstalled(versions=("12.9", "13.0"), ensure="absent"), node)
     assert node.versions() == ["12.9"]
     assert (node.auto, node.value) == (True, "/usr/local/cuda-12.9")
     assert node.files == {}
@@ -159,7 +159,7 @@ def test_removal_takes_what_came_and_gives_the_link_back_its_mode() -> None:
 
 def test_a_compiler_that_does_not_answer_comes_back() -> None:
     node = Cuda()
-    state = CudaToolkits(versions=("12.9",))
+    state = CudaToolkitsInstalled(versions=("12.9",))
     list(converge(state, node))
     node.broken.add("12.9")
     first, second = converge(state, node)
@@ -169,7 +169,7 @@ def test_a_compiler_that_does_not_answer_comes_back() -> None:
 
 def test_an_exact_release_is_kept() -> None:
     node = Cuda()
-    list(converge(CudaToolkits(versions=("12.9",), releases={"12.9": "12.9.0-1"}), node))
+    list(converge(CudaToolkitsInstalled(versions=("12.9",), releases={"12.9": "12.9.0-1"}), node))
     assert node.installed == {"cuda-toolkit-12-9": "12.9.0-1"}
 
 
@@ -184,7 +184,7 @@ REFUSALS = [
 def test_what_is_not_to_be_had_is_refused(
     parameters: dict[str, Any], world: dict[str, Any], word: str
 ) -> None:
-    state = CudaToolkits(**parameters)
+    state = CudaToolkitsInstalled(**parameters)
     reason = state.refuse(state.probe(Cuda(**world)))
     assert reason is not None
     assert word in reason
@@ -194,7 +194,7 @@ def test_a_link_that_no_package_made_is_not_switched() -> None:
     node = FakeNode(
         candidates=OFFERED, shell={"update-alternatives --query": (0, "leads=/opt/cuda\n")}
     )
-    state = CudaToolkits(versions=("12.9",), default="12.9")
+    state = CudaToolkitsInstalled(versions=("12.9",), default="12.9")
     assert "/opt/cuda" in (state.refuse(state.probe(node)) or "")
 
 
@@ -211,8 +211,8 @@ def test_a_link_that_no_package_made_is_not_switched() -> None:
 )
 def test_wrong_parameters_are_errors_before_any_node_is_reached(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        CudaToolkits(**parameters)
+        CudaToolkitsInstalled(**parameters)
 
 
 def test_it_keeps_the_contract_of_every_state() -> None:
-    check_contract(CudaToolkits(versions=("12.9",)), Cuda())
+    check_contract(CudaToolkitsInstalled(versions=("12.9",)), Cuda())

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from gpustate.ops.library import LIBRARY
-from gpustate.states.dev_char import RULE_PATH, RULE_TEXT, DevCharLinks
+from gpustate.states.dev_char import RULE_PATH, RULE_TEXT, DevCharLinksPresent
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -26,13 +26,13 @@ def node_with(said: str, files: dict[str, str] | None = None) -> FakeNode:
 
 def test_links_and_rule_come_and_the_rule_goes() -> None:
     node = node_with(NODES + "link=195:0 /dev/nvidia0\nlink=195:255 /dev/nvidia1\n")
-    first, last = converge(DevCharLinks(), node)
+    first, last = converge(DevCharLinksPresent(), node)
     assert first.fields == {"missing", "rule_text"}
     missing = next(change for change in first.changes if change.field == "missing")
     assert missing.before == ["195:255 /dev/nvidiactl", "511:0 /dev/nvidia-uvm"]
     assert not last
     assert node.files == {RULE_PATH: RULE_TEXT}
-    _, rest = converge(DevCharLinks(ensure="absent"), node)
+    _, rest = converge(DevCharLinksPresent(ensure="absent"), node)
     assert not rest
     assert node.files == {}
 
@@ -41,20 +41,20 @@ def test_links_and_rule_come_and_the_rule_goes() -> None:
 def test_a_rule_that_somebody_else_wrote_stays(path: str) -> None:
     theirs = {path: "# site\n" + RULE_TEXT.splitlines()[1] + "\n"}
     node = node_with(NODES + LINKS, dict(theirs))
-    assert not next(converge(DevCharLinks(), node))
-    assert not next(converge(DevCharLinks(ensure="absent"), node))
+    assert not next(converge(DevCharLinksPresent(), node))
+    assert not next(converge(DevCharLinksPresent(ensure="absent"), node))
     assert node.files == theirs
 
 
 def test_containers_that_a_daemon_reload_would_rob_are_named() -> None:
     node = node_with(NODES + LINKS + "exposed=docker-abc.scope\n", {RULE_PATH: RULE_TEXT})
-    plan = next(converge(DevCharLinks(), node))
+    plan = next(converge(DevCharLinksPresent(), node))
     assert not plan
     assert "docker-abc.scope would lose its GPUs at a systemctl daemon-reload" in plan.notes[0]
 
 
 def test_the_contract_holds() -> None:
-    check_contract(DevCharLinks(), node_with(NODES))
+    check_contract(DevCharLinksPresent(), node_with(NODES))
 
 
 def test_a_reload_asks_first_who_would_suffer() -> None:

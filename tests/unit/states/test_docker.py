@@ -16,7 +16,7 @@ from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
-from gpustate.states.docker import DockerRuntime
+from gpustate.states.docker import DockerRuntimeRegistered
 from gpustate.states.docker.query import DockerQuery, Found
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
@@ -86,7 +86,7 @@ class Node(FakeNode):
 
 
 def plan_of(node: FakeNode, **parameters: Any) -> Any:
-    state = DockerRuntime(**parameters)
+    state = DockerRuntimeRegistered(**parameters)
     observed = state.probe(node)
     assert state.refuse(observed) is None
     return state.plan(observed)
@@ -98,12 +98,12 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
     files: dict[str, str], default: bool
 ) -> None:
     node = Node(files)
-    first, last = converge(DockerRuntime(default=default), node)
+    first, last = converge(DockerRuntimeRegistered(default=default), node)
     assert first.fields == {"text", "ours"}
     assert first.disruption is Disruption.RELOAD
     assert not last
     assert node.docker.runtimes == {"nvidia": BINARY}
-    gone, rest = converge(DockerRuntime(ensure="absent", default=default), node)
+    gone, rest = converge(DockerRuntimeRegistered(ensure="absent", default=default), node)
     assert gone.disruption is Disruption.RELOAD
     assert not rest
     assert node.files == files
@@ -116,11 +116,11 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(
 def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> None:
     for changed in (None, '{"debug": true}'):
         node = Node({})
-        list(converge(DockerRuntime(), node))
+        list(converge(DockerRuntimeRegistered(), node))
         node.files.clear()
         node.files.update({PATH: changed} if changed else {})
         node.docker.read(node, "restart")
-        gone, rest = converge(DockerRuntime(ensure="absent"), node)
+        gone, rest = converge(DockerRuntimeRegistered(ensure="absent"), node)
         assert "kept" in gone.fields
         assert not rest
         assert node.originals == {}
@@ -129,9 +129,9 @@ def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> N
 
 def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
     node = Node({PATH: SITE})
-    list(converge(DockerRuntime(), node))
+    list(converge(DockerRuntimeRegistered(), node))
     node.originals.clear()
-    _, rest = converge(DockerRuntime(ensure="absent"), node)
+    _, rest = converge(DockerRuntimeRegistered(ensure="absent"), node)
     assert not rest
     assert node.originals == {}
     assert "nvidia" not in node.files[PATH]
@@ -139,14 +139,14 @@ def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
 
 def test_the_contract_holds_before_and_after() -> None:
     node = Node({PATH: SITE})
-    check_contract(DockerRuntime(), node)
-    list(converge(DockerRuntime(), node))
-    check_contract(DockerRuntime(), node)
+    check_contract(DockerRuntimeRegistered(), node)
+    list(converge(DockerRuntimeRegistered(), node))
+    check_contract(DockerRuntimeRegistered(), node)
 
 
 def test_docker_is_asked_between_writing_and_reloading_and_systemd_is_left_alone() -> None:
     node = Node({PATH: SITE})
-    list(converge(DockerRuntime(), node))
+    list(converge(DockerRuntimeRegistered(), node))
     assert [step.label for step in node.done] == [
         f"look for {BINARY}",
         "keep what docker runs with",
@@ -181,7 +181,7 @@ def test_a_daemon_that_has_not_read_its_file_is_told_to() -> None:
     plan = plan_of(node)
     assert plan.fields == {"read"}
     assert plan.disruption is Disruption.RELOAD
-    list(converge(DockerRuntime(), node))
+    list(converge(DockerRuntimeRegistered(), node))
     assert node.docker.runtimes == {"nvidia": BINARY}
     assert not any(isinstance(step, ops.PutText) for step in node.done)
 
@@ -203,13 +203,13 @@ def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
     plan = plan_of(node, **parameters)
     assert plan.disruption is Disruption.NONE
     assert "is not restarted" in plan.notes[-1]
-    list(converge(DockerRuntime(**parameters), node))
+    list(converge(DockerRuntimeRegistered(**parameters), node))
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
 
 
 def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
     node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="enabled", runtimes={})
-    state = DockerRuntime()
+    state = DockerRuntimeRegistered()
     observed = state.probe(node)
     plan = state.plan(observed)
     assert plan.fields == {"running"}
@@ -220,7 +220,7 @@ def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
 
 def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_it() -> None:
     node = Node({PATH: SITE}, active="", enabled="not-found")
-    state = DockerRuntime(unit="dockr.service")
+    state = DockerRuntimeRegistered(unit="dockr.service")
     assert state.refuse(state.probe(node)) == (
         "there is no dockr.service here: name the service of /usr/sbin/dockerd with unit"
     )
@@ -240,7 +240,7 @@ def test_a_service_that_systemd_does_not_know_is_refused_where_the_policy_names_
 def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     text: str, facts: dict[str, Any], reason: str
 ) -> None:
-    state = DockerRuntime()
+    state = DockerRuntimeRegistered()
     observed = state.probe(Node({PATH: text}, **facts))
     refused = state.refuse(observed)
     assert refused is not None
@@ -259,12 +259,12 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
 )
 def test_a_daemon_that_gives_no_answer_is_refused(facts: dict[str, Any], says: str) -> None:
     node = Node({PATH: SITE}, **facts)
-    for state in (DockerRuntime(), DockerRuntime(ensure="absent")):
+    for state in (DockerRuntimeRegistered(), DockerRuntimeRegistered(ensure="absent")):
         assert says in (state.refuse(state.probe(node)) or "")
-    theirs = DockerRuntime(restart="none")
+    theirs = DockerRuntimeRegistered(restart="none")
     assert theirs.refuse(theirs.probe(node)) is None
     starting = Node({PATH: SITE}, mute=True, active="activating")
-    assert DockerRuntime().refuse(DockerRuntime().probe(starting)) is None
+    assert DockerRuntimeRegistered().refuse(DockerRuntimeRegistered().probe(starting)) is None
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_passwords_are_shown_in_no_plan() -> None:
 )
 def test_parameters_that_make_no_sense_are_errors(parameters: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
-        build(DockerRuntime, parameters)
+        build(DockerRuntimeRegistered, parameters)
 
 
 def test_the_answer_of_a_node_is_read() -> None:

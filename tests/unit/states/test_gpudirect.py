@@ -12,10 +12,10 @@ from gpustate.core.queries import Answer
 from gpustate.probes.kernel_modules import KernelModuleQuery, Kmod
 from gpustate.probes.rdma import Rdma, RdmaQuery
 from gpustate.states import gds, peermem
-from gpustate.states.gdrcopy import GdrCopy
-from gpustate.states.gds import GpuDirectStorage
-from gpustate.states.ofed import OfedRuns
-from gpustate.states.peermem import AUTOLOAD_PATH, GpuDirectRdma
+from gpustate.states.gdrcopy import GdrCopyInstalled
+from gpustate.states.gds import GpuDirectStorageEnabled
+from gpustate.states.ofed import OfedInstalled
+from gpustate.states.peermem import AUTOLOAD_PATH, GpuDirectRdmaEnabled
 from gpustate.testing import FakeNode, check_contract, converge
 
 KERNEL = "6.1.0-28-amd64"
@@ -63,15 +63,15 @@ def open_driver(rdma: Rdma = CARD, **more: Any) -> FakeNode:
 
 def test_dma_buf_needs_nothing_on_the_node() -> None:
     node = open_driver()
-    (plan,) = converge(GpuDirectRdma(), node, rounds=0)
+    (plan,) = converge(GpuDirectRdmaEnabled(), node, rounds=0)
     assert not plan
     assert "DMA-BUF" in plan.notes[0]
-    assert GpuDirectRdma().refuse(GpuDirectRdma().probe(node)) is None
+    assert GpuDirectRdmaEnabled().refuse(GpuDirectRdmaEnabled().probe(node)) is None
 
 
 def test_peermem_is_built_anew_against_the_ofed_that_is_there_then_loaded() -> None:
     node = rdma_node(OFED, module())
-    first, second = converge(GpuDirectRdma(), node)
+    first, second = converge(GpuDirectRdmaEnabled(), node)
     assert [step.label for step in node.done] == [
         f"build nvidia-peermem for {KERNEL}",
         f"write {AUTOLOAD_PATH}",
@@ -83,14 +83,14 @@ def test_peermem_is_built_anew_against_the_ofed_that_is_there_then_loaded() -> N
 
 def test_peermem_that_fits_is_only_loaded() -> None:
     node = rdma_node(OFED, module(GOOD))
-    first, second = converge(GpuDirectRdma(), node)
+    first, second = converge(GpuDirectRdmaEnabled(), node)
     assert first.fields == {"autoload_text", "loaded"}
     assert not second
 
 
 def test_peermem_of_another_ofed_is_named() -> None:
     node = rdma_node(OFED, module("0xdead\tib_register_peer_memory_client"))
-    (plan,) = converge(GpuDirectRdma(), node, rounds=0)
+    (plan,) = converge(GpuDirectRdmaEnabled(), node, rounds=0)
     why = next(change.why for change in plan.changes if change.field == "built")
     assert "another OFED" in why
     assert "24.10-1.1.4" in why
@@ -98,20 +98,20 @@ def test_peermem_of_another_ofed_is_named() -> None:
 
 def test_removal_unloads_what_is_ours_and_nothing_of_others() -> None:
     node = rdma_node(OFED, module(GOOD))
-    list(converge(GpuDirectRdma(), node))
-    first, last = converge(GpuDirectRdma(ensure="absent"), node)
+    list(converge(GpuDirectRdmaEnabled(), node))
+    first, last = converge(GpuDirectRdmaEnabled(ensure="absent"), node)
     assert first.disruption is Disruption.DRAIN
     assert not last
     assert AUTOLOAD_PATH not in node.files
     assert "nvidia_peermem" not in node.loaded
     theirs = rdma_node(OFED, module(GOOD), modules=("nvidia_peermem",))
-    (plan,) = converge(GpuDirectRdma(ensure="absent"), theirs, rounds=0)
+    (plan,) = converge(GpuDirectRdmaEnabled(ensure="absent"), theirs, rounds=0)
     assert not plan
 
 
 def test_peermem_leaves_when_the_node_has_come_to_dma_buf() -> None:
     node = open_driver(files={AUTOLOAD_PATH: peermem.AUTOLOAD_TEXT}, modules=("nvidia_peermem",))
-    first, second = converge(GpuDirectRdma(), node)
+    first, second = converge(GpuDirectRdmaEnabled(), node)
     assert first.fields == {"autoload_text", "loaded"}
     assert not second
 
@@ -131,7 +131,7 @@ def test_a_node_without_a_way_is_refused_by_name(
     world: dict[str, Any], parameters: dict[str, Any], word: str
 ) -> None:
     rdma, kmod = world.pop("rdma"), world.pop("kmod", module())
-    state = GpuDirectRdma(**parameters)
+    state = GpuDirectRdmaEnabled(**parameters)
     reason = state.refuse(state.probe(rdma_node(rdma, kmod, **world)))
     assert reason is not None
     assert word in reason
@@ -140,7 +140,7 @@ def test_a_node_without_a_way_is_refused_by_name(
 
 def test_a_node_without_a_network_card_is_left_alone() -> None:
     node = rdma_node(Rdma(), module())
-    (plan,) = converge(GpuDirectRdma(), node, rounds=0)
+    (plan,) = converge(GpuDirectRdmaEnabled(), node, rounds=0)
     assert not plan
     assert "no network card" in plan.notes[0]
 
@@ -183,7 +183,7 @@ def test_the_fragment_of_a_module_is_read_as_it_is_printed() -> None:
 
 
 def test_ofed_is_installed_before_a_reboot_takes_it_up() -> None:
-    state = OfedRuns(package="doca-ofed")
+    state = OfedInstalled(package="doca-ofed")
 
     def installed(node: FakeNode) -> None:
         node.installed["doca-ofed"] = "24.10.1-1"
@@ -205,13 +205,13 @@ def test_ofed_is_installed_before_a_reboot_takes_it_up() -> None:
     assert second.fields == {"stale"}
     assert second.disruption is Disruption.REBOOT
     assert any(isinstance(step, ops.Reboot) for step in state.apply(state.probe(node), second))
-    *_, last = converge(OfedRuns(package="doca-ofed", ensure="absent"), node)
+    *_, last = converge(OfedInstalled(package="doca-ofed", ensure="absent"), node)
     assert not last
     assert node.installed == {}
 
 
 def test_an_ofed_that_nobody_offers_is_refused() -> None:
-    state = OfedRuns(package="doca-ofed", version="1.0")
+    state = OfedInstalled(package="doca-ofed", version="1.0")
     node = FakeNode(answers={"RdmaQuery": CARD}, candidates={"doca-ofed": [("24.10.1-1", "doca")]})
     assert "doca-ofed 1.0" in (state.refuse(state.probe(node)) or "")
 
@@ -274,7 +274,7 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
 
 def test_gdrcopy_comes_in_one_version_is_loaded_and_can_be_opened() -> None:
     node = gdr_node()
-    first, second = converge(GdrCopy(), node)
+    first, second = converge(GdrCopyInstalled(), node)
     assert first.disruption is Disruption.NONE
     assert not second
     assert set(node.installed.values()) == {"2.6-1"}
@@ -282,9 +282,9 @@ def test_gdrcopy_comes_in_one_version_is_loaded_and_can_be_opened() -> None:
 
 def test_gdrdrv_is_built_anew_when_the_driver_changes_its_kind() -> None:
     node = gdr_node()
-    list(converge(GdrCopy(), node))
+    list(converge(GdrCopyInstalled(), node))
     node.shells["echo open"] = (0, "proprietary")
-    first, second = converge(GdrCopy(), node)
+    first, second = converge(GdrCopyInstalled(), node)
     assert first.fields == {"built"}
     assert first.disruption is Disruption.DRAIN
     assert "other kind" in first.changes[0].why
@@ -293,11 +293,11 @@ def test_gdrdrv_is_built_anew_when_the_driver_changes_its_kind() -> None:
 
 def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
     node = gdr_node()
-    list(converge(GdrCopy(), node))
+    list(converge(GdrCopyInstalled(), node))
     node.answers["KernelModuleQuery"] = replace(
         node.answers["KernelModuleQuery"], built={KERNEL: None}
     )
-    first, second = converge(GdrCopy(), node)
+    first, second = converge(GdrCopyInstalled(), node)
     assert first.fields == {"built"}
     assert not second
 
@@ -305,19 +305,19 @@ def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
 def test_gdrcopy_leaves_nothing() -> None:
     node = gdr_node()
     before = dict(node.files)
-    list(converge(GdrCopy(), node))
-    *_, last = converge(GdrCopy(ensure="absent"), node)
+    list(converge(GdrCopyInstalled(), node))
+    *_, last = converge(GdrCopyInstalled(ensure="absent"), node)
     assert not last
     assert node.files == before
     assert node.installed == {}
 
 
 def test_versions_that_do_not_match_are_refused() -> None:
-    state = GdrCopy()
+    state = GdrCopyInstalled()
     node = gdr_node(candidates={"gdrdrv-dkms": [("2.6-1", "x")], "libgdrapi": [("2.5-1", "x")]})
     assert "gdrdrv-dkms" in (state.refuse(state.probe(node)) or "")
-    assert GdrCopy(required=False).refuse(state.probe(node)) is None
-    assert not next(iter(converge(GdrCopy(required=False), node, rounds=0)))
+    assert GdrCopyInstalled(required=False).refuse(state.probe(node)) is None
+    assert not next(iter(converge(GdrCopyInstalled(required=False), node, rounds=0)))
 
 
 # --- GPUDirect Storage ---------------------------------------------------------------------------
@@ -361,19 +361,19 @@ def gds_node(live: str = "driver=580.65.06 open\n", **more: Any) -> FakeNode:
 
 def test_nvidia_fs_is_installed_loaded_and_says_its_version() -> None:
     node = gds_node()
-    first, second = converge(GpuDirectStorage(), node)
+    first, second = converge(GpuDirectStorageEnabled(), node)
     assert first.disruption is Disruption.NONE
     assert not second
-    *_, last = converge(GpuDirectStorage(ensure="absent"), node)
+    *_, last = converge(GpuDirectStorageEnabled(ensure="absent"), node)
     assert not last
     assert gds.AUTOLOAD_PATH not in node.files
 
 
 def test_a_module_that_is_gone_from_disk_is_built_again() -> None:
     node = gds_node()
-    list(converge(GpuDirectStorage(), node))
+    list(converge(GpuDirectStorageEnabled(), node))
     node.answers["KernelModuleQuery"] = module(built={KERNEL: None}, loaded="2.26.6")
-    first, second = converge(GpuDirectStorage(), node)
+    first, second = converge(GpuDirectStorageEnabled(), node)
     assert first.fields == {"built"}
     assert not second
 
@@ -391,24 +391,24 @@ GDS_REFUSALS = [
 def test_what_nvidia_fs_cannot_live_with_is_seen_before_anything_is_installed(
     live: str, parameters: dict[str, Any], world: dict[str, Any], word: str
 ) -> None:
-    state = GpuDirectStorage(**parameters)
+    state = GpuDirectStorageEnabled(**parameters)
     reason = state.refuse(state.probe(gds_node(live, **world)))
     assert reason is not None
     assert word in reason
 
 
 def test_an_old_nvidia_fs_goes_with_the_proprietary_driver() -> None:
-    state = GpuDirectStorage(version="2.16.1")
+    state = GpuDirectStorageEnabled(version="2.16.1")
     assert state.refuse(state.probe(gds_node("driver=535.230.02 proprietary\n"))) is None
 
 
 @pytest.mark.parametrize(
     ("state", "node"),
     [
-        (GpuDirectRdma(), rdma_node(OFED, module())),
-        (OfedRuns(package="doca-ofed"), FakeNode(answers={"RdmaQuery": CARD})),
-        (GdrCopy(), gdr_node()),
-        (GpuDirectStorage(), gds_node()),
+        (GpuDirectRdmaEnabled(), rdma_node(OFED, module())),
+        (OfedInstalled(package="doca-ofed"), FakeNode(answers={"RdmaQuery": CARD})),
+        (GdrCopyInstalled(), gdr_node()),
+        (GpuDirectStorageEnabled(), gds_node()),
     ],
 )
 def test_they_keep_the_contract_of_every_state(state: Any, node: FakeNode) -> None:

@@ -15,7 +15,7 @@ from gpustate.states.driver import refusals
 from gpustate.states.driver.observed import Observed, SecureBoot
 from gpustate.states.fabric_manager import CONFIG_PATH, UNIT, FabricManagerRunning
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.persistenced import PersistenceMode
+from gpustate.states.persistenced import PersistenceModeEnabled
 from gpustate.testing import FakeNode, converge
 
 IMAGE = NodeFacts(os_id="debian", os_version="12", package_manager="apt", image=True)
@@ -68,7 +68,7 @@ def test_nothing_is_asked_of_gpus_that_an_image_is_only_meant_for() -> None:
         files={"/lib/systemd/system/nvidia-persistenced.service": "[Service]\n[Install]\n"},
         units={"nvidia-persistenced.service": "inactive"},
     )
-    first, second = converge(PersistenceMode(), node)
+    first, second = converge(PersistenceModeEnabled(), node)
     assert first.fields == {"at_boot"}
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
     assert not second

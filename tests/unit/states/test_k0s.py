@@ -18,7 +18,7 @@ from gpustate.states.k0s import (
     ROOT_PATH,
     SOCKET,
     Found,
-    K0sHandler,
+    K0sHandlerRegistered,
     K0sQuery,
     Observed,
 )
@@ -52,7 +52,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     version: int, default: bool
 ) -> None:
     node = node_with(version)
-    first, last = converge(K0sHandler(default=default), node)
+    first, last = converge(K0sHandlerRegistered(default=default), node)
     assert first.fields == {"text"}
     assert first.disruption is Disruption.RESTART
     assert not last
@@ -60,7 +60,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     assert data["version"] == version
     assert "SystemdCgroup = true" in node.files[DROP_IN_PATH]
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
-    _, rest = converge(K0sHandler(ensure="absent"), node)
+    _, rest = converge(K0sHandlerRegistered(ensure="absent"), node)
     assert not rest
     assert node.files == {}
 
@@ -76,7 +76,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
 def test_what_k0s_would_not_follow_is_refused(
     files: dict[str, str], facts: dict[str, Any], reason: str
 ) -> None:
-    state = K0sHandler()
+    state = K0sHandlerRegistered()
     observed = state.probe(node_with(files=files, **facts))
     assert reason in (state.refuse(observed) or "")
     assert state.verify(observed)
@@ -84,9 +84,9 @@ def test_what_k0s_would_not_follow_is_refused(
 
 def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
     node = node_with()
-    list(converge(K0sHandler(), node))
+    list(converge(K0sHandlerRegistered(), node))
     stuck = node_with(files=dict(node.files), merged=merge_k0s(2, []))
-    state = K0sHandler()
+    state = K0sHandlerRegistered()
     assert "no runtime nvidia" in (state.refuse(state.probe(stuck)) or "")
 
 
@@ -100,25 +100,25 @@ def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
 )
 def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, reason: str) -> None:
     node = node_with()
-    list(converge(K0sHandler(), node))
-    assert not K0sHandler().verify(
-        K0sHandler().probe(node_with(files=dict(node.files), cri=SERVES))
+    list(converge(K0sHandlerRegistered(), node))
+    assert not K0sHandlerRegistered().verify(
+        K0sHandlerRegistered().probe(node_with(files=dict(node.files), cri=SERVES))
     )
     broken = node_with(files=dict(node.files), cri=cri)
-    state = K0sHandler()
+    state = K0sHandlerRegistered()
     assert reason in (state.refuse(state.probe(broken)) or "")
     assert state.verify(state.probe(broken))
 
 
 def test_a_node_without_it_has_nothing_to_do() -> None:
     node = FakeNode(answers={"K0sQuery": Found()})
-    plan = next(converge(K0sHandler(), node))
+    plan = next(converge(K0sHandlerRegistered(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
 
 
 def test_the_contract_holds() -> None:
-    check_contract(K0sHandler(), node_with())
+    check_contract(K0sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
 from gpustate.probes.cri_status import CriHandler, CriStatus
-from gpustate.states.k3s import SOCKET, Found, K3sDetection, K3sQuery, Service
+from gpustate.states.k3s import SOCKET, Found, K3sHandlerRegistered, K3sQuery, Service
 from gpustate.testing import FakeNode, check_contract
 
 BINARY = "/usr/bin/nvidia-container-runtime"
@@ -32,8 +32,8 @@ def node_with(
     return FakeNode(answers={"K3sQuery": found})
 
 
-def look(node: FakeNode, **parameters: Any) -> tuple[K3sDetection, Any]:
-    state = K3sDetection(**parameters)
+def look(node: FakeNode, **parameters: Any) -> tuple[K3sHandlerRegistered, Any]:
+    state = K3sHandlerRegistered(**parameters)
     return state, state.probe(node)
 
 
@@ -118,7 +118,7 @@ def test_a_node_without_them_and_a_service_that_does_not_run_are_left_alone() ->
 
 
 def test_the_contract_holds() -> None:
-    check_contract(K3sDetection(), node_with())
+    check_contract(K3sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -11,7 +11,7 @@ from gpustate import Disruption, NodeFacts, PolicyError
 from gpustate.core.policy import build
 from gpustate.ops import Reboot
 from gpustate.probes.kernels import Kernel
-from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelKept
+from gpustate.states.kernel import HELD_PATH, PIN_PATH, KernelPinned
 from gpustate.testing import FakeNode, check_contract, converge
 
 # Two kernels of bookworm, and the names of its meta packages and menu entries.
@@ -75,7 +75,7 @@ class World(FakeNode):
 
 def test_hold_keeps_what_brings_kernels_and_leaves_the_kernels_themselves() -> None:
     node = World()
-    first, second = converge(KernelKept(), node)
+    first, second = converge(KernelPinned(), node)
     assert first.disruption is Disruption.NONE
     assert not second
     assert node.held == {"linux-image-amd64", "linux-headers-amd64"}
@@ -84,10 +84,10 @@ def test_hold_keeps_what_brings_kernels_and_leaves_the_kernels_themselves() -> N
 def test_only_what_this_state_has_held_is_let_go() -> None:
     node = World()
     node.held = {"linux-image-amd64"}
-    *_, last = converge(KernelKept(), node)
+    *_, last = converge(KernelPinned(), node)
     assert not last
     assert node.files[HELD_PATH] == "linux-headers-amd64\n"
-    *_, last = converge(KernelKept(policy="follow"), node)
+    *_, last = converge(KernelPinned(policy="follow"), node)
     assert not last
     assert node.held == {"linux-image-amd64"}
     assert HELD_PATH not in node.files
@@ -95,7 +95,7 @@ def test_only_what_this_state_has_held_is_let_go() -> None:
 
 def test_a_kernel_is_pinned_away_installed_built_for_and_only_then_booted() -> None:
     node = World()
-    state = KernelKept(policy=NEW)
+    state = KernelPinned(policy=NEW)
     assert state.plan(state.probe(node)).disruption is Disruption.REBOOT
     *_, last = converge(state, node)
     assert not last
@@ -114,7 +114,7 @@ def test_a_kernel_is_pinned_away_installed_built_for_and_only_then_booted() -> N
 
 def test_without_a_driver_nothing_has_to_be_built() -> None:
     node = World(driver=None)
-    *_, last = converge(KernelKept(policy=NEW), node)
+    *_, last = converge(KernelPinned(policy=NEW), node)
     assert not last
     assert not [step for step in node.done if "build" in step.label]
 
@@ -129,7 +129,7 @@ def test_without_a_driver_nothing_has_to_be_built() -> None:
 def test_what_cannot_be_had_or_kept_from_booting_is_refused(
     world: dict[str, Any], says: str
 ) -> None:
-    state, node = KernelKept(policy=NEW), World(**world)
+    state, node = KernelPinned(policy=NEW), World(**world)
     assert says in (state.refuse(state.probe(node)) or "")
 
 
@@ -138,17 +138,17 @@ def test_what_cannot_be_had_or_kept_from_booting_is_refused(
 )
 def test_a_wrong_policy_is_an_error_of_the_text(policy: object) -> None:
     with pytest.raises(PolicyError):
-        build(KernelKept, {"policy": policy})
+        build(KernelPinned, {"policy": policy})
 
 
 @pytest.mark.parametrize("policy", ["follow", "hold", NEW])
 def test_it_keeps_the_contract_of_every_state(policy: str) -> None:
-    check_contract(KernelKept(policy=policy), World())
+    check_contract(KernelPinned(policy=policy), World())
 
 
 def test_a_list_that_others_may_read_or_write_is_written_again() -> None:
     node = World()
-    state = KernelKept(policy="hold")
+    state = KernelPinned(policy="hold")
     list(converge(state, node))
     assert node.modes[HELD_PATH] == 0o600
     node.modes[HELD_PATH] = 0o666

@@ -17,7 +17,7 @@ from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.probes.gpu_labels import Machine, MachineQuery
-from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabels
+from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabelsWritten
 from gpustate.testing import FakeNode, check_contract, converge
 
 PCI = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
@@ -49,7 +49,7 @@ def node(nvml: NvmlFacts = NVML, *, machine: Machine | None = None, **files: str
 
 def test_the_labels_are_written_once() -> None:
     fake = node()
-    first, last = converge(GpuLabels(), fake)
+    first, last = converge(GpuLabelsWritten(), fake)
     assert first.fields == {"text"}
     assert not last
     lines = fake.files[PATH].splitlines()
@@ -64,21 +64,21 @@ def test_the_labels_are_written_once() -> None:
 def test_sharing_comes_from_the_device_plugin_s_configuration_on_the_node() -> None:
     fake = node()
     fake.files[CONFIG_PATH] = SHARED
-    list(converge(GpuLabels(), fake))
+    list(converge(GpuLabelsWritten(), fake))
     assert "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-SHARED\n" in fake.files[PATH]
     fake.files[CONFIG_PATH] = SHARED.replace("replicas", "replica")
-    assert "did you mean replicas" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+    assert "did you mean replicas" in str(GpuLabelsWritten().refuse(GpuLabelsWritten().probe(fake)))
 
 
 def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_in_quarantine() -> (
     None
 ):
     fake = node()
-    list(converge(GpuLabels(), fake))
+    list(converge(GpuLabelsWritten(), fake))
     before = fake.files[PATH]
     other = replace(PCI, address="0000:43:00.0")
     fake.node_facts = replace(fake.node_facts, pci=(PCI, other))
-    state = GpuLabels()
+    state = GpuLabelsWritten()
     observed = state.probe(fake)
     assert "NVML sees 1 of the 2 GPUs that the driver has on PCI, not 0000:43:00.0" in str(
         state.refuse(observed)
@@ -95,25 +95,25 @@ def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_
 
 def test_a_configuration_s_path_that_is_relative_is_an_error() -> None:
     with pytest.raises(PolicyError, match="config_path"):
-        build(GpuLabels, {"config_path": "rel"})
+        build(GpuLabelsWritten, {"config_path": "rel"})
 
 
 def test_a_label_that_somebody_changed_is_drift() -> None:
     fake = node()
-    list(converge(GpuLabels(), fake))
+    list(converge(GpuLabelsWritten(), fake))
     fake.files[PATH] = fake.files[PATH].replace("gpu.count=1", "gpu.count=2")
-    first, last = converge(GpuLabels(), fake)
+    first, last = converge(GpuLabelsWritten(), fake)
     assert first
     assert not last
 
 
 def test_the_time_in_the_file_is_no_drift() -> None:
     fake = node()
-    list(converge(GpuLabels(), fake))
+    list(converge(GpuLabelsWritten(), fake))
     fake.files[PATH] += "nvidia.com/gfd.timestamp=1700000000\n"
-    assert not GpuLabels(timestamp=True).plan(GpuLabels(timestamp=True).probe(fake))
+    assert not GpuLabelsWritten(timestamp=True).plan(GpuLabelsWritten(timestamp=True).probe(fake))
     fake.files[PATH] = ""
-    state = GpuLabels(timestamp=True)
+    state = GpuLabelsWritten(timestamp=True)
     observed = state.probe(fake)
     (step,) = state.apply(observed, state.plan(observed))
     assert "gfd.timestamp" in step.script()
@@ -123,20 +123,22 @@ def test_gfd_s_own_file_beside_it_is_refused() -> None:
     fake = node()
     fake.files[f"{FOLDER}/gfd"] = "nvidia.com/gpu.product=X\n"
     fake.files[f"{FOLDER}/.hidden"] = "nvidia.com/gpu.product=X\n"
-    assert f"{FOLDER}/gfd has labels" in str(GpuLabels().refuse(GpuLabels().probe(fake)))
+    assert f"{FOLDER}/gfd has labels" in str(
+        GpuLabelsWritten().refuse(GpuLabelsWritten().probe(fake))
+    )
 
 
 def test_what_is_no_file_at_its_place_is_refused() -> None:
     fake = node()
     fake.answers["FileStats"] = {PATH: FileStat("link", 0o777, 0, 0, 9, target="/nowhere")}
     with pytest.raises(RefusedError, match="gpustate is a symbolic link to /nowhere"):
-        GpuLabels().probe(fake)
+        GpuLabelsWritten().probe(fake)
 
 
 def test_a_driver_that_does_not_answer_leaves_the_file_alone() -> None:
     fake = node(NvmlFacts(error=9, error_text="Driver Not Loaded"))
     fake.files[PATH] = "nvidia.com/gpu.count=1\n"
-    state = GpuLabels()
+    state = GpuLabelsWritten()
     observed = state.probe(fake)
     assert "Driver Not Loaded (9)" in str(state.refuse(observed))
     assert not state.plan(observed)
@@ -144,15 +146,15 @@ def test_a_driver_that_does_not_answer_leaves_the_file_alone() -> None:
 
 def test_a_label_that_kubernetes_would_refuse_is_left_out_and_named() -> None:
     fake = node(machine=Machine("To be filled by O.E.M.", ()))
-    first, _ = converge(GpuLabels(), fake)
+    first, _ = converge(GpuLabelsWritten(), fake)
     assert "gpu.machine" not in fake.files[PATH]
     assert any("O.E.M." in note for note in first.notes)
 
 
 def test_it_is_taken_away() -> None:
     fake = node()
-    list(converge(GpuLabels(), fake))
-    *_, last = converge(GpuLabels(ensure="absent"), fake)
+    list(converge(GpuLabelsWritten(), fake))
+    *_, last = converge(GpuLabelsWritten(ensure="absent"), fake)
     assert PATH not in fake.files
     assert not last
 
@@ -160,18 +162,18 @@ def test_it_is_taken_away() -> None:
 def test_a_node_without_gpus_and_an_image_get_no_file() -> None:
     none = node(NvmlFacts(error=12))
     none.node_facts = NodeFacts(systemd=True)
-    assert not GpuLabels().plan(GpuLabels().probe(none))
+    assert not GpuLabelsWritten().plan(GpuLabelsWritten().probe(none))
     image = node()
     image.shells |= {"python3": (0, "")}
     image.node_facts = replace(image.node_facts, image=True)
-    plan = GpuLabels().plan(GpuLabels().probe(image))
+    plan = GpuLabelsWritten().plan(GpuLabelsWritten().probe(image))
     assert not plan
     assert "first apply on the machine" in plan.notes[0]
 
 
 def test_it_keeps_the_contract() -> None:
-    check_contract(GpuLabels(), node())
-    check_contract(GpuLabels(timestamp=True, mig_strategy="mixed"), node())
+    check_contract(GpuLabelsWritten(), node())
+    check_contract(GpuLabelsWritten(timestamp=True, mig_strategy="mixed"), node())
 
 
 def test_the_machine_is_read_from_what_the_node_printed() -> None:
@@ -209,8 +211,8 @@ def test_the_configuration_of_each_device_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("timestamp", [False, True])
 def test_a_file_that_only_root_can_read_is_written_again(timestamp: bool) -> None:
     fake = node()
-    state = GpuLabels(timestamp=timestamp)
-    list(converge(GpuLabels(), fake))
+    state = GpuLabelsWritten(timestamp=timestamp)
+    list(converge(GpuLabelsWritten(), fake))
     fake.modes[PATH] = 0o600
     plan = state.plan(state.probe(fake))
     assert plan.fields == {"text"}

@@ -17,7 +17,7 @@ from gpustate.states.microk8s import (
     SOCKET,
     TEMPLATE_PATH,
     Found,
-    Microk8sHandler,
+    Microk8sHandlerRegistered,
     Microk8sQuery,
 )
 from gpustate.testing import FakeNode, check_contract
@@ -45,7 +45,7 @@ def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNod
 @pytest.mark.parametrize("default", [False, True])
 def test_it_converges_in_one_round_and_gives_the_bytes_back(version: str, default: bool) -> None:
     node = node_with(version=version)
-    first, last = converge(Microk8sHandler(default=default), node)
+    first, last = converge(Microk8sHandlerRegistered(default=default), node)
     assert first.fields == {"template", "lacks"}
     assert first.disruption is Disruption.RESTART
     assert not last
@@ -54,33 +54,33 @@ def test_it_converges_in_one_round_and_gives_the_bytes_back(version: str, defaul
     if not default:
         assert text.startswith(MICROK8S_TEMPLATE)
     assert "imports" not in text
-    _, rest = converge(Microk8sHandler(ensure="absent"), node)
+    _, rest = converge(Microk8sHandlerRegistered(ensure="absent"), node)
     assert not rest
     assert node.files == {TEMPLATE_PATH: MICROK8S_TEMPLATE}
     assert node.originals == {}
 
 
 def test_a_node_without_it_and_one_where_it_does_not_run_are_not_restarted() -> None:
-    plan = next(converge(Microk8sHandler(), node_with(None)))
+    plan = next(converge(Microk8sHandlerRegistered(), node_with(None)))
     assert not plan
     assert "not installed" in plan.notes[0]
     node = node_with(active="inactive")
-    plan = next(converge(Microk8sHandler(), node))
+    plan = next(converge(Microk8sHandlerRegistered(), node))
     assert plan.disruption is Disruption.NONE
-    list(converge(Microk8sHandler(), node))
+    list(converge(Microk8sHandlerRegistered(), node))
     assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
 
 
 def test_a_broken_template_is_refused() -> None:
-    state = Microk8sHandler()
+    state = Microk8sHandlerRegistered()
     assert "not valid TOML" in (state.refuse(state.probe(node_with("version = \n"))) or "")
 
 
 def test_a_containerd_that_does_not_serve_pods_is_refused_or_restarted() -> None:
     node = node_with()
-    list(converge(Microk8sHandler(), node))
+    list(converge(Microk8sHandlerRegistered(), node))
     template = node.files[TEMPLATE_PATH]
-    state = Microk8sHandler()
+    state = Microk8sHandlerRegistered()
     serves = CriStatus(SOCKET, "ok", handlers=(CriHandler("nvidia"),))
     assert not state.verify(state.probe(node_with(template, cri=serves)))
     dead = state.probe(node_with(template, cri=CriStatus(SOCKET, "unserved", "load failed")))
@@ -94,7 +94,7 @@ def test_a_containerd_that_does_not_serve_pods_is_refused_or_restarted() -> None
 
 
 def test_the_contract_holds() -> None:
-    check_contract(Microk8sHandler(), node_with())
+    check_contract(Microk8sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -12,7 +12,7 @@ from gpustate import Disruption, NodeFacts, ops
 from gpustate.core.queries import Answer
 from gpustate.formats import grub
 from gpustate.probes.kernel_cmdline import CommandLine, CommandLineQuery
-from gpustate.states.kata import KataHost
+from gpustate.states.kata import KataHostReady
 from gpustate.states.vfio import PROGRAM_PATH, UNIT, UNIT_PATH, VfioBound
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -176,7 +176,7 @@ TDX = ("intel_iommu=on", "modprobe.blacklist=nouveau", "kvm_intel.tdx=1", "nohib
 
 def test_a_confidential_host_gets_its_arguments() -> None:
     one = node()
-    state = KataHost(runtime="confidential")
+    state = KataHostReady(runtime="confidential")
     plan = state.plan(state.probe(one))
     assert plan.disruption is Disruption.REBOOT
     for word in TDX:
@@ -187,7 +187,7 @@ def test_a_confidential_host_gets_its_arguments() -> None:
 def test_a_kata_host_that_is_ready_needs_nothing() -> None:
     line = replace(LINE, running=TDX, menu=(("6.17", TDX),))
     for runtime in ("kata", "confidential"):
-        state = KataHost(runtime=runtime)
+        state = KataHostReady(runtime=runtime)
         observed = state.probe(node(line))
         assert not state.plan(observed)
         assert state.refuse(observed) is None
@@ -209,7 +209,7 @@ def test_what_the_host_lacks_is_named(
 ) -> None:
     line = replace(LINE, running=TDX, menu=(("6.17", TDX),))
     host = NodeFacts(**{"kernel": "6.17.0", "systemd": True, **facts})
-    state = KataHost(runtime=runtime)
+    state = KataHostReady(runtime=runtime)
     reason = state.refuse(state.probe(node(line, facts=host, shell={"dev/kvm": (0, look)})))
     assert reason is not None
     assert word in reason
@@ -217,14 +217,14 @@ def test_what_the_host_lacks_is_named(
 
 def test_the_arguments_of_kata_are_taken_away_by_a_file() -> None:
     one = node()
-    list(converge(KataHost(runtime="kata"), one))
-    *_, last = converge(KataHost(runtime="kata", ensure="absent"), one)
+    list(converge(KataHostReady(runtime="kata"), one))
+    *_, last = converge(KataHostReady(runtime="kata", ensure="absent"), one)
     assert not last
     assert one.files == {}
 
 
 @pytest.mark.parametrize(
-    "state", [STATE, KataHost(runtime="confidential"), VfioBound(), KataHost()]
+    "state", [STATE, KataHostReady(runtime="confidential"), VfioBound(), KataHostReady()]
 )
 def test_they_keep_the_contract_of_every_state(state: Any) -> None:
     check_contract(state, node())

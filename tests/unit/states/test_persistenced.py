@@ -12,7 +12,7 @@ from gpustate.states.persistenced import (
     UNIT,
     UNIT_PATH,
     WANTS_PATH,
-    PersistenceMode,
+    PersistenceModeEnabled,
     drop_in_text,
 )
 from gpustate.testing import FakeNode, converge
@@ -61,7 +61,7 @@ def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
 
 def test_nvidias_unit_is_enabled_and_started_as_it_is() -> None:
     fake = node(NVIDIA)
-    first, last = converge(PersistenceMode(), fake)
+    first, last = converge(PersistenceModeEnabled(), fake)
     assert first.fields == {"active", "at_boot", "persistent"}
     assert not last
     assert DROP_IN_PATH not in fake.files
@@ -70,7 +70,7 @@ def test_nvidias_unit_is_enabled_and_started_as_it_is() -> None:
 
 def test_ubuntus_unit_gets_a_drop_in_and_is_wanted_at_boot() -> None:
     fake = node(UBUNTU)
-    *_, last = converge(PersistenceMode(), fake)
+    *_, last = converge(PersistenceModeEnabled(), fake)
     assert not last
     assert "StopWhenUnneeded=false" in fake.files[DROP_IN_PATH]
     assert WANTS_PATH in fake.files
@@ -80,8 +80,8 @@ def test_ubuntus_unit_gets_a_drop_in_and_is_wanted_at_boot() -> None:
 @pytest.mark.parametrize("unit", [NVIDIA, UBUNTU])
 def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
     fake = node(unit)
-    list(converge(PersistenceMode(), fake))
-    *_, last = converge(PersistenceMode(ensure="absent"), fake)
+    list(converge(PersistenceModeEnabled(), fake))
+    *_, last = converge(PersistenceModeEnabled(ensure="absent"), fake)
     assert not last
     assert fake.files == {UNIT_PATH: unit, PROGRAM_PATH: ""}
     assert fake.unit_states[UNIT] == "inactive"
@@ -89,9 +89,9 @@ def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
 
 def test_a_gpu_that_fell_back_gets_a_restart() -> None:
     fake = node(NVIDIA)
-    list(converge(PersistenceMode(), fake))
+    list(converge(PersistenceModeEnabled(), fake))
     fake.answers["GpuFacts"] = told(Gpu(0, pci=GPU.address, persistence_mode=False))
-    state = PersistenceMode()
+    state = PersistenceModeEnabled()
     assert state.plan(state.probe(fake)).fields == {"persistent"}
 
 
@@ -114,18 +114,18 @@ def test_gpus_that_do_not_answer_are_left_to_the_validator() -> None:
     fake.answers["GpuFacts"] = told(
         Gpu(0, pci="a", persistence_mode=True), Gpu(1, pci="b", error=15)
     )
-    assert PersistenceMode().probe(fake).persistent == {"a": True}
+    assert PersistenceModeEnabled().probe(fake).persistent == {"a": True}
 
 
 def test_an_image_without_gpus_only_enables_it() -> None:
     fake = node(NVIDIA, gpus=())
-    first, last = converge(PersistenceMode(), fake)
+    first, last = converge(PersistenceModeEnabled(), fake)
     assert first.fields == {"at_boot"}
     assert not last
 
 
 def test_a_missing_daemon_is_refused_with_the_next_move() -> None:
-    state = PersistenceMode()
+    state = PersistenceModeEnabled()
     why = state.refuse(state.probe(node(None)))
     assert why is not None
     assert "add the state driver" in why
@@ -140,14 +140,14 @@ def sited(name: str, word: str) -> tuple[FakeNode, str]:
 
 def test_a_drop_in_that_is_read_before_ours_is_set_right() -> None:
     fake, _ = sited("10-site.conf", "--no-persistence-mode --verbose")
-    first, last = converge(PersistenceMode(), fake)
+    first, last = converge(PersistenceModeEnabled(), fake)
     assert "drop_in_text" in first.fields
     assert not last
     assert "nvidia-persistenced --verbose --persistence-mode\n" in fake.files[DROP_IN_PATH]
 
 
 def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
-    state = PersistenceMode()
+    state = PersistenceModeEnabled()
     fake, path = sited("zz-site.conf", "--no-persistence-mode")
     assert f"{path} has nvidia-persistenced start" in (state.refuse(state.probe(fake)) or "")
     for name in ("10-site.conf", "zz-site.conf"):
@@ -162,9 +162,9 @@ def test_a_drop_in_that_is_read_after_ours_and_undoes_it_is_refused() -> None:
 def test_a_unit_whose_program_is_missing_is_refused_and_the_driver_named() -> None:
     fake = node(NVIDIA)
     del fake.files[PROGRAM_PATH]
-    state = PersistenceMode()
+    state = PersistenceModeEnabled()
     assert "apply the state driver" in str(state.refuse(state.probe(fake)))
-    gone = PersistenceMode(ensure="absent")
+    gone = PersistenceModeEnabled(ensure="absent")
     assert gone.refuse(gone.probe(fake)) is None
     fake.files[UNIT_PATH] = NVIDIA.replace("/usr/bin/", "/opt/bin/")
     assert state.refuse(state.probe(fake)) is None, "it runs another"

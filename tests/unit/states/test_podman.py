@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpustate.core.queries import Answer
-from gpustate.states.podman import Found, PodmanCdi, PodmanQuery
+from gpustate.states.podman import Found, PodmanCdiEnabled, PodmanQuery
 from gpustate.testing import FakeNode, check_contract
 from gpustate.testing.fake import converge
 
@@ -32,19 +32,19 @@ def node_with(files: dict[str, str], **facts: Any) -> FakeNode:
 
 def test_a_hook_that_nobody_owns_goes_and_comes_back() -> None:
     node = node_with({HOOK: TEXT, HOOK.replace("oci-nvidia", "site"): OTHER})
-    first, last = converge(PodmanCdi(), node)
+    first, last = converge(PodmanCdiEnabled(), node)
     assert first.fields == {"leftovers", "kept"}
     assert not last
     assert HOOK not in node.files
     assert len(node.files) == 1
-    _, rest = converge(PodmanCdi(ensure="absent"), node)
+    _, rest = converge(PodmanCdiEnabled(ensure="absent"), node)
     assert not rest
     assert node.files[HOOK] == TEXT
 
 
 def test_a_hook_of_a_package_is_named_and_stays() -> None:
     node = node_with({HOOK: TEXT}, owners={HOOK: "nvidia-container-toolkit"})
-    plan = next(converge(PodmanCdi(), node))
+    plan = next(converge(PodmanCdiEnabled(), node))
     assert not plan
     assert f"{HOOK} of nvidia-container-toolkit injects GPUs beside CDI" in plan.notes[0]
 
@@ -64,7 +64,7 @@ def test_a_hook_of_a_package_is_named_and_stays() -> None:
 def test_what_keeps_podman_from_cdi_is_refused(
     files: dict[str, str], version: str, reason: str
 ) -> None:
-    state = PodmanCdi()
+    state = PodmanCdiEnabled()
     refused = state.refuse(state.probe(node_with(files, version=version)))
     assert reason in (refused or "")
 
@@ -74,12 +74,12 @@ def test_a_later_file_gives_the_folder_back() -> None:
         "/etc/containers/containers.conf": '[engine]\ncdi_spec_dirs = ["/etc/cdi"]\n',
         "/etc/containers/containers.conf.d/z.conf": '[engine]\ncdi_spec_dirs = ["/var/run/cdi/"]\n',
     }
-    state = PodmanCdi()
+    state = PodmanCdiEnabled()
     assert state.refuse(state.probe(node_with(files))) is None
 
 
 def test_the_contract_holds() -> None:
-    check_contract(PodmanCdi(), node_with({HOOK: TEXT}))
+    check_contract(PodmanCdiEnabled(), node_with({HOOK: TEXT}))
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate import NodeFacts, PciGpu, ops
-from gpustate.states.preflight import NodeFit
+from gpustate.states.preflight import PreflightPassed
 from gpustate.testing import FakeNode
 
 NOW_S = 1_790_000_000
@@ -40,12 +40,12 @@ def node(out: str = GOOD, of: NodeFacts | None = None) -> FakeNode:
     return FakeNode(facts=of or facts(), shell={"dpkg-query": (0, out)})
 
 
-def refusal(state: NodeFit, one: FakeNode) -> str | None:
+def refusal(state: PreflightPassed, one: FakeNode) -> str | None:
     return state.refuse(state.probe(one))
 
 
 def test_a_good_node_is_neither_refused_nor_changed() -> None:
-    state = NodeFit(gpus="8xH100")
+    state = PreflightPassed(gpus="8xH100")
     observed = state.probe(node())
     assert state.refuse(observed) is None
     assert not state.plan(observed)
@@ -78,11 +78,14 @@ def test_a_good_node_is_neither_refused_nor_changed() -> None:
 def test_what_only_a_person_can_put_right_is_refused(
     out: str, of: NodeFacts | None, said: str
 ) -> None:
-    assert said in (refusal(NodeFit(), node(out, of)) or "")
+    assert said in (refusal(PreflightPassed(), node(out, of)) or "")
 
 
 def test_what_apt_says_of_packages_left_half_way_is_no_reason_to_refuse() -> None:
-    assert refusal(NodeFit(), node(GOOD + "apt=Unmet dependencies.\npackage=iU |tzdata\n")) is None
+    assert (
+        refusal(PreflightPassed(), node(GOOD + "apt=Unmet dependencies.\npackage=iU |tzdata\n"))
+        is None
+    )
 
 
 UNMET = (
@@ -94,8 +97,8 @@ UNMET = (
 
 def test_what_the_drivers_packages_miss_of_each_other_is_left_to_the_driver() -> None:
     fake = node(GOOD + UNMET)
-    assert refusal(NodeFit(), fake) is None
-    state = NodeFit()
+    assert refusal(PreflightPassed(), fake) is None
+    state = PreflightPassed()
     assert state.plan(state.probe(fake)).notes[0] == (
         "left to the state that brings it: nvidia-smi wants libnvidia-ml1 (= 535.247.01-1), "
         "nvidia-smi wants libnvidia-ml1 (>= 535)"
@@ -104,7 +107,7 @@ def test_what_the_drivers_packages_miss_of_each_other_is_left_to_the_driver() ->
 
 def test_what_anything_else_misses_is_named_in_the_refusal() -> None:
     more = "apt=unmet vim : Depends: vim-common (= 2) but 1 is installed\n"
-    reason = refusal(NodeFit(), node(GOOD + UNMET + more)) or ""
+    reason = refusal(PreflightPassed(), node(GOOD + UNMET + more)) or ""
     assert "apt cannot work here (Unmet dependencies" in reason
     assert "vim wants vim-common (= 2)" in reason
 
@@ -112,10 +115,10 @@ def test_what_anything_else_misses_is_named_in_the_refusal() -> None:
 def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
-    assert refusal(NodeFit(), node(out)) == (
+    assert refusal(PreflightPassed(), node(out)) == (
         "/boot has 90 MiB free, and /boot need 100 MiB: make room (apt-get clean, old kernels)"
     )
-    assert refusal(NodeFit(boot_mib=90), node(out)) is None
+    assert refusal(PreflightPassed(boot_mib=90), node(out)) is None
 
 
 @pytest.mark.parametrize(
@@ -138,25 +141,25 @@ def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
 def test_gpus_on_pci_have_to_be_those_of_the_inventory(
     gpus: int | str | None, there: int, said: str | None
 ) -> None:
-    found = refusal(NodeFit(gpus=gpus), node(of=facts(h100(there))))
+    found = refusal(PreflightPassed(gpus=gpus), node(of=facts(h100(there))))
     assert (found is None) if said is None else (said in (found or ""))
 
 
 @pytest.mark.parametrize("bad", ["8xH1000", "x", "-1", "8 x", -1, ""])
 def test_a_gpu_parameter_that_makes_no_sense_is_an_error(bad: int | str) -> None:
     with pytest.raises(ValidationError):
-        NodeFit(gpus=bad)
+        PreflightPassed(gpus=bad)
 
 
 def test_an_image_is_not_asked_for_gpus_or_an_init() -> None:
-    state = NodeFit(gpus=8)
+    state = PreflightPassed(gpus=8)
     observed = state.probe(node(GOOD, replace(facts((), systemd=False), image=True)))
     assert state.refuse(observed) is None
     assert state.plan(observed).notes == ()
 
 
 def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
-    state = NodeFit()
+    state = PreflightPassed()
     observed = state.probe(node(GOOD + "package=iF |tzdata\npackage=iHR|kmod\njournal=1\n"))
     plan = state.plan(observed)
     assert plan.fields == {"unsettled", "journal"}
@@ -169,7 +172,7 @@ def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
 
 
 def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
-    state = NodeFit()
+    state = PreflightPassed()
     observed = state.probe(
         node(
             GOOD
@@ -181,7 +184,7 @@ def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
 
 
 def test_package_lists_that_a_power_cut_tore_are_read_again() -> None:
-    state = NodeFit()
+    state = PreflightPassed()
     observed = state.probe(
         node(
             GOOD
@@ -204,19 +207,19 @@ def test_package_lists_that_a_power_cut_tore_are_read_again() -> None:
 
 
 def test_nothing_is_repaired_while_somebody_holds_the_package_lock() -> None:
-    state = NodeFit()
+    state = PreflightPassed()
     observed = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
     assert not state.plan(observed)
     assert state.plan(observed).notes[0].startswith("apt-get (process 77) holds the package lock")
 
 
 def test_free_room_and_the_clock_do_not_make_a_saved_plan_stale() -> None:
-    assert NodeFit.stable is not None
-    assert not {"room", "clock_s", "last_write_s", "lock_holder"} & set(NodeFit.stable)
+    assert PreflightPassed.stable is not None
+    assert not {"room", "clock_s", "last_write_s", "lock_holder"} & set(PreflightPassed.stable)
 
 
 def test_secure_boot_and_missing_python_are_told_not_refused() -> None:
-    state = NodeFit()
+    state = PreflightPassed()
     observed = state.probe(node(GOOD + "secure_boot=  1\n", facts(python3="")))
     notes = " ".join(state.plan(observed).notes)
     assert state.refuse(observed) is None
@@ -225,7 +228,7 @@ def test_secure_boot_and_missing_python_are_told_not_refused() -> None:
 
 
 def test_taking_preflight_away_changes_nothing() -> None:
-    state = NodeFit(ensure="absent")
+    state = PreflightPassed(ensure="absent")
     observed = state.probe(node(GOOD + "package=iF |tzdata\n", facts(())))
     assert state.refuse(observed) is None
     assert not state.plan(observed)
@@ -235,10 +238,10 @@ def test_taking_preflight_away_changes_nothing() -> None:
 @pytest.mark.parametrize("row", ["", "iH|", "iH|$(touch /x)", "iH|a b", "|x", "iHR|-o x", "²|x"])
 def test_a_row_of_dpkg_that_is_none_is_left_out(row: str) -> None:
     """Its name would have become a word of a command."""
-    observed = NodeFit().probe(node(f"{GOOD}package={row}\npackage=iHR|acme\n"))
+    observed = PreflightPassed().probe(node(f"{GOOD}package={row}\npackage=iHR|acme\n"))
     assert observed.unsettled == ("iHR acme",)
 
 
 def test_numbers_that_are_none_are_zero() -> None:
-    observed = NodeFit().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
+    observed = PreflightPassed().probe(node("now=²\nwritten=x\nroom=/boot 9e9 /\n"))
     assert (observed.clock_s, observed.last_write_s, observed.room) == (0, 0, ())

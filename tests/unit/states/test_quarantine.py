@@ -10,7 +10,7 @@ from gpustate.core.policy import build
 from gpustate.errors import PolicyError
 from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
-from gpustate.states.quarantine import GpuQuarantine, seconds
+from gpustate.states.quarantine import GpusQuarantined, seconds
 from gpustate.testing import FakeNode, check_contract, converge
 
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in (1, 2)]
@@ -38,8 +38,8 @@ class World:
         self.held = replace(self.held, entries=(), problem="")
 
     def run(self, **parameters: object) -> list[object]:
-        state = build(GpuQuarantine, parameters)
-        assert isinstance(state, GpuQuarantine)
+        state = build(GpusQuarantined, parameters)
+        assert isinstance(state, GpusQuarantined)
         self.state = state
         return list(converge(self.state, self.node()))
 
@@ -89,7 +89,7 @@ def test_removal_takes_the_inventorys_and_leaves_the_commands() -> None:
 
 def test_a_gpu_that_is_not_there_is_refused_as_long_as_all_answer() -> None:
     other = UUIDS[0].replace("1", "9")
-    state = build(GpuQuarantine, {"gpus": [of(other)]})
+    state = build(GpusQuarantined, {"gpus": [of(other)]})
     reason = state.refuse(state.probe(World().node()))
     assert reason is not None
     assert f"there is no GPU {other} here; there are {UUIDS[0]}" in reason
@@ -120,12 +120,12 @@ def test_a_file_that_cannot_be_read_is_written_anew() -> None:
 )
 def test_what_makes_no_sense_is_refused_before_any_node(gpus: object, said: str) -> None:
     with pytest.raises(PolicyError, match=said) as caught:
-        build(GpuQuarantine, {"gpus": gpus})
+        build(GpusQuarantined, {"gpus": gpus})
     assert len(str(caught.value)) < 400
 
 
 def test_it_keeps_the_contract() -> None:
-    check_contract(build(GpuQuarantine, {"gpus": [of(UUIDS[0])]}), World(COMMAND).node())
+    check_contract(build(GpusQuarantined, {"gpus": [of(UUIDS[0])]}), World(COMMAND).node())
 
 
 def test_a_file_that_others_may_write_is_written_again() -> None:

@@ -11,12 +11,12 @@ from gpustate import NodeFacts, State, ops
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.probes.kernel_modules import Kmod
 from gpustate.probes.rdma import Rdma
-from gpustate.states.gdrcopy import GdrCopy
-from gpustate.states.gds import GpuDirectStorage
+from gpustate.states.gdrcopy import GdrCopyInstalled
+from gpustate.states.gds import GpuDirectStorageEnabled
 from gpustate.states.mps import MpsRunning
-from gpustate.states.ofed import OfedRuns
-from gpustate.states.peermem import GpuDirectRdma
-from gpustate.states.persistenced import PROGRAM_PATH, UNIT, PersistenceMode
+from gpustate.states.ofed import OfedInstalled
+from gpustate.states.peermem import GpuDirectRdmaEnabled
+from gpustate.states.persistenced import PROGRAM_PATH, UNIT, PersistenceModeEnabled
 from gpustate.testing import FakeNode
 
 KERNEL = "5.14.0-503.el9.x86_64"
@@ -54,11 +54,13 @@ def test_gdrcopy_has_the_names_of_its_spec_file(manager: str) -> None:
         "gdrcopy": [("2.6-1.el9", "x"), ("2.5-1.el9", "x")],
         "gdrdrv-dkms": [("2.7-1", "somebody's")],
     }
-    told = steps(GdrCopy(version="2.5"), node(manager, candidates=offers))
+    told = steps(GdrCopyInstalled(version="2.5"), node(manager, candidates=offers))
     sign = "-" if manager == "dnf" else "="
     assert f"WANT='gdrcopy-kmod{sign}2.5-1dkms.el9 gdrcopy{sign}2.5-1.el9'" in told
     assert "apt" not in told
-    why = GdrCopy(version="2.7").refuse(GdrCopy(version="2.7").probe(node(manager)))
+    why = GdrCopyInstalled(version="2.7").refuse(
+        GdrCopyInstalled(version="2.7").probe(node(manager))
+    )
     assert why is not None
     assert "no repository offers gdrcopy-kmod and gdrcopy of GDRCopy 2.7" in why
     assert "build-rpm-packages.sh" in why
@@ -66,7 +68,7 @@ def test_gdrcopy_has_the_names_of_its_spec_file(manager: str) -> None:
 
 def test_debians_metapackage_is_not_taken_for_rpms_library() -> None:
     fake = node("apt", packages={"gdrcopy": "2.6-1"})
-    assert GdrCopy().probe(fake).packages == {}
+    assert GdrCopyInstalled().probe(fake).packages == {}
 
 
 @pytest.mark.parametrize(("manager", "mode"), [("dnf", "666"), ("zypper", "660")])
@@ -79,7 +81,7 @@ def test_the_device_is_left_to_the_group_video_where_suse_gives_it_to_it(
         candidates=offers,
         shell={"echo open": (0, "open"), "stat -c '%t %a' /dev/gdrdrv": (0, "660\n")},
     )
-    state = GdrCopy()
+    state = GdrCopyInstalled()
     assert state.desired(state.probe(fake)).device == mode
 
 
@@ -92,22 +94,22 @@ def test_gds_and_ofed_come_with_what_they_need_and_go(manager: str) -> None:
     }
     fake = node(manager, candidates=offers)
     for state, name in (
-        (GpuDirectStorage(), "nvidia-fs-dkms"),
-        (OfedRuns(package="doca-ofed"), "doca-ofed"),
-        (OfedRuns(package="mlnx-ofa_kernel-dkms"), "mlnx-ofa_kernel-dkms"),
+        (GpuDirectStorageEnabled(), "nvidia-fs-dkms"),
+        (OfedInstalled(package="doca-ofed"), "doca-ofed"),
+        (OfedInstalled(package="mlnx-ofa_kernel-dkms"), "mlnx-ofa_kernel-dkms"),
     ):
         told = steps(state, fake)
         assert f"PM={manager}; WANT={name}" in told.replace("'", "")
         assert "rpm_swap" in told
     fake.files["/var/lib/gpustate/brought/ofed"] = "doca-ofed\n"
-    told = steps(OfedRuns(package="doca-ofed", ensure="absent"), fake)
+    told = steps(OfedInstalled(package="doca-ofed", ensure="absent"), fake)
     assert 'rpm_remove "$@"' in told
 
 
 @MANAGERS
 def test_the_headers_that_are_missing_have_the_distributions_name(manager: str) -> None:
     observed = replace(
-        GpuDirectRdma().probe(node(manager)),
+        GpuDirectRdmaEnabled().probe(node(manager)),
         driver="580.65.06 open",
         kernel=KERNEL,
         nics=("0000:05:00.0",),
@@ -115,7 +117,7 @@ def test_the_headers_that_are_missing_have_the_distributions_name(manager: str) 
         symbol="0x1",
         headers=False,
     )
-    why = GpuDirectRdma(method="peermem").refuse(observed)
+    why = GpuDirectRdmaEnabled(method="peermem").refuse(observed)
     assert why is not None
     wanted = {"dnf": f"kernel-devel-{KERNEL}", "zypper": f"the kernel-default-devel of {KERNEL}"}
     assert f"install {wanted[manager]}" in why
@@ -138,6 +140,6 @@ def test_a_unit_below_usr_lib_alone_is_seen_as_on_sles_15() -> None:
     fake = node(
         "zypper", files={path: text, PROGRAM_PATH: ""}, units={UNIT: "inactive"}, answers=nothing
     )
-    observed = PersistenceMode().probe(fake)
+    observed = PersistenceModeEnabled().probe(fake)
     assert observed.unit_text == text
-    assert PersistenceMode().refuse(observed) is None
+    assert PersistenceModeEnabled().refuse(observed) is None

@@ -10,8 +10,8 @@ import pytest
 
 from gpustate import NodeFacts, ops
 from gpustate.formats import alternatives, rpmrepos
-from gpustate.states.container_toolkit import PACKAGES, ContainerToolkit
-from gpustate.states.cuda_toolkit import QUERY, CudaToolkits
+from gpustate.states.container_toolkit import PACKAGES, ContainerToolkitInstalled
+from gpustate.states.cuda_toolkit import QUERY, CudaToolkitsInstalled
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
 from gpustate.testing import FakeNode, converge
 
@@ -149,7 +149,7 @@ def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: 
         runs={"note": lambda _: None},
         shell={"docker-runc": (0, "")},
     )
-    *_, last = converge(ContainerToolkit(version="1.17.8"), node)
+    *_, last = converge(ContainerToolkitInstalled(version="1.17.8"), node)
     assert not last
     assert set(node.installed.values()) == {"1.17.8-1"}
     assert node.held == set(PACKAGES)
@@ -182,7 +182,7 @@ def test_cuda_toolkits_come_with_the_nodes_own_manager(manager: str) -> None:
     node = FakeNode(
         facts=facts("rocky", "9.6", manager), candidates=offers, shell={"cuda_query": (0, "")}
     )
-    state = CudaToolkits(versions=("13.0",))
+    state = CudaToolkitsInstalled(versions=("13.0",))
     observed = state.probe(node)
     assert state.refuse(observed) is None
     texts = [step.script() for step in state.apply(observed, state.plan(observed))]

@@ -15,7 +15,7 @@ from gpustate.formats.certificates import Certificate, Listed, parse_keys, parse
 from gpustate.ops.modsign import CERTIFICATE_PATH
 from gpustate.plan import make
 from gpustate.probes.kernels import Kernel
-from gpustate.states.secure_boot import SecureBootKey
+from gpustate.states.secure_boot import SecureBootKeyEnrolled
 from gpustate.states.secure_boot.observed import (
     CONF_PATH,
     Firmware,
@@ -71,7 +71,7 @@ class World(FakeNode):
         self.kernel = replace(self.kernel, nvidia_signer="us", nvidia_key=self.target.serial)
 
 
-def outcome(state: SecureBootKey, node: World) -> StateResult:
+def outcome(state: SecureBootKeyEnrolled, node: World) -> StateResult:
     view: Any = SimpleNamespace(facts=node.node_facts)
     look = make.Observations(view=view, observed={"secure-boot": state.probe(node)})
     return make.make([state], look)["secure-boot"]
@@ -82,13 +82,13 @@ ON = Firmware(on=True)
 
 def test_nothing_is_asked_of_a_node_without_secure_boot() -> None:
     node = World(Firmware())
-    *_, last = converge(SecureBootKey(), node)
+    *_, last = converge(SecureBootKeyEnrolled(), node)
     assert not node.done
     assert last.blocked is None
 
 
 def test_a_key_is_made_pointed_at_and_queued_and_then_only_a_person_can_go_on() -> None:
-    node, state = World(ON), SecureBootKey()
+    node, state = World(ON), SecureBootKeyEnrolled()
     first, second = converge(state, node)
     assert first.fields == {"own", "conf_text", "enrolment"}
     assert not second
@@ -102,14 +102,14 @@ def test_a_key_is_made_pointed_at_and_queued_and_then_only_a_person_can_go_on() 
 
 def test_a_key_that_dkms_has_made_is_enrolled_and_no_other_is_made() -> None:
     node = World(replace(ON, certificate=DKMS))
-    first, _ = converge(SecureBootKey(), node)
+    first, _ = converge(SecureBootKeyEnrolled(), node)
     assert first.fields == {"enrolment"}
     assert CONF_PATH not in node.files
 
 
 def test_a_key_is_known_by_the_kernels_keyring_too() -> None:
     node = World(replace(ON, certificate=DKMS, keyring={"59a8": "DKMS module signing key"}))
-    assert not outcome(SecureBootKey(), node).plan
+    assert not outcome(SecureBootKeyEnrolled(), node).plan
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_module_is_signed_anew_when_nobody_vouches_for_its_signer(
 ) -> None:
     firmware = replace(ON, certificate=DKMS, keyring={"6cce": "Debian Secure Boot CA"})
     node = World(firmware, nvidia_license="NVIDIA", **module)
-    first, second = converge(SecureBootKey(), node)
+    first, second = converge(SecureBootKeyEnrolled(), node)
     assert ("signed" in first.fields) is anew
     assert not second
 
@@ -134,26 +134,26 @@ def test_a_module_is_signed_anew_when_nobody_vouches_for_its_signer(
 def test_signed_modules_of_ubuntu_are_preferred_unless_a_key_is_asked_for() -> None:
     name = f"linux-modules-nvidia-580-server-open-{K}"
     node = World(replace(ON, prebuilt=(name,)))
-    plan = SecureBootKey().plan(SecureBootKey().probe(node))
+    plan = SecureBootKeyEnrolled().plan(SecureBootKeyEnrolled().probe(node))
     assert not plan
     assert "signed itself" in plan.notes[0] or "has signed" in plan.notes[0]
-    own = SecureBootKey(key="own")
+    own = SecureBootKeyEnrolled(key="own")
     assert own.plan(own.probe(node)).fields >= {"own", "enrolment"}
     node.gets(prebuilt=("linux-modules-nvidia-580-server-open-5.15.0-1-generic",))
-    assert SecureBootKey().plan(SecureBootKey().probe(node))
+    assert SecureBootKeyEnrolled().plan(SecureBootKeyEnrolled().probe(node))
 
 
 def test_somebody_elses_request_is_not_given_this_password() -> None:
     node = World(replace(ON, queued=(Listed("cc" * 20),)))
-    state = SecureBootKey()
+    state = SecureBootKeyEnrolled()
     assert "another key waits" in (state.refuse(state.probe(node)) or "")
 
 
 def test_missing_tools_come_along_and_go_again() -> None:
     node = World(replace(ON, lacks=("mokutil",)))
-    first, _ = converge(SecureBootKey(), node)
+    first, _ = converge(SecureBootKeyEnrolled(), node)
     assert "tools" in first.fields
-    gone, last = converge(SecureBootKey(ensure="absent"), node)
+    gone, last = converge(SecureBootKeyEnrolled(ensure="absent"), node)
     assert gone.fields == {"brought", "own", "conf_text", "enrolment"}
     assert not last
     assert CONF_PATH not in node.files
@@ -162,7 +162,7 @@ def test_missing_tools_come_along_and_go_again() -> None:
 
 def test_a_firmware_that_trusts_a_key_is_told_of_when_the_key_goes() -> None:
     node = World(replace(ON, own=True, ours=OURS, enrolled=(Listed(OURS.fingerprint),)))
-    state = SecureBootKey(ensure="absent")
+    state = SecureBootKeyEnrolled(ensure="absent")
     assert OURS.fingerprint in state.plan(state.probe(node)).notes[0]
 
 
@@ -212,4 +212,4 @@ def test_what_a_node_says_is_read_and_nonsense_is_no_key() -> None:
 
 @pytest.mark.parametrize("firmware", [Firmware(), ON, replace(ON, certificate=DKMS)])
 def test_it_keeps_the_contract_of_every_state(firmware: Firmware) -> None:
-    check_contract(SecureBootKey(), World(firmware))
+    check_contract(SecureBootKeyEnrolled(), World(firmware))

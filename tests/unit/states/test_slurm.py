@@ -10,7 +10,7 @@ from gpustate.core.queries import Answer
 from gpustate.formats.slurm import Cpu
 from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
 from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery
-from gpustate.states.slurm import SlurmGres
+from gpustate.states.slurm import SlurmGresConfigured
 from gpustate.testing import FakeNode, check_contract, converge
 
 GRES, NODE = "/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf"
@@ -42,7 +42,7 @@ def node(*gpus: Gpu, places: Places = PLACES, active: bool = True, slurmd: bool 
 
 def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
     fake = node()
-    first, last = converge(SlurmGres(), fake)
+    first, last = converge(SlurmGresConfigured(), fake)
     assert fake.files[GRES].splitlines()[1:-1] == [
         "Name=gpu Type=a100 File=/dev/nvidia1 Cores=0-3 Links=-1,12",
         "Name=gpu Type=a100 File=/dev/nvidia0 Cores=4-7 Links=12,-1",
@@ -57,10 +57,10 @@ def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
 def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
     fake = node(active=False)
     fake.files[GRES] = before = "# site\nName=tape Count=2"
-    list(converge(SlurmGres(shards=2), fake))
+    list(converge(SlurmGresConfigured(shards=2), fake))
     assert fake.files[GRES].startswith(before)
     assert "Name=shard Count=2 File=/dev/nvidia0" in fake.files[GRES]
-    *_, last = converge(SlurmGres(ensure="absent"), fake)
+    *_, last = converge(SlurmGresConfigured(ensure="absent"), fake)
     assert fake.files[GRES] == before
     assert NODE not in fake.files
     assert not last
@@ -68,15 +68,15 @@ def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
 
 def test_a_file_that_had_nothing_but_ours_goes() -> None:
     fake = node(active=False)
-    list(converge(SlurmGres(), fake))
-    list(converge(SlurmGres(ensure="absent"), fake))
+    list(converge(SlurmGresConfigured(), fake))
+    list(converge(SlurmGresConfigured(ensure="absent"), fake))
     assert GRES not in fake.files
 
 
 def test_somebody_s_own_line_for_gpus_is_refused() -> None:
     fake = node()
     fake.files[GRES] = "AutoDetect=nvml\n"
-    state = SlurmGres()
+    state = SlurmGresConfigured()
     assert "line 1 (AutoDetect=nvml) already describes GPUs" in str(state.refuse(state.probe(fake)))
 
 
@@ -85,38 +85,40 @@ def test_mig_devices_are_lines_with_their_access_files() -> None:
     divided = replace(GPUS[0], mig_current=True, mig_devices=(mig,))
     places = replace(PLACES, caps={(0, 7, None): 66, (0, 7, 0): 67})
     fake = node(divided, GPUS[1], places=places)
-    list(converge(SlurmGres(), fake))
+    list(converge(SlurmGresConfigured(), fake))
     assert (
         "Type=a100_1g.5gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap66,"
         "/dev/nvidia-caps/nvidia-cap67"
     ) in fake.files[GRES]
-    state = SlurmGres()
+    state = SlurmGresConfigured()
     observed = state.probe(node(divided, GPUS[1]))
     assert "has no access files" in str(state.refuse(observed))
     assert not state.plan(observed)
 
 
 def test_a_gpu_whose_device_node_nobody_tells_is_refused() -> None:
-    state = SlurmGres()
+    state = SlurmGresConfigured()
     observed = state.probe(node(gpu(0, "0000:1b:00.0", None)))
     assert "which /dev/nvidiaX" in str(state.refuse(observed))
 
 
 def test_lines_are_not_written_of_fewer_gpus_than_the_driver_has() -> None:
-    state = SlurmGres()
+    state = SlurmGresConfigured()
     assert "not 0000:1b:00.0" in str(state.refuse(state.probe(node(GPUS[0]))))
 
 
 def test_a_host_without_slurm_is_left_alone_and_told() -> None:
     fake = node(slurmd=False, active=False)
-    first, _ = converge(SlurmGres(), fake)
+    first, _ = converge(SlurmGresConfigured(), fake)
     assert not first
     assert "not installed" in first.notes[0]
 
 
 def test_it_keeps_the_contract() -> None:
-    check_contract(SlurmGres(), node())
-    check_contract(SlurmGres(shards=4, features=("ib",), node_name="n1"), node(active=False))
+    check_contract(SlurmGresConfigured(), node())
+    check_contract(
+        SlurmGresConfigured(shards=4, features=("ib",), node_name="n1"), node(active=False)
+    )
 
 
 def test_places_are_read_from_what_the_node_printed() -> None:
@@ -134,11 +136,11 @@ def test_places_are_read_from_what_the_node_printed() -> None:
 def test_a_file_of_ours_is_mended_and_one_of_the_site_keeps_its_owner_and_mode() -> None:
     kept = f"/var/lib/gpustate/originals/{hashlib.sha256(GRES.encode()).hexdigest()[:24]}"
     fake = node()
-    list(converge(SlurmGres(), fake))
+    list(converge(SlurmGresConfigured(), fake))
     fake.files[f"{kept}.path"] = GRES
     fake.modes |= {GRES: 0o600, NODE: 0o666}
     fake.done.clear()
-    first, last = converge(SlurmGres(), fake)
+    first, last = converge(SlurmGresConfigured(), fake)
     assert first.fields == {"gres_file", "node_text"}
     assert first.disruption == Disruption.NONE
     assert {step.label for step in fake.done} == {f"write {GRES}", f"write {NODE}"}
@@ -147,4 +149,4 @@ def test_a_file_of_ours_is_mended_and_one_of_the_site_keeps_its_owner_and_mode()
 
     fake.files[kept] = "# site\n"
     fake.modes[GRES] = 0o640
-    assert not SlurmGres().plan(SlurmGres().probe(fake))
+    assert not SlurmGresConfigured().plan(SlurmGresConfigured().probe(fake))

@@ -15,7 +15,7 @@ from gpustate import Disruption, NodeFacts, Plan, ProbeError, ops
 from gpustate.diagnosis import chain
 from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.validator import UNIT_LINK, UNIT_PATH, Validated
+from gpustate.states.validator import UNIT_LINK, UNIT_PATH, NodeValidated
 from gpustate.testing import FakeNode
 
 VERSION = "580.65.06"
@@ -48,7 +48,7 @@ class Node(FakeNode):
         self.nvml = WORKING
         self.status: set[str] = set()
         self.broken: chain.Check | None = None
-        self.state = Validated()
+        self.state = NodeValidated()
         self.proofs = 0
 
     def key(self) -> chain.Key:
@@ -101,11 +101,11 @@ class Node(FakeNode):
         lines += [f"proof={proof.replace(chr(10), ' ')}"] if proof else []
         return "\n".join(lines) + "\n"
 
-    def plan(self, state: Validated | None = None) -> Plan:
+    def plan(self, state: NodeValidated | None = None) -> Plan:
         self.state = state or self.state
         return self.state.plan(self.state.probe(self))
 
-    def apply(self, state: Validated | None = None) -> list[ops.Run | Any]:
+    def apply(self, state: NodeValidated | None = None) -> list[ops.Run | Any]:
         self.state = state or self.state
         observed = self.state.probe(self)
         steps = list(self.state.apply(observed, self.state.plan(observed)))
@@ -178,7 +178,7 @@ def test_a_proof_falls_when_what_it_was_made_for_moves(
 
 
 def test_a_proof_of_less_does_not_prove_more(proven: Node) -> None:
-    plan = proven.plan(Validated(gpus=2))
+    plan = proven.plan(NodeValidated(gpus=2))
     assert plan.fields == {"proof", "program"}
 
 
@@ -193,7 +193,7 @@ def test_a_broken_link_stays_a_change_and_names_evidence_and_next_move(proven: N
 
 
 def test_force_proves_again_and_is_content_with_the_proof_it_made(proven: Node) -> None:
-    state = Validated(force=True)
+    state = NodeValidated(force=True)
     plan = proven.plan(state)
     assert plan.fields == {"proof"}
     (step,) = proven.apply(state)
@@ -204,7 +204,7 @@ def test_force_proves_again_and_is_content_with_the_proof_it_made(proven: Node) 
 
 def test_without_force_a_proof_made_meanwhile_by_the_boot_unit_is_taken(proven: Node) -> None:
     proven.boot_id = "boot-2"
-    (step,) = proven.apply(Validated())
+    (step,) = proven.apply(NodeValidated())
     assert "--if-needed" in step.script()
 
 
@@ -216,7 +216,7 @@ def test_a_status_file_that_went_away_is_written_again(proven: Node) -> None:
 
 
 def test_status_files_are_not_missed_when_they_are_not_wanted(proven: Node) -> None:
-    proven.apply(Validated(status_files=False))
+    proven.apply(NodeValidated(status_files=False))
     proven.status.clear()
     assert not proven.plan()
 
@@ -249,7 +249,7 @@ def test_the_boot_unit_does_not_hold_up_the_boot_and_comes_after_what_it_proves(
 
 
 def test_absent_takes_everything_away(proven: Node) -> None:
-    gone = Validated(ensure="absent")
+    gone = NodeValidated(ensure="absent")
     assert gone.plan(gone.probe(proven)).fields == {
         "proof",
         "program",
@@ -264,8 +264,10 @@ def test_absent_takes_everything_away(proven: Node) -> None:
     assert not Node().plan(gone)
 
 
-@pytest.mark.parametrize("state", [Validated(), Validated(ensure="absent"), Validated(cuda=False)])
-def test_what_is_desired_stays_desired(proven: Node, state: Validated) -> None:
+@pytest.mark.parametrize(
+    "state", [NodeValidated(), NodeValidated(ensure="absent"), NodeValidated(cuda=False)]
+)
+def test_what_is_desired_stays_desired(proven: Node, state: NodeValidated) -> None:
     for node in (proven, Node()):
         wanted = state.desired(state.probe(node))
         assert state.desired(wanted) == wanted
@@ -285,7 +287,7 @@ def test_what_is_desired_stays_desired(proven: Node, state: Validated) -> None:
 )
 def test_a_wrong_parameter_is_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Validated(**parameters)
+        NodeValidated(**parameters)
 
 
 @pytest.mark.parametrize("folder", ["/x/$(touch /y)", "/a b", "relative", "/a'b", ""])
@@ -294,7 +296,7 @@ def test_a_folder_that_is_no_plain_path_is_written_into_no_program(folder: str) 
     answer = node.answer().replace(f"state={STATE}", f"state={folder}")
     node.shells["runtime_digest"] = (0, answer)
     with pytest.raises(ProbeError, match="no plain path"):
-        Validated().probe(node)
+        NodeValidated().probe(node)
 
 
 @pytest.mark.parametrize(
@@ -312,11 +314,11 @@ def test_a_proof_with_a_value_of_another_type_proves_nothing(
     path = f"{STATE}/proof.json"
     assert old in proven.files[path]
     proven.files[path] = proven.files[path].replace(old, new)
-    assert Validated().probe(proven).proof == "none"
+    assert NodeValidated().probe(proven).proof == "none"
 
 
 def test_it_is_refused_where_the_policy_takes_the_driver_away() -> None:
-    reason = conflict(Validated(), {"driver": DriverInstalled(ensure="absent")})
+    reason = conflict(NodeValidated(), {"driver": DriverInstalled(ensure="absent")})
     assert reason is not None
     assert "remove validator too" in reason
-    assert conflict(Validated(), {"driver": DriverInstalled()}) is None
+    assert conflict(NodeValidated(), {"driver": DriverInstalled()}) is None
