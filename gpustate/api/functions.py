@@ -24,6 +24,7 @@ from gpustate.errors import UsageError
 from gpustate.plan import document as documents
 from gpustate.plan.estimate import Schedule
 from gpustate.resolver import lock_layers
+from gpustate.resolver.checks import node_checks
 from gpustate.solve import lock as locks
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def apply(
         ticket=" ".join(reason.split()),
         all_or_nothing=all_or_nothing,
         last_in_image=last_in_image(inputs.inventory),
+        checks=node_checks(effective),
     )
     fleet.resolve_all(request)
     fleet.batches((), request.serial)
@@ -315,6 +317,7 @@ def _probe(
         forecast=forecast,
         all_or_nothing=all_or_nothing,
         last_in_image=last_in_image(inputs.inventory),
+        checks=node_checks(policy),
     )
     return fleet.run(request, events, stop), sizes
 

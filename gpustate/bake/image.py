@@ -16,6 +16,7 @@ from gpustate.engine.events import Listener, nobody
 from gpustate.engine.fleet import FleetResult
 from gpustate.engine.walk import Options, Walk
 from gpustate.remote.chroot import ImageSession
+from gpustate.resolver.checks import node_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ def bake(
     states = [by_name[name] for name in names]
     last = first_boot.first_boot_of(states, image.node)
     options = Options(
-        run=fleet.new_run_id(), apply=apply, holder=fleet.controller(), all_or_nothing=True
+        run=fleet.new_run_id(),
+        apply=apply,
+        holder=fleet.controller(),
+        all_or_nothing=True,
+        checks=node_checks(policy),
     )
     session = ImageSession(image.node, image.root, image.gpus)
     node = Walk(session, resolved, [*states, last], options, stop, listen).run()

@@ -62,6 +62,7 @@ class Request:
         timings: ask nodes also how long steps took there before, for an estimate.
         plans: what :func:`resolve_all` made of it.
         all_or_nothing, without_gpu, forecast: see :class:`gpustate.engine.walk.Options`.
+        checks: see :class:`gpustate.engine.walk.Options`.
         last_in_image: make states that come after all others of a node that is the root of an image.
     """
 
@@ -83,6 +84,7 @@ class Request:
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
     last_in_image: LastInImage = ()
+    checks: Sequence[gate.NodeCheck] = ()
 
 
 @dataclass(slots=True)
@@ -281,6 +283,7 @@ def run(
         all_or_nothing=request.all_or_nothing,
         without_gpu=request.without_gpu,
         forecast=request.forecast,
+        checks=request.checks,
     )
 
     hearing = threading.Lock()
