@@ -1,4 +1,4 @@
-"""Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
+"""Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and validate over plain SSH.
 
 The names a state or a policy needs. Everything else is private to gpustate. They are imported when
 they are first used, so that the command line starts without pydantic.

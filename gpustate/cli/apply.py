@@ -42,19 +42,19 @@ def apply_options(function: common.F) -> common.F:
     for option in reversed(
         (
             click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
-            click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+            click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
             click.option(
                 "--max-disruption",
                 type=LEVEL,
                 default="reboot",
                 show_default=True,
                 metavar="LEVEL",
-                help="Refuse nodes whose plan may cost more: none, reload, restart, drain, reset, reboot.",
+                help="Refuse nodes whose plan may exceed this disruption: none, reload, restart, drain, reset, reboot.",
             ),
             click.option(
                 "--all-or-nothing",
                 is_flag=True,
-                help="Leave a node alone where one of its states is refused or fails to plan.",
+                help="Do not change a node if any of its states is refused or fails to plan.",
             ),
             click.option(
                 "--serial",
@@ -84,9 +84,9 @@ def apply_options(function: common.F) -> common.F:
 @common.lock_options
 @apply_options
 def apply(policy: str, **options: Any) -> None:
-    """Make nodes as POLICY says, or carry out a saved PLAN exactly as it stands.
+    """Apply POLICY, or a saved PLAN exactly as it was saved.
 
-    A node whose observed state is no longer the one a PLAN was made from is refused (exit 5).
+    A node that has changed since PLAN was saved is refused (exit 5).
     """
     from gpustate import policies
 

@@ -27,7 +27,7 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 @click.argument("policy")
 @common.policy_options
 @click.option(
-    "--root", required=True, metavar="DIR", help="The image's root: a folder or a mounted disk."
+    "--root", required=True, metavar="DIR", help="Root of the image: a directory or a mounted disk."
 )
 @click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the machines that will boot it.")
 @click.option(
@@ -39,18 +39,18 @@ _ASKS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 )
 @click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables count.")
 @common.lock_options
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show pending changes.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
 )
 def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: Any) -> None:
-    """Make the image in DIR as POLICY says, as far as an image goes; the rest is for its first boot.
+    """Apply POLICY to the image in DIR; what an image cannot hold is done at its first boot.
 
-    Every command runs inside DIR, in namespaces of its own: nothing of this machine is written, or
-    stays mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
-    gpustate-firstboot.service when a machine first boots the image.
+    Commands run inside DIR in namespaces of their own: nothing on this machine is written or stays
+    mounted. What needs a kernel, systemd or a GPU is listed, and done by the unit
+    gpustate-firstboot.service when a machine boots the image for the first time.
     """
     from gpustate.bake.image import Image
     from gpustate.remote import chroot

@@ -48,7 +48,7 @@ class _Bundle(click.Group):
 
 @click.group(cls=_Bundle)
 def group() -> None:
-    """Bundles: everything nodes without a way out need. `bundle POLICY` makes one, `bundle check` looks at one."""
+    """Offline bundles for air-gapped nodes. `bundle POLICY` builds one, `bundle check` verifies one."""
 
 
 @group.command()
@@ -56,13 +56,13 @@ def group() -> None:
 @common.inventory_options
 @common.policy_options
 @common.lock_options
-@click.option("--out", required=True, metavar="FILE", help="Where it goes: FILE.tar, or a folder.")
+@click.option("--out", required=True, metavar="FILE", help="Output: FILE.tar or a directory.")
 @click.option(
     "--for",
     "kinds",
     multiple=True,
     metavar="debian12/x86_64",
-    help="Instead of an inventory: a distribution and machine; repeat it.",
+    help="Target distribution and architecture, instead of an inventory; repeatable.",
 )
 @click.option(
     "--sources",
@@ -74,21 +74,21 @@ def group() -> None:
     "--installed",
     multiple=True,
     metavar="FILE",
-    help="What such nodes have of rpm packages, with --for; see docs/bundle.md.",
+    help="Installed rpm packages of such nodes, with --for; see docs/bundle.md.",
 )
 @click.option("--kernel", "kernels", multiple=True, metavar="RELEASE", help="Headers for it too.")
 @click.option(
-    "--package", "packages", multiple=True, metavar="NAME[=VERSION]", help="Take it along too."
+    "--package", "packages", multiple=True, metavar="NAME[=VERSION]", help="Include it as well."
 )
 @click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the nodes, with --for.")
-@click.option("--sign-with", metavar="FILE", help="Ed25519 key in PEM; made where there is none.")
-@click.option("--cache", metavar="DIR", help="Where fetched files are kept.")
+@click.option("--sign-with", metavar="FILE", help="Ed25519 key in PEM; created if missing.")
+@click.option("--cache", metavar="DIR", help="Cache directory for downloads.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
-    """Fetch every package that POLICY needs on nodes, with all those need in turn, into one bundle.
+    """Build an offline bundle: every package POLICY needs, with all dependencies.
 
-    Nodes of the inventory are asked for distribution, kernels and what is installed; nothing is written
-    there. The repositories are read from this machine. The same input gives the same bytes.
+    Nodes of the inventory are queried for distribution, kernels and installed packages; nothing is written
+    there. Repositories are read from this machine. The same input gives the same bytes.
     """
     from gpustate.bundle import write
     from gpustate.bundle.signing import SigningKey
@@ -194,7 +194,7 @@ def _tell(path: str, identity: str, manifest: Manifest, text: str, output: str) 
 @click.argument("file")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def check(file: str, output: str) -> None:
-    """Check every file of the bundle FILE against its manifest, and the signatures of its repositories."""
+    """Verify every file of the bundle FILE against its manifest, and the signatures of its repositories."""
     from gpustate.bundle import reading
     from gpustate.bundle.manifest import to_text
     from gpustate.formats.words import printable

@@ -63,24 +63,26 @@ def inventory_options(function: F) -> F:
                 metavar="PATTERN",
                 help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
             ),
-            click.option("--exclude", metavar="PATTERN", help="Not these nodes."),
+            click.option("--exclude", metavar="PATTERN", help="Exclude these nodes."),
             click.option(
                 "-f",
                 "--forks",
                 type=click.IntRange(1, 10000),
                 default=50,
                 show_default=True,
-                help="Nodes worked on at the same time.",
+                help="Number of nodes processed in parallel.",
             ),
-            click.option("-u", "--user", help="Log in as, where the inventory does not say."),
+            click.option("-u", "--user", help="SSH user, if the inventory sets none."),
             click.option(
-                "--private-key", type=click.Path(), help="Key, where the inventory does not say."
+                "--private-key",
+                type=click.Path(),
+                help="SSH private key, if the inventory sets none.",
             ),
             click.option(
-                "-b", "--become", is_flag=True, help="Use sudo, where the inventory does not say."
+                "-b", "--become", is_flag=True, help="Use sudo, if the inventory does not say."
             ),
             click.option(
-                "-K", "--ask-become-pass", is_flag=True, help="Ask once for sudo's password."
+                "-K", "--ask-become-pass", is_flag=True, help="Prompt once for sudo's password."
             ),
             click.option(
                 "--vault-password-file",
@@ -95,12 +97,12 @@ def inventory_options(function: F) -> F:
                 help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeat it.",
             ),
             click.option(
-                "-J", "--ask-vault-pass", is_flag=True, help="Ask once for the vault password."
+                "-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."
             ),
             click.option(
                 "--host-key-checking",
                 type=click.Choice(["yes", "accept-new", "no"]),
-                help="Unknown host keys: refuse (default), keep, or take any.",
+                help="Unknown host keys: refuse (default), save, or accept any.",
             ),
         )
     ):
@@ -120,7 +122,7 @@ lock_path_option = click.option(
 def lock_options(function: F) -> F:
     """``--lock FILE`` and ``--no-lock``."""
     for option in (
-        click.option("--no-lock", is_flag=True, help="Leave gpustate.lock beside POLICY alone."),
+        click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
         click.option(
             "--lock",
             metavar="FILE",
@@ -249,10 +251,13 @@ def policy_options(function: F) -> F:
                 "--set-string",
                 multiple=True,
                 metavar="PATH=VALUE",
-                help="The same, every value a text.",
+                help="Like --set, but values are always strings.",
             ),
             click.option(
-                "--set-json", multiple=True, metavar="PATH=JSON", help="The same, with JSON values."
+                "--set-json",
+                multiple=True,
+                metavar="PATH=JSON",
+                help="Like --set, with JSON values.",
             ),
             click.option(
                 "-p",
@@ -266,17 +271,17 @@ def policy_options(function: F) -> F:
             click.option(
                 "--release",
                 metavar="VERSION",
-                help="Read an Operator file as this release does (v24.9.0), not as the one it names or the newest.",
+                help="Interpret an Operator file as this release does (v24.9.0) [default: the release the file names, else the newest].",
             ),
             click.option(
                 "--strict",
                 is_flag=True,
-                help="Refuse an Operator file with keys that do nothing, instead of a warning.",
+                help="Refuse an Operator file with keys that have no effect, instead of warning.",
             ),
             click.option(
                 "--bundle",
                 metavar="FILE",
-                help="Take all packages from this bundle (see `gpustate bundle`), and ask nobody else.",
+                help="Install all packages from this bundle (see `gpustate bundle`) and from nowhere else.",
             ),
         )
     ):

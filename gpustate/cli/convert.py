@@ -14,13 +14,13 @@ FORMAT = "gpustate.converted/1"
 
 @click.command()
 @click.argument("policy", required=False)
-@click.option("--to", type=click.Choice(["yaml", "python", "clusterpolicy"]), help="The shape.")
+@click.option("--to", type=click.Choice(["yaml", "python", "clusterpolicy"]), help="Output format.")
 @common.policy_options
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write it to a file, whole or not at all.",
+    help="Write to a file, atomically.",
 )
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of policies in YAML instead.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
@@ -32,12 +32,12 @@ def convert(
     output: str,
     **options: Any,
 ) -> None:
-    """Write POLICY in another shape: gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
+    """Convert POLICY to gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
 
-    With --strict nothing is written when something is lost, and the exit code is 5.
-
-    What that shape has no words for is listed on standard error and in comments at its top: the text
+    What the format cannot express is listed on standard error and in comments at its top: the result
     is read again and compared with POLICY, value by value.
+
+    With --strict, nothing is written if something would be lost, and the exit code is 5.
     """
     if schema:
         from gpustate.policies.schemas import schema as made

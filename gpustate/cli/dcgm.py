@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from gpustate.formats.dcgm import Checked, Counter
 
 _FORMAT = "gpustate.dcgm-check/1"
-_OUT = click.option("--out", metavar="FILE", help="Write a file in place of standard output.")
+_OUT = click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 
 
 @click.group()
 def group() -> None:
-    """Metrics of GPUs through dcgm-exporter: alert rules, a dashboard, the counters file they need."""
+    """GPU metrics with dcgm-exporter: alert rules, a dashboard, the counters file they need."""
 
 
 @group.command()
 @_OUT
 def rules(out: str | None) -> None:
-    """Give out alert rules for Prometheus; they need the counters of "gpustate dcgm counters"."""
+    """Print alert rules for Prometheus; they need the counters of "gpustate dcgm counters"."""
     from gpustate.formats.dcgm import shipped
 
     common.write_out(shipped.rules(), out)
@@ -37,7 +37,7 @@ def rules(out: str | None) -> None:
 @group.command()
 @_OUT
 def dashboard(out: str | None) -> None:
-    """Give out a dashboard for Grafana, as JSON."""
+    """Print a dashboard for Grafana, as JSON."""
     import json
 
     from gpustate.formats.dcgm.dashboard import dashboard as made
@@ -48,7 +48,7 @@ def dashboard(out: str | None) -> None:
 @group.command()
 @_OUT
 def counters(out: str | None) -> None:
-    """Give out a counters file for dcgm-exporter (-f, DCGM_EXPORTER_COLLECTORS)."""
+    """Print a counters file for dcgm-exporter (-f, DCGM_EXPORTER_COLLECTORS)."""
     from gpustate.formats.dcgm import shipped
 
     common.write_out(shipped.counters_file(), out)
@@ -59,15 +59,15 @@ def counters(out: str | None) -> None:
 @click.option(
     "--scrape",
     metavar="URL",
-    help="Ask each node's exporter too (http://localhost:9400/metrics): every field of every GPU must be there.",
+    help="Also query each node's exporter (http://localhost:9400/metrics): every field of every GPU must be present.",
 )
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def check(file: str | None, scrape: str | None, output: str, **options: Any) -> None:
-    """Check a counters file (without FILE: gpustate's), and with -i which of it nodes' GPUs cannot report.
+    """Check a counters file (default: gpustate's); with -i, against what the nodes' GPUs can report.
 
-    What a GPU cannot report is a note. A field that an exporter does not have though its GPU can report
-    it ends in exit code 3, and so does an exporter that does not answer.
+    A field that a GPU cannot report is a note. A field that the exporter lacks although the GPU can
+    report it means exit code 3, and so does an exporter that does not answer.
     """
 
     checked = _checked(file)

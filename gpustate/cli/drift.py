@@ -19,14 +19,14 @@ from gpustate.errors import EXIT_PENDING
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that differ; secrets stay masked."
 )
-@click.option("--all", "whole", is_flag=True, help="List states without drift too.")
-@click.option("--exit-zero-on-changes", is_flag=True, help="End with 0 although something differs.")
+@click.option("--all", "whole", is_flag=True, help="Include states without drift.")
+@click.option("--exit-zero-on-changes", is_flag=True, help="Exit 0 even if there is drift.")
 def drift(
     policy: str, output: str, diff: bool, whole: bool, exit_zero_on_changes: bool, **options: Any
 ) -> None:
-    """Tell whether nodes are as POLICY says: exit 0 when they are, 2 when something differs.
+    """Detect drift from POLICY: exit 0 if there is none, 2 if there is any.
 
-    Exit 5 where a refusal keeps from comparing a node, or a part of it, with POLICY.
+    Exit 5 if a refusal prevents comparing a node, or a part of it, with POLICY.
     """
     from gpustate.cli.plan import make_plan
 

@@ -92,10 +92,10 @@ def _inventory(node: str, options: dict[str, Any]) -> Inventory:
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(node: str, output: str, **options: Any) -> None:
-    """Walk the chain from PCI to the scheduler on NODE, stop at the first broken link, and say why.
+    """Diagnose NODE: the first failing layer from PCI to the scheduler, its cause and the fix.
 
-    NODE is a name or pattern of the inventory. Nothing is changed, and no kernel is run on the
-    GPUs: what CUDA said last is taken from the proof that the validator keeps on the node.
+    NODE is a name or pattern of the inventory. Read-only, and no kernel runs on the GPUs: the last CUDA
+    result is the one that the validator keeps on the node.
     """
     from gpustate.cli.show import show
     from gpustate.core.node import Node

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     help="domains: the parameters of the state imex, as YAML.",
 )
 def fabric(output: str, network: str | None, **options: Any) -> None:
-    """Show what joins the GPUs of each node, what it needs for that, and whether the fabric is complete.
+    """Show each node's NVLink/NVSwitch topology, the services it needs, and whether the fabric is complete.
 
-    Nothing is written. With -o domains: the addresses of the nodes of each NVLink domain, for the state
-    imex; ask all nodes of a rack, for one that does not answer is in no list. Exit 3: a node needs a
-    fabric that is not complete, or a service that does not run.
+    Read-only. -o domains prints the addresses of the nodes of each NVLink domain, for the state imex;
+    query all nodes of a rack, for unreachable nodes are missing from the list. Exit 3: a fabric is
+    incomplete, or a service that it needs is not running.
     """
     inside = _network(network, output)
     inventory = common.load_inventory(options)

@@ -14,7 +14,7 @@ from gpustate.plan.render import Page
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def facts(output: str, **options: Any) -> None:
-    """Show what nodes are: system, kernel, container runtimes, GPUs on PCI and as NVML sees them."""
+    """Show node facts: distribution, kernel, container runtimes, GPUs on PCI and in NVML."""
     from gpustate.cli.show import show
     from gpustate.core.encode import plain
     from gpustate.core.node import Node

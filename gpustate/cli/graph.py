@@ -32,10 +32,10 @@ FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
 @common.policy_options
 @click.option("-o", "--output", type=FORMATS, default="text", show_default=True)
 def graph(policy: str | None, whole: bool, node: str | None, output: str, **options: Any) -> None:
-    """Show the order of POLICY's states, why each is where it is, and who asked for it.
+    """Show the dependency graph of POLICY's states and the reason for each edge.
 
-    No node is reached. With --node the inventory's groups and variables count; what only a probe
-    can know (which GPUs a node has) is told as a condition.
+    No node is contacted. With --node, the inventory's groups and variables apply; what only a probe
+    can know (which GPUs a node has) is shown as a condition.
     """
     from gpustate.graph import draw
 

@@ -31,11 +31,11 @@ printf 'clock=%s\n' "$(date +%s)"
 @common.inventory_options
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def health(output: str, **options: Any) -> None:
-    """Show how well each GPU is, by its own word and by the kernel log: exit 3 when one is not fit for work.
+    """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
 
-    Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clocks that are held
-    down, NVLinks, and what the driver asks for; each finding with the next move. A GPU in quarantine is
-    shown and does not count.
+    Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clock throttling,
+    NVLinks, and the driver's recovery action; each finding with the recommended action. A quarantined
+    GPU is shown but does not count.
     """
     inventory = common.load_inventory(options)
     rows, codes = common.query_nodes(inventory, options["forks"], _look)
@@ -132,16 +132,16 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
 @click.command()
 @common.inventory_options
 @click.option("--gpu", metavar="GPU", help="Index, UUID or PCI address of the GPU.")
-@click.option("--reason", "-m", help="Why; every look at the node shows it.")
+@click.option("--reason", "-m", help="Reason, shown whenever the node is probed.")
 @click.option("--for", "duration", metavar="TIME", help="How long: 30m, 8h, 7d.")
-@click.option("--end", is_flag=True, help="End it now; without --gpu for all GPUs.")
+@click.option("--end", is_flag=True, help="End it now; without --gpu, for all GPUs.")
 def quarantine(
     gpu: str | None, reason: str | None, duration: str | None, end: bool, **options: Any
 ) -> None:
-    """Show which GPUs of nodes are out of use; take one out of use for a while, or back.
+    """List quarantined GPUs; quarantine a GPU for a while, or end its quarantine.
 
-    The others go on: validate, explain, labels and Slurm's lines leave it out, and every plan names it.
-    It ends by itself. Programs that use the GPU are not stopped, and none is kept from it.
+    validate, explain, labels and gres.conf lines leave a quarantined GPU out, and every plan names it. The
+    quarantine expires by itself. Processes that use the GPU are not stopped, and new ones are not prevented.
     """
     if end and (reason is not None or duration is not None):
         raise UsageError(

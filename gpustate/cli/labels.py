@@ -19,7 +19,9 @@ _ON_NODE = "/etc/nvidia-device-plugin/config.yaml"
 @click.command()
 @common.inventory_options
 @click.option("--config", metavar="FILE", help="The device plugin's configuration, or a ConfigMap.")
-@click.option("--config-name", metavar="NAME", default="", help="Which one of a ConfigMap.")
+@click.option(
+    "--config-name", metavar="NAME", default="", help="Key of the ConfigMap's data to read."
+)
 @click.option(
     "--mig-strategy", type=click.Choice(["none", "single", "mixed"]), help="As GFD's own."
 )
@@ -37,10 +39,10 @@ def labels(
     mig_strategy: str | None,
     **options: Any,
 ) -> None:
-    """Compute the labels of GPU feature discovery from what NVML says; nothing is written.
+    """Compute the labels of GPU feature discovery from NVML; nothing is written.
 
-    Without --config a node's own /etc/nvidia-device-plugin/config.yaml counts. With -o slurm: lines of
-    gres.conf and slurm.conf for a whole cluster.
+    Without --config, a node's own /etc/nvidia-device-plugin/config.yaml applies. -o slurm prints
+    gres.conf and slurm.conf lines for the whole cluster.
     """
     given = _given(config, config_name)
     inventory = common.load_inventory(options)

@@ -15,15 +15,15 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
 @click.option(
     "--release",
     metavar="VERSION",
-    help="Hold the files against this release of the Operator (v24.9.0), not the one they name or the newest.",
+    help="Check against this Operator release (v24.9.0) [default: the release the files name, else the newest].",
 )
 @click.option("--strict", is_flag=True, help="Exit 5 when there is an error or a warning.")
 @click.option(
     "--leaves",
     is_flag=True,
-    help="List every leaf that is set (not empty), and what becomes of it.",
+    help="List every field that is set, and how it is honoured.",
 )
-@click.option("--no-notes", is_flag=True, help="Leave out what is only worth knowing.")
+@click.option("--no-notes", is_flag=True, help="Hide informational findings.")
 @click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
 @click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 def lint(
@@ -35,13 +35,11 @@ def lint(
     output: str,
     out: str | None,
 ) -> None:
-    """Check files of the GPU Operator; '-' is standard input.
+    """Check GPU Operator files: ClusterPolicy, NVIDIADriver, GPUCluster, Helm values; '-' is standard input.
 
-    Say which keys of ClusterPolicy, NVIDIADriver, GPUCluster or Helm values do nothing, and why.
-
-    Unknown keys with what was meant, removed and deprecated ones, those that the Operator ignores,
-    settings that contradict one another, and what stands in the ConfigMaps beside the file. No node
-    is reached. Without --strict the exit code is 0 whatever is found.
+    Reports unknown keys with a suggestion, removed and deprecated ones, keys that the Operator ignores,
+    contradictory settings, and the same in ConfigMaps beside the file. No node is contacted. Without
+    --strict the exit code is 0 whatever is found.
     """
     from gpustate import __version__
     from gpustate.errors import PolicyError

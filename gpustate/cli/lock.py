@@ -49,7 +49,7 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 
 @click.command()
 @common.inventory_options
-@click.option("--reason", "-m", required=True, help="What for; others are shown it.")
+@click.option("--reason", "-m", required=True, help="Reason, shown to others.")
 @click.option(
     "--for",
     "duration",
@@ -58,9 +58,9 @@ def _on_all(options: dict[str, Any], script: str) -> None:
     metavar="TIME",
     help="How long: 30m, 8h, 7d.",
 )
-@click.option("--force", is_flag=True, help="Take it although somebody else holds it.")
+@click.option("--force", is_flag=True, help="Take over a lock that another person holds.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
-    """Keep gpustate off the nodes: apply and remove are refused there (exit 8) until then."""
+    """Lock nodes: until the lock expires or is released, apply and remove are refused there (exit 8)."""
     from gpustate.engine.fleet import controller, new_run_id
     from gpustate.engine.ledger import lock_script
 
@@ -82,9 +82,9 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
 
 @click.command()
 @common.inventory_options
-@click.option("--force", is_flag=True, help="Break a lock that somebody else holds.")
+@click.option("--force", is_flag=True, help="Break a lock that another person holds.")
 def unlock(force: bool, **options: Any) -> None:
-    """Let gpustate on locked nodes again."""
+    """Release the locks of nodes."""
     from gpustate.engine.fleet import controller
     from gpustate.engine.ledger import unlock_script
 

@@ -20,86 +20,102 @@ from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageEr
 
 #: Verb, module below ``gpustate.cli``, attribute, one line of help.
 VERBS: dict[str, tuple[str, str, str]] = {
-    "plan": ("plan", "plan", "Say what would change, and what it would cost each node."),
+    "plan": ("plan", "plan", "Show pending changes and their disruption per node."),
     "apply": (
         "apply",
         "apply",
-        "Make nodes as the policy says; a saved plan is applied as it stands.",
+        "Apply a policy, or a saved plan exactly as it was saved.",
     ),
     "validate": (
         "validate",
         "validate",
-        "Prove use: a CUDA kernel on every GPU, the runtime, CDI.",
+        "Validate nodes end to end: driver, runtime, CDI, a CUDA kernel on every GPU.",
     ),
-    "drift": ("drift", "drift", "Tell whether nodes are still as the policy says (exit 2: no)."),
+    "drift": ("drift", "drift", "Detect drift from the policy (exit 2 if there is any)."),
     "explain": (
         "explain",
         "explain",
-        "Name the first broken link between a node and a usable GPU.",
+        "Diagnose a node: first failing layer from PCI to scheduler, cause and fix.",
     ),
     "health": (
         "health",
         "health",
-        "Show how well each GPU is: Xids, remapped rows, links, clocks, and the next move.",
+        "Show GPU health: Xids, remapped rows, links, clocks, and the recommended action.",
     ),
     "quarantine": (
         "health",
         "quarantine",
-        "Take one GPU of a node out of use for a while, with a reason, or back.",
+        "Exclude a GPU from use for a while, with a reason, or include it again.",
     ),
-    "facts": ("facts", "facts", "Show what nodes are: system, kernel, runtimes, GPUs."),
+    "facts": ("facts", "facts", "Show node facts: distribution, kernel, runtimes, GPUs."),
     "fabric": (
         "fabric",
         "fabric",
-        "Show what joins the GPUs of nodes, and what they need for that.",
+        "Show NVLink/NVSwitch topology and the services it needs.",
     ),
     "labels": (
         "labels",
         "labels",
-        "Show the labels of GPU feature discovery, or Slurm's lines for GPUs.",
+        "Show the labels of GPU feature discovery, or gres.conf lines for Slurm.",
     ),
-    "graph": ("graph", "graph", "Show the order of states, and why."),
-    "resolve": ("resolve", "resolve", "Show what a policy comes to on a node, and who said so."),
+    "graph": (
+        "graph",
+        "graph",
+        "Show the dependency graph of states, and the reason for each edge.",
+    ),
+    "resolve": (
+        "resolve",
+        "resolve",
+        "Show a node's effective policy and where each value is set.",
+    ),
     "convert": (
         "convert",
         "convert",
-        "Write a policy in another shape: YAML, Python or ClusterPolicy.",
+        "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
-    "remove": ("remove", "remove", "Take away what a policy put on nodes."),
-    "lock": ("lock", "lock", "Keep gpustate off nodes for a while."),
-    "unlock": ("lock", "unlock", "Let gpustate on locked nodes again."),
-    "bake": ("bake", "bake", "Bake a policy into the mounted root of an image."),
+    "remove": ("remove", "remove", "Remove everything a policy installed."),
+    "lock": (
+        "lock",
+        "lock",
+        "Lock nodes: no gpustate run changes them until the lock is released or expires.",
+    ),
+    "unlock": ("lock", "unlock", "Release the locks of nodes."),
+    "bake": ("bake", "bake", "Apply a policy to the mounted root of a node image."),
     "bundle": (
         "bundle",
         "group",
-        "Fetch every package a policy needs into one file, for nodes without a way out.",
+        "Build an offline bundle for air-gapped nodes.",
     ),
-    "resume": ("resume", "resume", "Go on with a run that was interrupted."),
-    "solve": ("solve", "solve", "Find one driver set for each node, and lock it."),
+    "resume": ("resume", "resume", "Resume an interrupted run."),
+    "solve": (
+        "solve",
+        "solve",
+        "Resolve a driver package set for each node and write the lock file.",
+    ),
     "outdated": (
         "outdated",
         "outdated",
-        "Show drivers newer than the locked ones, and why they may not be taken.",
+        "Show driver versions newer than the lock file's, and what blocks them.",
     ),
     "lint": (
         "lint",
         "lint",
-        "Say which keys of a file of the GPU Operator do nothing, and what was meant.",
+        "Check GPU Operator files: unsupported, deprecated and misspelt keys.",
     ),
     "mig": (
         "mig",
         "group",
-        "MIG profiles of GPUs, the smallest change to a layout, mig-parted files.",
+        "Show MIG profiles, plan the smallest layout change, check mig-parted files.",
     ),
     "dcgm": (
         "dcgm",
         "group",
-        "Alert rules, dashboard and counters file for dcgm-exporter; what GPUs can report of it.",
+        "Write alert rules, a dashboard and counters files for dcgm-exporter; check what GPUs report.",
     ),
     "matrix": (
         "matrix",
         "group",
-        "Ask which versions, GPUs and kernels go together, and who says so.",
+        "Query the compatibility matrix: versions, GPUs, kernels, with the source of each rule.",
     ),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
 }
@@ -151,7 +167,7 @@ class _Verbs(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
-    """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and prove, over plain SSH.
+    """Ordered, idempotent state for NVIDIA GPU nodes: plan, apply, verify and validate over plain SSH.
 
     Exit codes: 0 done, 1 error, 2 changes pending, 3 validation failed, 4 a node could not be
     reached, 5 refused, 6 stopped early, 7 rolled back, 8 a lock is held, 9 somebody has

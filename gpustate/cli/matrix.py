@@ -21,7 +21,7 @@ _RULES = click.option(
     "--rules",
     "where",
     metavar="DIR[#sha256=SUM]",
-    help="Rules of a folder with SHA256SUMS, instead of those built in (GPUSTATE_COMPAT).",
+    help="Read rules from a directory with SHA256SUMS instead of the built-in ones (GPUSTATE_COMPAT).",
 )
 
 
@@ -30,10 +30,17 @@ def _facts(function: F) -> F:
     for option in (
         click.argument("more", nargs=-1, metavar="[FACT=VALUE]..."),
         click.option(
-            "--allow", multiple=True, metavar="RULE=REASON", help="Go on in spite of a rule."
+            "--allow",
+            multiple=True,
+            metavar="RULE=REASON",
+            help="Allow a compatibility rule to be violated: RULE=REASON.",
         ),
         click.option(
-            "--set", "given", multiple=True, metavar="FACT=VALUE", help="What is known; repeat it."
+            "--set",
+            "given",
+            multiple=True,
+            metavar="FACT=VALUE",
+            help="A known fact, NAME=VALUE; repeatable.",
         ),
     ):
         function = option(function)
@@ -42,16 +49,16 @@ def _facts(function: F) -> F:
 
 @click.group()
 def group() -> None:
-    """Ask which versions, GPUs, kernels and settings go together, and who says so.
+    """Query the compatibility matrix: versions, GPUs, kernels and settings, with the source of each rule.
 
-    Nothing here reaches a node: rules are asked about the facts that are given. What is not given makes a
-    rule "cannot tell", never "fits". All facts are in docs/matrix.md.
+    No node is contacted: rules are evaluated against the facts given. With a fact missing, a rule says
+    "cannot tell", never "fits". All facts are listed in docs/matrix.md.
     """
 
 
 @group.command()
 @_facts
-@click.option("--strict", is_flag=True, help="Take a warning for a block.")
+@click.option("--strict", is_flag=True, help="Treat warnings as blocking.")
 @_RULES
 @_OUTPUT
 def check(
@@ -62,7 +69,7 @@ def check(
     where: str | None,
     output: str,
 ) -> None:
-    """Say what goes wrong with some facts: --set driver=580.65.06 gpu=B200 kernel=6.8.
+    """Check facts for conflicts: --set driver=580.65.06 gpu=B200 kernel=6.8.
 
     A value may be a list (gpu=H100,L40S), a part of a version (driver=580), or none. Exit 5 when a
     rule blocks.
@@ -113,7 +120,7 @@ def why(
     where: str | None,
     output: str,
 ) -> None:
-    """Show a rule: its condition, source and tests; with facts, what it says of them."""
+    """Show a rule: its condition, source and tests; with facts, its result for them."""
     from gpustate import compat
     from gpustate.compat import document
 

@@ -28,10 +28,10 @@ _COUNTED = re.compile(
 
 @click.group()
 def group() -> None:
-    """Divide GPUs into MIG devices.
+    """MIG: show profiles and layouts, plan layout changes.
 
-    Nothing here changes a node. With -i nodes are asked how they are divided; without it plans are
-    made from saved layouts, or for GPUs as they come. The state mig carries them out.
+    Nothing here changes a node. With -i, nodes are queried for their layout; otherwise plans start from
+    saved layouts or from unpartitioned GPUs. The state mig applies a layout.
     """
 
 
@@ -40,7 +40,7 @@ def group() -> None:
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @common.inventory_options
 def show(model: str | None, output: str, **options: Any) -> None:
-    """Show how nodes are divided (-i), the profiles of a GPU (--gpu), or the GPUs that are known."""
+    """Show the layout of nodes (-i), the profiles of a GPU (--gpu), or all known GPUs."""
     from gpustate.mig import show as pages
     from gpustate.mig import tables
 
@@ -83,7 +83,7 @@ def _show_nodes(output: str, options: dict[str, Any]) -> None:
 @click.option("--gpu", "gpus", metavar="[N x]MODEL", help="GPUs without any instance: 8xH200.")
 @_CURRENT
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when something would change.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
 @common.inventory_options
 def plan(
     config: str,
@@ -94,10 +94,10 @@ def plan(
     detailed_exitcode: bool,
     **options: Any,
 ) -> None:
-    """Say how GPUs get to the configuration NAME of the mig-parted file CONFIG.
+    """Plan how GPUs get to the configuration NAME of the mig-parted file CONFIG.
 
-    CONFIG may be a ConfigMap that holds one, as the GPU Operator takes it, or 'builtin' for the configurations that every mig-parted has: all-balanced,
-    all-1g.10gb and so on.
+    CONFIG may be a ConfigMap that holds one, as the GPU Operator takes it, or 'builtin' for mig-parted's
+    default configurations: all-balanced, all-1g.10gb and so on.
     """
     from gpustate.mig import document
     from gpustate.mig import plan as planner
@@ -141,7 +141,7 @@ def plan(
 @click.option("--builtin", is_flag=True, help="The built-in configurations of all known GPUs.")
 @common.inventory_options
 def export(current: str | None, name: str | None, builtin: bool, **options: Any) -> None:
-    """Write a layout as a mig-parted file; of several nodes each is a configuration of it."""
+    """Write a layout as a mig-parted file; several nodes become one configuration each."""
     from gpustate.mig import builtin as files
 
     given = {"-i": options["inventory"], "--current": current, "--builtin": builtin or None}

@@ -14,15 +14,17 @@ from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 @click.argument("policy")
 @common.inventory_options
 @common.lock_path_option
-@click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something may be taken.")
+@click.option(
+    "--detailed-exitcode", is_flag=True, help="Exit 2 if a newer version may be installed."
+)
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def outdated(
     policy: str, path: str | None, detailed_exitcode: bool, output: str, **options: Any
 ) -> None:
-    """Show what the nodes' repositories offer that is newer than the lock, and why it is or is not allowed.
+    """Show versions in the nodes' repositories that are newer than the lock file's, and what blocks them.
 
-    What the policy does not want, the GPUs cannot be driven with, or the matrix blocks is named with
-    the rule. Take what is allowed with: gpustate solve --update.
+    A version excluded by the policy, unsupported by the GPUs, or blocked by the matrix is listed with
+    the rule. Install allowed ones with: gpustate solve --update.
     """
     import os
 

@@ -22,13 +22,13 @@ from gpustate.errors import EXIT_PENDING, UsageError
     "--out",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Save the plan, to be applied later.",
+    help="Save the plan, to apply it later.",
 )
 @click.option(
     "--diff", is_flag=True, help="Show the content of files that change; secrets stay masked."
 )
-@click.option("--all", "whole", is_flag=True, help="List unchanged states too.")
-@click.option("--detailed-exitcode", is_flag=True, help="End with 2 when something would change.")
+@click.option("--all", "whole", is_flag=True, help="Include unchanged states.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
 @click.option(
     "--remove",
     "removal",
@@ -44,10 +44,10 @@ def plan(
     detailed_exitcode: bool,
     **options: Any,
 ) -> None:
-    """Say what POLICY would change on the nodes; nothing is written there.
+    """Show pending changes and their disruption per node; nothing is written.
 
-    POLICY is a Python file, an Operator file (ClusterPolicy), or the name of a state. A saved plan is
-    shown again; no node is reached for that.
+    POLICY is a Python or YAML file, a GPU Operator file (ClusterPolicy, NVIDIADriver, Helm values), or
+    the name of a state. A saved plan is displayed again without contacting nodes.
     """
     from gpustate import policies
 

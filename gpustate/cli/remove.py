@@ -15,8 +15,8 @@ from gpustate.cli.apply import apply_options, apply_policy
 @common.inventory_options
 @apply_options
 def remove(policy: str, **options: Any) -> None:
-    """Take away everything that POLICY's states ever put on the nodes, in reverse order.
+    """Remove everything that POLICY's states installed on nodes, in reverse order.
 
-    Files that were there before get their earlier bytes back.
+    Files that existed before gpustate are restored to their original content.
     """
     apply_policy(policy, options, verb="remove", ensure="absent")

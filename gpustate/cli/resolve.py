@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 @common.inventory_options
 @common.policy_options
 @common.lock_options
-@click.option(
-    "--why", metavar="PATH", help="Only this value, and everything that was said about it."
-)
-@click.option("--all", "whole", is_flag=True, help="Show defaults too.")
+@click.option("--why", metavar="PATH", help="Only this value, with every place that sets it.")
+@click.option("--all", "whole", is_flag=True, help="Include defaults.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def resolve(
     node: str, policy: str, why: str | None, whole: bool, output: str, **options: Any
 ) -> None:
-    """Show what POLICY comes to on NODE: every value with the file and line it stands at.
+    """Show NODE's effective policy: every value with the file and line that sets it.
 
-    Layers, the narrower winning: fleet, groups, node; in each the policy's before the inventory's
-    (the variable `gpustate`); the command line is the last word. NODE is not reached.
+    Layers, the narrower one wins: fleet, groups, node; in each, the policy's before the inventory's
+    (variable `gpustate`); the command line wins over all. NODE is not contacted.
     """
     from gpustate import compat
     from gpustate.cli.show import show

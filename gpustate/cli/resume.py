@@ -20,14 +20,13 @@ from gpustate.errors import UsageError
     envvar="GPUSTATE_INVENTORY",
     help="Only runs of this inventory.",
 )
-@click.option("--list", "listed", is_flag=True, help="List unfinished runs of all people, and end.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def resume(run: str | None, inventory: str | None, listed: bool, yes: bool) -> None:
-    """Go on with RUN, with the same policy, nodes and options; without RUN, with one of your own that was interrupted.
+    """Resume RUN with the same policy, nodes and options; without RUN, your own last interrupted run.
 
-    Node programs that are still at work are followed to their end first; then the nodes are looked
-    at again, and what is left to do is done. Whose run it is decides who is asked: a run of another person is only
-    gone on with by its name.
+    Node programs that are still running are followed to their end; then the nodes are probed again and
+    the remaining changes are made. A run of another person is resumed only if it is named.
     """
     from gpustate.engine import fleet, records
 

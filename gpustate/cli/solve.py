@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 @click.argument("policy")
 @common.inventory_options
 @common.lock_path_option
-@click.option("--update", is_flag=True, help="Move to the newest sets; without it, sets stay.")
-@click.option("--prune", is_flag=True, help="Take nodes out that the inventory has no more.")
-@click.option("--check", is_flag=True, help="Write nothing; end with 2 when the lock would change.")
+@click.option(
+    "--update", is_flag=True, help="Update to the newest versions; otherwise locked versions stay."
+)
+@click.option("--prune", is_flag=True, help="Remove nodes that are no longer in the inventory.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 2 if the lock file would change.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def solve(
     policy: str,
@@ -31,11 +33,12 @@ def solve(
     output: str,
     **options: Any,
 ) -> None:
-    """Find one driver set for each node that its repositories offer and the matrix accepts, and lock it.
+    """Resolve a driver package set for each node and write it to the lock file.
 
-    Nothing is changed on the nodes. Sets that are locked stay until --update; nodes that are new,
-    and nodes for which the policy wants something else, are solved. Where nothing fits (exit 5), the
-    smallest set of facts that conflict is told, and nothing is written.
+    A set has to be offered by the node's repositories and accepted by the compatibility matrix. Nodes
+    are not changed. Locked sets stay until --update; new nodes, and nodes whose policy changed, are
+    resolved. If there is no solution (exit 5), the smallest set of conflicting facts is shown and
+    nothing is written.
     """
     from gpustate.engine.fleet import Request
     from gpustate.formats.words import printable_lines

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "--tests",
     "folder",
     metavar="DIR",
-    help="Run a site's own testinfra tests on the same nodes too, over the same connections.",
+    help="Also run a site's own testinfra tests on the nodes, over the same connections.",
 )
 @click.option(
     "--tests-limit",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long one of those tests may take.",
+    help="Timeout for one of those tests.",
 )
 @click.option(
     "--kubeconfig",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long such a pod may take.",
+    help="Timeout for such a pod.",
 )
 def validate(
     policy: str,
@@ -74,10 +74,10 @@ def validate(
     pod_timeout: float,
     **options: Any,
 ) -> None:
-    """Prove that the nodes' GPUs can be used, as POLICY's proving states say: exit 3 when they cannot.
+    """Validate nodes end to end with POLICY's validator; exit 3 if a check fails.
 
-    The proof is made anew although one is kept: a CUDA kernel runs on every GPU. Nothing else is
-    changed.
+    Always runs again, also where an earlier result is still valid: a CUDA kernel on every GPU. Nothing
+    else is changed.
     """
     from gpustate.cli.explain import checks_page
     from gpustate.cli.show import show

@@ -69,7 +69,7 @@ def group() -> None:
     type=click.Path(exists=True, file_okay=False),
     envvar="KUBEBUILDER_ASSETS",
     metavar="DIR",
-    help="Take ready programs from DIR (also KUBEBUILDER_ASSETS); build the rest.",
+    help="Use ready binaries from DIR (also KUBEBUILDER_ASSETS); build the rest.",
 )
 @_NAME
 def up(
