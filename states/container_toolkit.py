@@ -225,7 +225,7 @@ class ContainerToolkitInstalled(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            # What bytes are given back is known to the node alone: ``kept`` stands for them.
+            # What bytes are restored is known to the node alone: ``kept`` stands for them.
             return replace(
                 observed, versions=dict.fromkeys(PACKAGES), held=(), kept=False, damaged=()
             )
@@ -252,7 +252,7 @@ class ContainerToolkitInstalled(State[Observed]):
         if self.absent:
             return None
         if observed.config_error:
-            return f"{observed.config_error}; mend or remove the file"
+            return f"{observed.config_error}; fix or remove the file"
         if not observed.target:
             if observed.offered and self.version:
                 return (
@@ -260,7 +260,7 @@ class ContainerToolkitInstalled(State[Observed]):
                     f"{', '.join(observed.offered[:5])}): name one of those"
                 )
             return (
-                "no repository offers the four packages at one version: put toolkit-repository into the "
+                "no repository offers the four packages at one version: add toolkit-repository to the "
                 "policy, or look for nvidia-container-toolkit with the node's package manager"
             )
         return None
@@ -301,7 +301,7 @@ class ContainerToolkitInstalled(State[Observed]):
             why={
                 "versions": "four packages in one transaction",
                 "held": "kept from unattended upgrades",
-                "kept": f"{CONFIG_PATH} is given back as it was before gpustate",
+                "kept": f"{CONFIG_PATH} is restored as it was before gpustate",
             },
             paths={"config_text": CONFIG_PATH},
             notes=()
@@ -331,7 +331,7 @@ class ContainerToolkitInstalled(State[Observed]):
             return
         after = self.desired(observed)
         if "versions" in plan.fields and observed.config_text is None and not observed.kept:
-            # The package writes the file when it is configured; giving back means there is none.
+            # The package writes the file when it is configured; restoring means there is none.
             yield ops.Run(f"keep {CONFIG_PATH}", f"note that there is no {CONFIG_PATH} yet", 30)
         if "config_text" in plan.fields and after.config_text is not None:
             # Before the installation: the package takes over the values of a file that is there.

@@ -241,7 +241,7 @@ class DcgmRunning(State[Observed]):
                 f"asks for; use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
             )
         if observed.elsewhere:
-            return f"{self.address} is no address of this node; give address one of those that ip -4 addr shows"
+            return f"{self.address} is not an address of this node; give address one of those that ip -4 addr shows"
         words = services.engine_words(self.address, self.port)
         ours = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""

@@ -387,7 +387,7 @@ class DcgmExporterRunning(State[Observed]):
         if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
             return services.overruled(path, UNIT, command)
         if observed.elsewhere:
-            return f"listen: {self._place[0]} is no address of this node; give one of those that ip -4 addr shows"
+            return f"listen: {self._place[0]} is not an address of this node; give one of those that ip -4 addr shows"
         if observed.taken:
             return (
                 f"port {self._place[1]} is taken by {', '.join(observed.taken[:3])}; stop that, or give the exporter "

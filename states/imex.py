@@ -108,7 +108,7 @@ class ImexRunning(State[Observed]):
         timeout_s: how long the daemon may take to be ready.
 
     Disruption:
-        ``DRAIN`` where a daemon that runs is restarted or taken away: jobs across nodes lose memory.
+        ``DRAIN`` where a daemon that runs is restarted or removed: jobs across nodes lose memory.
 
     Raises:
         PolicyError: IMEX has no such key, or an address is none.
@@ -313,7 +313,7 @@ class ImexRunning(State[Observed]):
                 "enabled": why_off,
                 "masked": why_off,
                 "status": "wait for it; it is not restarted",
-                "kept": "files are given back as they were before gpustate",
+                "kept": "files are restored as they were before gpustate",
             },
             paths={},
             notes=tuple(self._notes(observed)),

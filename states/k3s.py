@@ -276,7 +276,7 @@ class K3sHandlerRegistered(State[Observed]):
             return None
         distribution = observed.unit.partition("-")[0]
         if self.binary not in observed.programs:
-            return f"{self.binary} is not there: put container-toolkit into the policy"
+            return f"{self.binary} is not there: add container-toolkit to the policy"
         if observed.programs[0] != self.binary:
             return (
                 f"{observed.programs[0]} is left there and wins over {self.binary}: remove {SEARCHED[0]}, "

@@ -229,7 +229,7 @@ class NouveauBlacklisted(State[Observed]):
         if observed.overriding:
             return (
                 f"{', '.join(observed.overriding)} has an install line that is read before {CONF_PATH} and "
-                "loads the module all the same; remove that line"
+                "loads the module anyway; remove that line"
             )
         if _holding(observed) and not observed.tools:
             return (
@@ -238,7 +238,7 @@ class NouveauBlacklisted(State[Observed]):
             )
         if observed.bound and not observed.loaded:
             return (
-                f"{', '.join(observed.bound)}: driven by nouveau, which is no module here but built into the kernel; "
+                f"{', '.join(observed.bound)}: driven by nouveau, which is not a module here but built into the kernel; "
                 "boot with nouveau.modeset=0 or a kernel that has it as a module"
             )
         return None
@@ -253,7 +253,7 @@ class NouveauBlacklisted(State[Observed]):
                 "loaded": why_reboot,
                 "bound": why_reboot,
                 "initramfs": "what an initramfs holds is loaded at the next boot, before modprobe.d of the disk",
-                "ours_in_initramfs": "built anew without our modprobe.d file",
+                "ours_in_initramfs": "rebuilt without our modprobe.d file",
             },
             paths={"conf_text": CONF_PATH, "hook_text": HOOK_PATH, "dracut_text": DRACUT_PATH},
             notes=tuple(self._notes(observed)),
@@ -340,7 +340,7 @@ def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
 
 
 def _holding(observed: Observed) -> list[str]:
-    """Kernels whose initramfs has to be built anew."""
+    """Kernels whose initramfs has to be rebuilt."""
     return [kernel for kernel, found in observed.initramfs.items() if found != CLEAN]
 
 

@@ -53,7 +53,7 @@ class QuarantinedGpu(BaseModel):
     @classmethod
     def _printable(cls, value: str) -> str:
         if not value.isprintable():
-            raise ValueError("is no line of text")
+            raise ValueError("is not a line of text")
         return value
 
 
@@ -68,7 +68,7 @@ def seconds(text: str) -> int:
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text[:60]!r} is no time; write 2027-01-31 or 2027-01-31T12:00Z"
+            f"{text[:60]!r} is not a time; write 2027-01-31 or 2027-01-31T12:00Z"
         ) from None
 
 
@@ -110,7 +110,7 @@ class GpusQuarantined(State[Observed]):
         names = [one.gpu for one in value]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"{twice} is there twice; leave one of the two out")
+            raise ValueError(f"{twice} is defined twice; leave one of the two out")
         return value
 
     def probe(self, node: Node) -> Observed:

@@ -89,7 +89,7 @@ class DevicePluginConfigured(State[Observed]):
         if self.config is not None and self.configs is not None:
             raise ValueError("give config or configs, not both")
         if not self.path.startswith("/") or not self.path.isprintable() or " " in self.path:
-            raise ValueError(f"path: {self.path!r} is no absolute path")
+            raise ValueError(f"path: {self.path!r} is not an absolute path")
         try:
             self._wanted()
         except PolicyError as error:

@@ -129,11 +129,13 @@ class VfioBound(State[Observed]):
     def _are_arguments(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         for word in words:
             if not grub.is_argument(word):
-                raise ValueError(f"{word!r} is no kernel argument; write each as key or key=value")
+                raise ValueError(
+                    f"{word!r} is not a kernel argument; write each as key or key=value"
+                )
         return words
 
     def _words(self, cpu: str) -> tuple[str, ...]:
-        """Kernel arguments. Arm and AMD machines have the IOMMU on by default; AMD's is asked for all the same."""
+        """Kernel arguments. Arm and AMD machines have the IOMMU on by default; AMD's is asked for anyway."""
         first = {"GenuineIntel": ("intel_iommu=on",), "AuthenticAMD": ("amd_iommu=on",)}.get(
             cpu, ()
         )

@@ -1,4 +1,4 @@
-"""``gpustate apply``: make nodes as the policy says, or carry out a saved plan."""
+"""``gpustate apply``: apply a policy or a saved plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpustate bundle``: every package a policy needs, in one file for nodes without a way out."""
+"""``gpustate bundle``: every package a policy needs, in one file for air-gapped nodes."""
 
 from __future__ import annotations
 

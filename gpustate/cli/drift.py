@@ -1,4 +1,4 @@
-"""``gpustate drift``: are nodes still as the policy says."""
+"""``gpustate drift``: detect drift from a policy."""
 
 from __future__ import annotations
 

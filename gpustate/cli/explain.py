@@ -136,7 +136,7 @@ def explain(node: str, output: str, **options: Any) -> None:
             page.add(
                 "  ",
                 (
-                    "the search for traces took too long and was left out: a program hangs, or the node is out of breath",
+                    "the search for traces took too long and was left out: a program hangs, or the node is overloaded",
                     "yellow",
                 ),
             )

@@ -132,7 +132,7 @@ class _Verbs(click.Group):
         module, attribute, _ = VERBS[cmd_name]
         found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
         if not isinstance(found, click.Command):
-            raise click.ClickException(f"{cmd_name} is no command")
+            raise click.ClickException(f"{cmd_name} is not a command")
         return found
 
     def resolve_command(

@@ -1,4 +1,4 @@
-"""``gpustate remove``: take away what a policy put on nodes."""
+"""``gpustate remove``: remove what a policy put on nodes."""
 
 from __future__ import annotations
 

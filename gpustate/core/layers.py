@@ -20,10 +20,10 @@ Path = tuple[str, ...]
 
 
 class _Removed(Enum):
-    REMOVED = "taken away"
+    REMOVED = "removed"
 
 
-#: What the command line took away: the state's own default holds.
+#: What the command line removed: the state's own default holds.
 REMOVED: Final = _Removed.REMOVED
 
 
@@ -126,7 +126,7 @@ def value_at(data: Any, path: Path) -> Any:
 
 
 def leaves(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no mapping, or an empty one, with its path."""
+    """Every value other than a mapping, and every empty mapping, with its path."""
     for key, value in data.items():
         path = (*above, str(key))
         if isinstance(value, Mapping) and value:
@@ -155,7 +155,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _put(data: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    """A copy of ``data`` with the value at ``path`` replaced or taken away."""
+    """A copy of ``data`` with the value at ``path`` replaced or removed."""
     made = dict(data)
     key, rest = path[0], path[1:]
     if rest:

@@ -1,6 +1,6 @@
 """The chain of proofs: from GPUs on PCI to a CUDA kernel that ran on every one of them.
 
-Each link rests on those before it, so the first broken one is the cause and the rest are symptoms.
+Each link is based on those before it, so the first broken one is the cause and the rest are symptoms.
 Pure: an observation goes in, checks come out, each with what was seen and the next move.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
@@ -199,7 +199,7 @@ def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
             wrong.append(f"{path} is missing{whose}")
         elif not node.character:
             kind = f"a {node.kind}, " if node.kind else ""
-            wrong.append(f"{path} is {kind}no device{whose}")
+            wrong.append(f"{path} is {kind}not a device{whose}")
         elif (node.major, node.minor) != numbers:
             wrong.append(
                 f"{path} is {node.major}:{node.minor} and should be {numbers[0]}:{numbers[1]}{whose}"

@@ -49,7 +49,7 @@ def stopped(found: Service, restart: str) -> bool:
     Args:
         found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
             it is to serve.
-        restart: the state's parameter; a service that is somebody else's to restart is theirs to start.
+        restart: the state's parameter; a service that is foreign to restart is theirs to start.
     """
     if restart != "systemd" or not found.program:
         return False
@@ -93,14 +93,14 @@ def silent(found: Service, unit: str, restart: str) -> str | None:
     Args:
         found: what is there.
         unit: its service.
-        restart: the state's parameter; a service that is somebody else's to restart is theirs to look after.
+        restart: the state's parameter; a service that is foreign to restart is theirs to look after.
     """
     if restart != "systemd" or not found.program:
         return None
     if found.halted:
         return f"{halted(unit, found.halted)}; ask who stopped it, and let it go on or restart it"
     if found.starting_s:
-        return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may say what it waits for: mend that, or wait"
+        return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may say what it waits for: fix that, or wait"
     return None
 
 

@@ -132,7 +132,7 @@ def _python(text: str, source: str, changes: Changes | None, origins: bool) -> P
 
 
 def _is_name(source: str) -> bool:
-    """A state is meant: its name, or a word that is no file either."""
+    """A state is meant: its name, or a word that names no file either."""
     if not _STATE_NAME.fullmatch(source):
         return False
     if registry.find(source) is not None:

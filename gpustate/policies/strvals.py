@@ -3,7 +3,7 @@
 What a value is, it says by its look: ``true``, ``false`` and ``null`` in any case, whole numbers without a
 leading zero; everything else is text, ``1.5`` too. A backslash takes the meaning off a dot, a comma,
 an equals sign, a bracket or a brace. ``null`` takes a value away. Where Helm is silent or falls over
-(a key without a name, a path through something that is no mapping) there is an error here.
+(a key without a name, a path through something other than a mapping) there is an error here.
 
 Sources:
     helm/helm, pkg/strvals/parser.go (grammar, types, limits); pkg/cli/values/options.go.
@@ -128,7 +128,7 @@ class _Parser:
     def index(self) -> int:
         text, stop = self.until("]")
         if not stop or not _INDEX.fullmatch(text) or int(text) > _LAST_INDEX:
-            raise self.error(f"{shown(text)} is no index, wanted 0 to {_LAST_INDEX}")
+            raise self.error(f"{shown(text)} is not an index, wanted 0 to {_LAST_INDEX}")
         return int(text)
 
     def value(self) -> Any:

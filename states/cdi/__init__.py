@@ -154,7 +154,7 @@ class CdiSpecificationCurrent(State[Observed]):
         if self.absent:
             return None
         if not observed.ctk:
-            return "nvidia-ctk is not installed, or nobody may execute it: put container-toolkit into the policy"
+            return "nvidia-ctk is not installed, or nobody may execute it: add container-toolkit to the policy"
         if observed.masked:
             unit = observed.masked[0]
             return f"{unit} is masked, so nothing writes the specification at boot: systemctl unmask {unit}"
@@ -178,12 +178,12 @@ class CdiSpecificationCurrent(State[Observed]):
         if not observed.image and not (observed.driver_version and observed.gpus):
             return (
                 "no GPU to describe: the nvidia module is not loaded or drives none; "
-                "put driver into the policy, or see nvidia-smi"
+                "add driver to the policy, or see nvidia-smi"
             )
         if observed.nodeless and not observed.image:
             return (
                 f"{', '.join(observed.nodeless)} is missing, and the specification would leave that GPU out: "
-                "put driver into the policy, which makes the node"
+                "add driver to the policy, which makes the node"
             )
         return None
 
@@ -197,7 +197,7 @@ class CdiSpecificationCurrent(State[Observed]):
                 "stale": f"driver {observed.driver_version} is loaded"
                 if observed.driver_version
                 else "",
-                "present": "on tmpfs: written anew at every boot",
+                "present": "on tmpfs: rewritten at every boot",
                 "leftovers": "left by nvidia-ctk in a second place, never refreshed",
                 "refresh": "writes the specification at boot",
                 "dropins": f"{', '.join(observed.held)} is in quarantine"

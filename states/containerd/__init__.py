@@ -378,7 +378,7 @@ class ContainerdHandlerRegistered(State[Observed]):
         if self.config_path not in (None, observed.started_with):
             return (
                 f"{self.unit} reads {observed.started_with}, the policy says {self.config_path}: "
-                "take config_path out of the policy, or change the unit"
+                "remove config_path from the policy, or change the unit"
             )
         if not posixpath.isabs(observed.started_with or "/"):
             return f"{self.unit} names its file {observed.started_with!r}: write an absolute path there"

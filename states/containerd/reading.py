@@ -45,7 +45,7 @@ def named(dump: str) -> Mapping[str, object]:
 def imports(files: Mapping[str, str], root_path: str) -> list[str]:
     imports = toml_scan.parse(files.get(root_path) or "", root_path).get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(entry, str) for entry in imports):
-        raise ProbeError("imports is no list of paths", place=root_path, fix="correct it")
+        raise ProbeError("imports is not a list of paths", place=root_path, fix="correct it")
     return imports
 
 

@@ -345,7 +345,7 @@ class DriverInstalled(DriverParameters):
     def refuse(self, observed: Observed) -> str | None:
         if not schemes_of(observed.os_id) or observed.manager not in MANAGERS:
             return (
-                f"how the driver's packages are called on {observed.os_id or 'this distribution'} is not known here; "
+                f"how the driver's packages are called on {observed.os_id or 'this distribution'} is not supported here; "
                 "leave the state out for it with only="
             )
         if observed.operator:

@@ -51,7 +51,7 @@ class DriverParameters(State[Observed]):
         for name, version in value.items():
             good = rpm.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~^_-]+", version)
             if not good or not driverset.is_member(name, version):
-                raise ValueError(f"{name!r} {version!r} is no package of the driver")
+                raise ValueError(f"{name!r} {version!r} is not a package of the driver")
         return value
 
     @field_validator("parameters")
@@ -73,7 +73,7 @@ class DriverParameters(State[Observed]):
             own = not driverset.any_version_fits(name)
             if own and driverset.driver_version(version) != exact:
                 raise ValueError(
-                    f"locked has {name} {version}, which is no part of driver {self.version}"
+                    f"locked has {name} {version}, which is not part of driver {self.version}"
                 )
         return self
 

@@ -236,10 +236,10 @@ class MigLayoutApplied(State[Observed]):
         if observed.problem and (not self.absent or observed.before is not None):
             if self.absent:
                 return (
-                    f"NVML does not answer ({observed.problem}), and without it the GPUs are not given back as they were: "
+                    f"NVML does not answer ({observed.problem}), and without it the GPUs are not restored as they were: "
                     "gpustate apply with the state driver, then remove mig ahead of it"
                 )
-            return f"NVML does not answer ({observed.problem}); put driver into the policy, or see nvidia-smi"
+            return f"NVML does not answer ({observed.problem}); add driver to the policy, or see nvidia-smi"
         found = self._planned(observed)
         if found.refusal is not None:
             return found.refusal
@@ -280,7 +280,7 @@ class MigLayoutApplied(State[Observed]):
                 "saved": "given again at every boot",
                 "stopped": "an interrupted run left them stopped",
                 "device_nodes": "no container is given a MIG device without them",
-                "before": "what removal gives back",
+                "before": "what removal restores",
             },
             paths={
                 "unit": UNIT_PATH,
@@ -351,7 +351,7 @@ class MigLayoutApplied(State[Observed]):
         yield ops.Reboot(reboots)
 
     def _leave(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
-        """Take away what is not needed (any more)."""
+        """Remove what is not needed (any more)."""
         if "enabled" in plan.fields and not wanted.enabled:
             # Not stopped: it has long done what it does.
             text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f {UNIT_LINK}\neffect disabled"

@@ -488,7 +488,7 @@ GPUS = (
     Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
     Scenario("uvm-node-not-made", (16,), lambda w: w.devices.pop("/dev/nvidia-uvm"), ("/dev/nvidia-uvm is missing",)),
     Scenario("device-node-not-a-device", (16,), lambda w: w.devices.__setitem__("/dev/nvidia1", (0, 0)),
-             ("/dev/nvidia1 is a regular file, no device",)),
+             ("/dev/nvidia1 is a regular file, not a device",)),
     Scenario("device-numbers-moved", (35,), lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), ("should be 510:0",),
              both(lambda w: w.devices.__setitem__("/dev/nvidia-uvm", (511, 0)), lambda w: w.majors.__setitem__("nvidia-uvm", 511))),
     Scenario("device-node-missing", (16,), lambda w: w.devices.pop("/dev/nvidia1"), ("/dev/nvidia1 is missing",)),

@@ -27,9 +27,9 @@ LOOKS = (
     "keep what",
     "hold the driver's packages",
     "wait until",
-    "walk the chain of proofs",
+    "validate the node",
 )
-#: What these make lies in memory: a boot takes it away, and they are done again after one.
+#: What these make lies in memory: a boot removes it, and they are done again after one.
 UNTIL_BOOT = ("link NVIDIA's devices below /dev/char",)
 _OWN_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 

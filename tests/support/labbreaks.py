@@ -118,7 +118,7 @@ BREAKS = (
         "device-node-not-a-device",
         "driver",
         sh("rm /dev/nvidia-uvm; mkdir /dev/nvidia-uvm"),
-        "/dev/nvidia-uvm is a directory, no device",
+        "/dev/nvidia-uvm is a directory, not a device",
     ),
     Break(
         "containerd-handler-missing",

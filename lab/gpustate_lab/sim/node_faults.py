@@ -48,7 +48,7 @@ def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
 
     Args:
         root: the node's ``/``.
-        fault: any fault; one that is no file of the node changes nothing.
+        fault: any fault; one without a file on the node changes nothing.
         on: whether it is to be there.
         packages: folder with the driver's packages of several versions.
 

@@ -132,7 +132,7 @@ def test_a_saved_plan_is_applied_from_its_file(site: Path) -> None:
     applied = api.apply(site / "plan.json", site / "inventory.yml")
     assert applied.changed == ("gpu1", "gpu2")
     damaged = {**planned.document, "id": "0"}
-    with pytest.raises(PolicyError, match="altered"):
+    with pytest.raises(PolicyError, match="damaged"):
         api.apply(damaged, site / "inventory.yml")
 
 

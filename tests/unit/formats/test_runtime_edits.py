@@ -1,4 +1,4 @@
-"""Every configuration of docker and CRI-O at hand: foreign bytes kept, repeated to nothing, given back."""
+"""Every configuration of docker and CRI-O at hand: foreign bytes kept, repeated to nothing, restored."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_crio_gets_one_file_that_wins_and_goes_away_again(case: str, default: bo
             },
             "is read after",
         ),
-        ({"/etc/crio/crio.conf.d/99-zz-gpustate.toml": "# mine\n"}, "somebody else's"),
+        ({"/etc/crio/crio.conf.d/99-zz-gpustate.toml": "# mine\n"}, "foreign"),
     ],
 )
 def test_what_crio_would_not_follow_is_refused(texts: dict[str, str], reason: str) -> None:

@@ -106,7 +106,7 @@ def test_an_installed_package_brings_its_state(folder: Path) -> None:
     [
         ("limits", "limits", "own_acme:Limits", "'limits' carries no prefix"),
         ("acme-limits", "acme-other", "own_acme:Limits", "leads to a state called 'acme-limits'"),
-        ("acme-limits", "acme-limits", "own_acme:Observed", "no subclass of gpustate.State"),
+        ("acme-limits", "acme-limits", "own_acme:Observed", "not a subclass of gpustate.State"),
         ("acme-limits", "acme-limits", "own_gone:Limits", "acme-gpu 1.2: .*No module named"),
     ],
 )
@@ -152,7 +152,7 @@ def test_no_project_file_is_no_error(folder: Path) -> None:
         ('states = ["own_lab:Limit"]', "did you mean 'Limits'"),
         ('states = ["own_nothing:Limits"]', "cannot be imported: ModuleNotFoundError"),
         ('states = ["own_bad:Limits"]', "cannot be imported: ZeroDivisionError"),
-        ('states = ["own_lab:Observed"]', "no subclass of gpustate.State"),
+        ('states = ["own_lab:Observed"]', "not a subclass of gpustate.State"),
         ('states = ["own_lab:Limits", "own_lab:Limits"]', "is named twice"),
         ('states = ["own_plain:Limits"]', "carries no prefix"),
     ],

@@ -174,7 +174,7 @@ def test_hold_false_releases_the_packages() -> None:
             ("1.18.1-1", "1.17.8-1"),
             "there are 1.18.1-1, 1.17.8-1",
         ),
-        (ContainerToolkitInstalled(), (), "put toolkit-repository into the policy"),
+        (ContainerToolkitInstalled(), (), "add toolkit-repository to the policy"),
     ],
 )
 def test_a_version_nobody_offers_is_refused(

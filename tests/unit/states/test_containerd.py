@@ -262,11 +262,11 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
     [
         ({ROOT: "version = \n"}, {}, {}, "not valid TOML"),
         ({ROOT: DEBIAN + "# \ufffd\n"}, {}, {}, "is not UTF-8"),
-        ({ROOT: 'imports = "x"\n'}, {}, {}, "imports is no list"),
+        ({ROOT: 'imports = "x"\n'}, {}, {}, "imports is not a list"),
         ({ROOT: 'imports = ["/etc/$(reboot)"]\n'}, {}, {}, "cannot follow the import"),
         (None, {"dump": "version = 2\n"}, {}, "no CRI plugin"),
         (None, {"dump": "", "error": "containerd: no such plugin"}, {}, "no such plugin; repair"),
-        (None, {}, {"config_path": "/etc/other.toml"}, "take config_path out"),
+        (None, {}, {"config_path": "/etc/other.toml"}, "remove config_path from the policy"),
         (None, {"started_with": "$CONF"}, {}, "an absolute path"),
         (
             {ROOT: DEBIAN.replace("version = 2", "")},
@@ -285,7 +285,7 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(observed), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is not a success"
 
 
 def test_a_damaged_file_is_told_with_the_place_of_its_kept_bytes() -> None:

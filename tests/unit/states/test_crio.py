@@ -146,7 +146,7 @@ def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
         ({"/etc/crio/crio.conf.d/10.conf": "# \ufffd\n"}, {}, "is not UTF-8"),
         (PACKAGED, {"dump": "", "error": "invalid runtime_path"}, "invalid runtime_path; repair"),
         (PACKAGED, {"main_path": "$X"}, "an absolute path"),
-        ({**PACKAGED, DROP_IN: "# mine\n"}, {}, "somebody else's"),
+        ({**PACKAGED, DROP_IN: "# mine\n"}, {}, "foreign"),
     ],
 )
 def test_what_cannot_be_done_safely_is_refused_in_one_line(
@@ -158,7 +158,7 @@ def test_what_cannot_be_done_safely_is_refused_in_one_line(
     assert refused is not None
     assert reason in refused
     assert "\n" not in refused
-    assert state.verify(observed), "a look that cannot be judged is no success"
+    assert state.verify(observed), "a look that cannot be judged is not a success"
 
 
 def test_files_that_crio_does_not_follow_are_no_success() -> None:

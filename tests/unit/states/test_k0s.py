@@ -69,7 +69,7 @@ def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
     ("files", "facts", "reason"),
     [
         ({}, {"managed": False}, "is not managed by k0s"),
-        ({DROP_IN_PATH: "# mine\n"}, {}, "somebody else's"),
+        ({DROP_IN_PATH: "# mine\n"}, {}, "foreign"),
         ({}, {"merged": "[x\n"}, "not valid TOML"),
     ],
 )

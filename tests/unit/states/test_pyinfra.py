@@ -139,7 +139,7 @@ def test_a_policy_is_written_and_read_again(write: str) -> None:
         ("apt.package", {}, "did you mean apt.packages"),
         ("nothing.here", {}, "no module 'nothing'"),
         ("os.system", {"command": "true"}, "os has no operation 'system'"),
-        ("packages", {}, "no dotted name"),
+        ("packages", {}, "not a dotted name"),
         ("apt.packages", {"package": "curl"}, "unexpected keyword argument 'package'"),
         ("apt.packages", {"packages": ["curl"], "_parallel": 3}, "_parallel is not supported; how"),
         ("apt.packages", {"packages": ["curl"], "_sudo_password": "x"}, "run as root already"),
@@ -158,7 +158,7 @@ def test_a_mistake_is_told_before_a_node_is_reached(
 def test_functions_are_refused_in_arguments() -> None:
     with pytest.raises(PolicyError, match="_if: a function cannot stand in a policy"):
         Operation(apt.packages, packages=["curl"], _if=lambda: True)
-    with pytest.raises(PolicyError, match="is no operation and no deploy"):
+    with pytest.raises(PolicyError, match="is not an operation and no deploy"):
         Operation(print, name="x")
 
 

@@ -109,13 +109,13 @@ def test_a_file_that_cannot_be_read_is_written_anew() -> None:
     ("gpus", "said"),
     [
         ([of("3")], "gpu"),
-        ([of(UUIDS[0], "soon")], "is no time"),
+        ([of(UUIDS[0], "soon")], "is not a time"),
         ([of(UUIDS[0], reason="")], "reason"),
-        ([of(UUIDS[0], reason="a\nb")], "no line of text"),
-        ([of(UUIDS[0]), of(UUIDS[0])], "is there twice"),
+        ([of(UUIDS[0], reason="a\nb")], "not a line of text"),
+        ([of(UUIDS[0]), of(UUIDS[0])], "is defined twice"),
         ([{"gpu": UUIDS[0], "reason": "x"}], "until"),
         ("all", "gpus"),
-        ([of(UUIDS[0], "9" * 400)], "is no time"),
+        ([of(UUIDS[0], "9" * 400)], "is not a time"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_node(gpus: object, said: str) -> None:

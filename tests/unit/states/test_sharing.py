@@ -71,7 +71,7 @@ def test_the_one_of_several_is_chosen_for_the_node() -> None:
         ({"configs": {"a": {}, "b": {}}}, "name one of a, b"),
         ({"configs": {"a": {}}, "selected": "b"}, "no configuration b"),
         ({"selected": "b"}, "which is not given"),
-        ({"path": "x"}, "no absolute path"),
+        ({"path": "x"}, "not an absolute path"),
     ],
 )
 def test_a_wrong_configuration_is_an_error_before_any_node(

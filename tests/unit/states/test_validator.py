@@ -38,7 +38,7 @@ class Node(FakeNode):
             runs={
                 "enable gpustate-validate": lambda node: self.links.add(UNIT_LINK),
                 "disable gpustate-validate": lambda node: self.links.discard(UNIT_LINK),
-                "walk the chain": lambda node: self.prove(),
+                "validate the node": lambda node: self.prove(),
                 "remove the proof": lambda node: self.forget(),
             },
             answers={"GpuFacts": lambda node: self.nvml},
@@ -136,7 +136,7 @@ def test_a_fresh_node_gets_the_program_the_unit_and_a_proof() -> None:
 def test_the_program_is_put_before_it_is_run() -> None:
     node = Node()
     labels = [step.label for step in node.apply()]
-    assert labels[-1] == "walk the chain of proofs"
+    assert labels[-1] == "validate the node"
     assert f"write {STATE}/validator/validate" in labels
 
 
@@ -295,7 +295,7 @@ def test_a_folder_that_is_no_plain_path_is_written_into_no_program(folder: str) 
     node = Node()
     answer = node.answer().replace(f"state={STATE}", f"state={folder}")
     node.shells["runtime_digest"] = (0, answer)
-    with pytest.raises(ProbeError, match="no plain path"):
+    with pytest.raises(ProbeError, match="not a plain path"):
         NodeValidated().probe(node)
 
 
