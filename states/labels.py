@@ -123,15 +123,17 @@ class GpuLabelsWritten(State[Observed]):
             return None
         if observed.rival is not None:
             return (
-                f"{observed.rival} has labels of GPU feature discovery: two writers would take turns; stop "
-                "gpu-feature-discovery on this node and remove the file, or leave this state out"
+                f"{observed.rival} has labels of GPU feature discovery, and two writers would "
+                "overwrite each other; stop "
+                "gpu-feature-discovery on this node and remove the file, or remove this state "
+                "from the policy"
             )
         return observed.problem or None
 
     def plan(self, observed: Observed) -> Plan:
         notes = observed.notes
         if observed.image and not self.absent:
-            notes = ("labels tell of GPUs: they are written by the first apply on the machine",)
+            notes = ("labels describe GPUs: they are written by the first apply on the machine",)
         return diff(observed, self.desired(observed), paths={"text": PATH}, notes=notes)
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

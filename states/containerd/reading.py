@@ -45,7 +45,7 @@ def named(dump: str) -> Mapping[str, object]:
 def imports(files: Mapping[str, str], root_path: str) -> list[str]:
     imports = toml_scan.parse(files.get(root_path) or "", root_path).get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(entry, str) for entry in imports):
-        raise ProbeError("imports is no list of paths", place=root_path, fix="correct it")
+        raise ProbeError("imports is not a list of paths", place=root_path, fix="correct it")
     return imports
 
 
@@ -80,7 +80,7 @@ def dump_without_imports(found: Found) -> str:
 
 def unreadable(files: Mapping[str, str]) -> str:
     torn = [path for path, text in files.items() if "\ufffd" in text]
-    return f"{torn[0]} is not UTF-8, which TOML has to be; repair it first" if torn else ""
+    return f"{torn[0]} is not UTF-8, which TOML requires; fix it first" if torn else ""
 
 
 def masked(text: str | None) -> str | None:

@@ -311,7 +311,7 @@ def test_a_first_boot_that_cannot_be_finished_fails_loudly_and_is_taken_up_again
     broken = broken.on_top(root.upper)
     broken.reset()
     result = first_boot_of(broken)
-    assert result.startswith("failed: validator: walk the chain of proofs: "), result
+    assert result.startswith("failed: validator: validate the node: "), result
     assert "802" in result
     failed = broken.run("systemctl --failed --no-legend --plain").stdout
     assert "gpustate-firstboot.service" in failed

@@ -38,7 +38,7 @@ SETTLED = (0, 2, 3, 5, 7)
 _STEPS = (
     '[{"state": "driver", "label": "install the driver\'s 4 packages"}, '
     '{"state": "containerd", "label": "restart containerd.service"}, '
-    '{"state": "validator", "label": "walk the chain of proofs"}]'
+    '{"state": "validator", "label": "validate the node"}]'
 )
 
 

@@ -251,7 +251,7 @@ def test_every_step_is_announced_before_it_runs(place: Place, tmp_path: Path) ->
 
 @pytest.mark.parametrize("path", ["relative", "/a\nb", ""])
 def test_a_path_that_is_not_absolute_or_has_control_characters_is_refused(path: str) -> None:
-    with pytest.raises(Exception, match="no absolute path"):
+    with pytest.raises(Exception, match="not an absolute path"):
         ops.PutText(path, "x").script()
 
 

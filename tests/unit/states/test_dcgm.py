@@ -184,7 +184,7 @@ def test_an_address_of_another_host_is_refused_while_the_engine_still_runs() -> 
     state = DcgmRunning(address="192.0.2.7")
     reason = state.refuse(state.probe(node(shell={"MainPID": lambda _: (0, "elsewhere=1\n")})))
     assert reason is not None
-    assert "192.0.2.7 is no address of this node" in reason
+    assert "192.0.2.7 is not an address of this node" in reason
 
 
 def test_a_drop_in_with_the_last_word_is_refused_unless_it_says_the_same() -> None:

@@ -38,8 +38,8 @@ class Node(FakeNode):
             runs={
                 "enable gpustate-validate": lambda node: self.links.add(UNIT_LINK),
                 "disable gpustate-validate": lambda node: self.links.discard(UNIT_LINK),
-                "walk the chain": lambda node: self.prove(),
-                "remove the proof": lambda node: self.forget(),
+                "validate the node": lambda node: self.prove(),
+                "remove the validation result": lambda node: self.forget(),
             },
             answers={"GpuFacts": lambda node: self.nvml},
         )
@@ -136,7 +136,7 @@ def test_a_fresh_node_gets_the_program_the_unit_and_a_proof() -> None:
 def test_the_program_is_put_before_it_is_run() -> None:
     node = Node()
     labels = [step.label for step in node.apply()]
-    assert labels[-1] == "walk the chain of proofs"
+    assert labels[-1] == "validate the node"
     assert f"write {STATE}/validator/validate" in labels
 
 
